@@ -1,0 +1,127 @@
+#include "base/config.h"
+
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::array kSettings = {
+    Setting{"PERSEUS_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", "67108864",
+            "Bytes of small tensors that are sent together at most."},
+    Setting{"PERSEUS_ALLREDUCE_FUSION", "", "",
+            "The same in MiB (AIACC-Training's name); used where PERSEUS_FUSION_THRESHOLD is not set."},
+    Setting{"PERSEUS_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", "16384",
+            "Tensors whose agreement is remembered, so that asking again costs a bit or two. 0 turns it off."},
+    Setting{"PERSEUS_LINGER_US", "", "20",
+            "Microseconds a small asynchronous request waits for more of the same burst. 0 sends each at once."},
+    Setting{"PERSEUS_SPIN_US", "", "30", "Microseconds a waiting thread polls before it sleeps."},
+    Setting{"PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60",
+            "Seconds after which a tensor that some ranks never submit is warned about. 0: never."},
+    Setting{"PERSEUS_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE", "0", "1: no warnings about stalled tensors."},
+    Setting{"PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0",
+            "Seconds after which a stalled tensor is an error on all ranks. 0: never."},
+    Setting{"PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "60", "Seconds to wait for all ranks to come up."},
+    Setting{"PERSEUS_ARENA_BYTES", "", "0",
+            "Address space for memory shared with the ranks of this host; pages are used as needed. 0: from the "
+            "machine's memory."},
+    Setting{"PERSEUS_CHUNK_BYTES", "", "0", "Piece in which private memory is pipelined. 0: from the cache sizes."},
+    Setting{"PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
+            "shm or mpi: use only this between the ranks of a host. Empty: shm, and mpi between hosts."},
+    Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open, where the one found is not the one wanted."},
+    Setting{"PERSEUS_LOG_LEVEL", "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or off."},
+};
+
+// Values by name: overrides first, then the environment, then the table's default.
+class Reader {
+ public:
+  explicit Reader(const std::map<std::string, std::string>& overrides) : overrides_(overrides) {}
+
+  std::optional<std::string> given(const Setting& setting) const {
+    if (const auto found = overrides_.find(std::string(setting.name)); found != overrides_.end()) return found->second;
+    if (auto value = environment(setting.name); value && !value->empty()) return value;
+    if (setting.horovod_name.empty()) return std::nullopt;
+    if (auto value = environment(setting.horovod_name); value && !value->empty()) return value;
+    return std::nullopt;
+  }
+
+  static const Setting& row(std::string_view name) {
+    for (const auto& setting : kSettings) {
+      if (setting.name == name) return setting;
+    }
+    throw Error(ErrorKind::invalid_argument, "no setting is called " + std::string(name));
+  }
+
+  std::string text(std::string_view name) const {
+    const auto& setting = row(name);
+    return given(setting).value_or(std::string(setting.default_value));
+  }
+
+  double number(std::string_view name) const {
+    const auto value = text(name);
+    double result = 0;
+    const auto* end = value.data() + value.size();
+    if (const auto [stop, error] = std::from_chars(value.data(), end, result); error != std::errc() || stop != end ||
+                                                                               result < 0) {
+      throw Error(ErrorKind::invalid_argument,
+                  std::string(name) + "='" + value + "' is not a number of at least 0; unset it or correct it");
+    }
+    return result;
+  }
+
+  std::int64_t integer(std::string_view name) const { return static_cast<std::int64_t>(number(name)); }
+  bool is_given(std::string_view name) const { return given(row(name)).has_value(); }
+
+ private:
+  const std::map<std::string, std::string>& overrides_;
+};
+
+std::chrono::milliseconds seconds(double value) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
+std::string transport_name(std::string value) {
+  for (auto& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (value.empty() || value == "shm" || value == "mpi") return value;
+  if (value == "gloo") return "";  // Horovod's way to say "without MPI": that is what we do on one host anyway
+  throw Error(ErrorKind::invalid_argument,
+              "PERSEUS_CPU_TRANSPORT='" + value + "' is not known; use shm, mpi or leave it empty");
+}
+
+}  // namespace
+
+std::span<const Setting> settings() { return kSettings; }
+
+std::optional<std::string> environment(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+Config Config::read(const std::map<std::string, std::string>& overrides) {
+  const Reader from(overrides);
+  Config config;
+  config.fusion_threshold_bytes = from.integer("PERSEUS_FUSION_THRESHOLD");
+  if (!from.is_given("PERSEUS_FUSION_THRESHOLD") && from.is_given("PERSEUS_ALLREDUCE_FUSION")) {
+    config.fusion_threshold_bytes = from.integer("PERSEUS_ALLREDUCE_FUSION") << 20;
+  }
+  config.cache_capacity = from.integer("PERSEUS_CACHE_CAPACITY");
+  config.linger = std::chrono::microseconds(from.integer("PERSEUS_LINGER_US"));
+  config.spin = std::chrono::microseconds(from.integer("PERSEUS_SPIN_US"));
+  const bool quiet = from.integer("PERSEUS_STALL_CHECK_DISABLE") != 0;
+  config.stall_warning = quiet ? std::chrono::milliseconds(0) : seconds(from.number("PERSEUS_STALL_CHECK_TIME_SECONDS"));
+  config.stall_shutdown = seconds(from.number("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
+  config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT"));
+  config.arena_bytes = from.integer("PERSEUS_ARENA_BYTES");
+  config.chunk_bytes = from.integer("PERSEUS_CHUNK_BYTES");
+  config.transport = transport_name(from.text("PERSEUS_CPU_TRANSPORT"));
+  config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
+  config.log_level = parse_log_level(from.text("PERSEUS_LOG_LEVEL"));
+  return config;
+}
+
+}  // namespace perseus

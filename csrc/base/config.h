@@ -1,0 +1,49 @@
+// Every environment variable the core reads: its name, Horovod's name for it, its default and what it does.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/log.h"
+
+namespace perseus {
+
+struct Setting {
+  std::string_view name;
+  std::string_view horovod_name;  // understood as well; empty where Horovod has none
+  std::string_view default_value;
+  std::string_view help;
+};
+
+// The table behind docs/environment.md, in the order of the page.
+std::span<const Setting> settings();
+
+// The values of one session. Read once, when it starts.
+struct Config {
+  // `overrides` (name → value) win over the environment. Throws Error(invalid_argument) on a malformed value.
+  static Config read(const std::map<std::string, std::string>& overrides = {});
+
+  std::int64_t fusion_threshold_bytes = 0;
+  std::int64_t cache_capacity = 0;
+  std::chrono::microseconds linger{0};
+  std::chrono::microseconds spin{0};
+  std::chrono::milliseconds stall_warning{0};   // 0: never
+  std::chrono::milliseconds stall_shutdown{0};  // 0: never
+  std::chrono::seconds start_timeout{0};
+  std::int64_t arena_bytes = 0;  // 0: chosen from the machine's memory
+  std::int64_t chunk_bytes = 0;  // 0: chosen from the caches
+  std::string transport;         // "", "shm", "mpi"
+  std::string mpi_library;
+  LogLevel log_level = LogLevel::warning;
+};
+
+// The environment as the bootstraps see it: launchers' variables (PERSEUS_RANK, OMPI_…, PMI_…) are not settings.
+std::optional<std::string> environment(std::string_view name);
+
+}  // namespace perseus

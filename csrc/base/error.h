@@ -1,0 +1,52 @@
+// How failure travels: Error is thrown to a caller, Status is carried by a piece of work.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace perseus {
+
+// Each kind is one Python class in perseus_like/errors.py; nobody looks inside a message.
+enum class ErrorKind : std::uint8_t {
+  invalid_argument,  // the caller's mistake on this rank: ValueError
+  not_initialized,   // used before init or after shutdown
+  disagreement,      // ranks asked for different things under one name; the job goes on
+  peer_lost,         // a rank died or left; the session is over
+  timed_out,         // a rank never came within the time allowed
+  transport,         // an engine (MPI, oneCCL, NCCL, the system) reported a failure
+  unavailable,       // something that was asked for is not here: library, memory, device
+  shut_down,         // this session was shut down while the work waited
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+// The outcome of a piece of work: ok, or what went wrong. Engine threads return it and never throw.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(ErrorKind kind, std::string text) : failed_(true), kind_(kind), text_(std::move(text)) {}
+  static Status from(const Error& error) { return {error.kind(), error.what()}; }
+
+  bool ok() const { return !failed_; }
+  ErrorKind kind() const { return kind_; }
+  const std::string& text() const { return text_; }
+  void throw_if_failed() const {
+    if (failed_) throw Error(kind_, text_);
+  }
+
+ private:
+  bool failed_ = false;
+  ErrorKind kind_ = ErrorKind::transport;
+  std::string text_;
+};
+
+}  // namespace perseus

@@ -1,0 +1,43 @@
+// Which ranks share a host: local and cross ranks are derived from it, never configured.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+
+namespace perseus {
+
+// Hosts are numbered in the order of their lowest rank; cross rank is the host's number among the hosts
+// that have a rank with this local rank (Horovod's definition, right for uneven hosts too).
+class Topology {
+ public:
+  // `hosts[r]` is the number of rank r's host.
+  Topology(int rank, std::vector<int> hosts);
+
+  // Collective. A host is told by boot id, network namespace and hostname, so that containers and
+  // network namespaces on one machine count as the hosts they play.
+  static Topology discover(Bootstrap& bootstrap);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(hosts_.size()); }
+  int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  int host_count() const { return static_cast<int>(members_.size()); }
+  const std::vector<int>& ranks_on(int host) const { return members_[static_cast<std::size_t>(host)]; }
+  const std::vector<int>& local_ranks() const { return ranks_on(host_of(rank_)); }
+
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return static_cast<int>(local_ranks().size()); }
+  int cross_rank() const { return cross_rank_; }
+  int cross_size() const { return cross_size_; }
+  bool is_homogeneous() const { return homogeneous_; }
+
+ private:
+  int rank_;
+  std::vector<int> hosts_;
+  std::vector<std::vector<int>> members_;  // ranks of each host, ascending
+  int local_rank_ = 0, cross_rank_ = 0, cross_size_ = 1;
+  bool homogeneous_ = true;
+};
+
+}  // namespace perseus

@@ -1,0 +1,42 @@
+// Arithmetic on host memory: copy, convert, reduce; the fastest form for this processor, picked at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/reduce.h"
+
+namespace perseus::host {
+
+// Non-temporal stores do not fetch the line they overwrite: they win where the result is larger than the caches.
+enum class Store : std::uint8_t { cached, streaming };
+
+void copy(void* to, const void* from, std::size_t bytes, Store store);
+
+// `from` (dtype) times scale.pre, converted to `wire`, into `to`.
+void pack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
+
+// `from` (wire, already reduced and scaled) widened to dtype, into `to`. A plain copy when the two are equal.
+void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
+
+struct ReduceCall {
+  Reduction reduction;
+  // Contributions in the order in which they are combined, the same on all ranks. Packed contributions are of type
+  // `wire` with scale.pre applied; unpacked ones (all of them) of type `dtype`, scale.pre is applied while loading.
+  std::span<const void* const> from;
+  bool packed = false;
+  // Every place that gets the result: dtype, or wire when `to_wire`. divisor and post are applied, and values are
+  // rounded to `wire` first, so that a result is the same whichever way it took. May be one of `from`.
+  std::span<void* const> to;
+  bool to_wire = false;
+  std::int64_t count = 0;
+  Store store = Store::cached;
+};
+
+void reduce(const ReduceCall& call);
+
+// "avx512", "avx2", "neon" or "scalar": for the log and the tests, which run every form this processor has.
+const char* instruction_set();
+
+}  // namespace perseus::host

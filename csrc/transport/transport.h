@@ -1,0 +1,50 @@
+// The collective verbs of one group of ranks on one engine, and what that engine can do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/reduce.h"
+#include "base/tensor_view.h"
+
+namespace perseus {
+
+using Pieces = std::span<const Piece>;
+using Counts = std::span<const std::int64_t>;  // one per rank of the group
+
+// All calls block, are collective over the group, come in the same order with matching arguments on every
+// rank (negotiation sees to that), from one thread at a time. A failure is returned on every rank that notices it,
+// and the group is unusable afterwards. A wait ends with Liveness's status once a peer is lost.
+// Results are bit-identical on all ranks and between runs. 16-bit floats are accumulated in float32.
+// Zero counts, and counts beyond 2^31, are fine. `in` and `out` may be the same memory, never overlap otherwise.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual int rank() const = 0;  // within the group
+  virtual int size() const = 0;
+
+  // Elements in `in[i]` and `out[i]` are equal in number; the pieces together are one logical buffer.
+  virtual Status allreduce(const Reduction& reduction, Pieces in, Pieces out) = 0;
+
+  // Root's pieces reach everybody's; bytes only, `count` is in bytes here.
+  virtual Status broadcast(Pieces buffers, int root) = 0;
+
+  // Rank r contributes bytes[r] bytes; `out` holds all, by rank.
+  virtual Status allgather(const void* in, void* out, Counts bytes) = 0;
+
+  // send_bytes[r] goes to rank r, from consecutive places in `in`; likewise received.
+  virtual Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) = 0;
+
+  // `in` has sum(counts) elements; rank r gets the reduction of its counts[r] of them in `out`.
+  virtual Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) = 0;
+
+  virtual Status barrier() = 0;
+};
+
+}  // namespace perseus

@@ -1,0 +1,131 @@
+"""The compiled core as Python sees it (csrc/bind). Private: `perseus_like.collectives` is the public face."""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+class DType(IntEnum):
+    uint8 = 0
+    int8 = 1
+    int16 = 2
+    int32 = 3
+    int64 = 4
+    float16 = 5
+    bfloat16 = 6
+    float32 = 7
+    float64 = 8
+    boolean = 9
+
+class ReduceOp(IntEnum):
+    sum = 0
+    min = 1
+    max = 2
+    product = 3
+    band = 4
+    bor = 5
+    bxor = 6
+
+class ErrorKind(IntEnum):
+    invalid_argument = 0
+    not_initialized = 1
+    disagreement = 2
+    peer_lost = 3
+    timed_out = 4
+    transport = 5
+    unavailable = 6
+    shut_down = 7
+
+# One tensor: address, dtype, shape, device (-1 host). The memory is contiguous and stays alive until the handle is done.
+View = tuple[int, int, tuple[int, ...], int]
+
+class Buffer:
+    """Memory owned by the core: the result of an allgather, or arena memory. Supports the buffer protocol (bytes)."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def dtype(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int) -> memoryview: ...
+
+class Handle:
+    """A collective in flight."""
+
+    def done(self) -> bool:
+        """True once it is complete, successfully or not."""
+    def wait(self) -> None:
+        """Blocks without the GIL until complete; raises the error of a failed one. May be called again."""
+    def outputs(self) -> list[Buffer]:
+        """Results that the core allocated (allgather, alltoall, reduce-scatter), one per member."""
+    def received_splits(self) -> list[int]:
+        """After an alltoall: rows that came from each rank."""
+    def result(self) -> int:
+        """After a join: the last rank that joined. After add_process_set: its id."""
+
+# Lifecycle. `start` is idempotent; it finds out by itself who started the process (perseusrun, mpirun, nobody).
+def start(settings: dict[str, str]) -> None: ...
+def stop() -> None: ...
+def is_running() -> bool: ...
+def mark_failing() -> None:
+    """The process ends because of an error: leave without waiting for the others."""
+
+# Numbers of this rank in the job; raise (not_initialized) before start.
+def rank() -> int: ...
+def size() -> int: ...
+def local_rank() -> int: ...
+def local_size() -> int: ...
+def cross_rank() -> int: ...
+def cross_size() -> int: ...
+def is_homogeneous() -> bool: ...
+def description() -> str:
+    """What the session runs on, e.g. "local: 4 ranks, shm"."""
+
+# Verbs. `name` is unique among those in flight in its process set, or ValueError. More than one member is a grouped
+# operation: all or nothing. `inputs[i]` and `outputs[i]` may be the same memory.
+def allreduce(
+    name: str,
+    inputs: Sequence[View],
+    outputs: Sequence[View],
+    op: int,
+    average: bool,
+    prescale: float,
+    postscale: float,
+    wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
+    process_set: int,
+) -> Handle: ...
+def broadcast(name: str, inputs: Sequence[View], outputs: Sequence[View], root: int, process_set: int) -> Handle:
+    """`root` is a rank within the process set; its `inputs` reach everybody's `outputs`."""
+
+def allgather(name: str, inputs: Sequence[View], process_set: int) -> Handle: ...
+def alltoall(name: str, input: View, splits: Sequence[int] | None, process_set: int) -> Handle: ...
+def reduce_scatter(
+    name: str, inputs: Sequence[View], op: int, average: bool, prescale: float, postscale: float, process_set: int
+) -> Handle: ...
+def barrier(name: str, process_set: int) -> Handle: ...
+def join(process_set: int) -> Handle: ...
+
+# Process sets: 0 is the world.
+def add_process_set(ranks: Sequence[int]) -> Handle:
+    """Collective over the world; `result()` is the new set's id on all ranks."""
+
+def remove_process_set(process_set: int) -> Handle: ...
+def process_set_ranks(process_set: int) -> list[int]: ...
+def process_set_ids() -> list[int]: ...
+
+# Memory that local peers reduce in place. Raises (unavailable) when there is none left.
+def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...
+
+# Errors: Python hands in one exception class per ErrorKind.
+def set_error_class(kind: int, cls: type[BaseException]) -> None: ...
+
+# Every environment variable: (name, horovod_name or "", default, help).
+def settings_table() -> list[tuple[str, str, str, str]]: ...
+
+# Log records go to Python's logging: (level, text).
+def set_log_sink(sink: Callable[[int, str], Any] | None) -> None: ...
+
+# What is installed, for `perseusrun --check-build`: rows (what, found, version, path).
+def check_libraries() -> list[tuple[str, bool, str, str]]: ...
+__version__: str
