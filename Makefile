@@ -1,0 +1,125 @@
+# `make demo`, `test`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
+# A second run only does what changed.
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+# Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
+TORCH ?= torch==2.13.0
+BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
+RUN_NEEDS := $(TORCH) numpy scikit-learn tqdm psutil mpich
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1
+LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.*
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(BIN)/python -m pip --quiet
+
+SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard cmake/*.cmake) \
+	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
+# Folders too, so that a file taken away makes a new wheel.
+FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
+CXX_SOURCES = $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
+
+.PHONY: all build demo test pytest cpp-tests lint format sanitize sanitize-address sanitize-thread bench clean
+all: build
+
+# --- the virtual environment -----------------------------------------------------------------------------------------
+
+$(STAMPS)/venv: Makefile
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	$(PIP) install $(foreach need,$(BUILD_NEEDS),'$(need)')
+	@touch $@
+
+$(STAMPS)/run: $(STAMPS)/venv
+	$(PIP) install $(foreach need,$(RUN_NEEDS),'$(need)')
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/run
+	$(PIP) install $(foreach need,$(TEST_NEEDS),'$(need)')
+	@touch $@
+
+$(STAMPS)/lint: $(STAMPS)/test
+	$(PIP) install $(foreach need,$(LINT_NEEDS),'$(need)')
+	@touch $@
+
+# --- the package, installed from a wheel as a user has it ------------------------------------------------------------
+
+$(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
+	rm -rf build/wheel
+	CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS" \
+		$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
+
+build: $(STAMPS)/package
+
+demo: $(STAMPS)/run $(STAMPS)/package
+	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py
+
+bench: $(STAMPS)/run $(STAMPS)/package
+	$(BIN)/python benchmarks/allreduce.py
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+# Ends with pytest's own closing line.
+test: cpp-tests pytest
+
+pytest: $(STAMPS)/test $(STAMPS)/package
+	PATH="$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
+
+# $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
+define cpp_tests
+	googletest=$$(cmake/get_googletest.sh build/googletest) && \
+	$(BIN)/cmake -S . -B $(1) -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPERSEUS_BUILD_PYTHON=OFF \
+		-DPERSEUS_BUILD_TESTS=ON -DPERSEUS_GOOGLETEST_SOURCE="$$googletest" $(2)
+	$(BIN)/cmake --build $(1) --target perseus_cpp_tests
+	timeout 900 $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
+endef
+
+cpp-tests: $(STAMPS)/venv
+	$(call cpp_tests,build/cpp)
+
+sanitize: sanitize-address sanitize-thread
+
+sanitize-address: export ASAN_OPTIONS := detect_leaks=1:strict_string_checks=1:$(ASAN_OPTIONS)
+sanitize-address: export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
+sanitize-address: $(STAMPS)/venv
+	$(call cpp_tests,build/asan,-DPERSEUS_SANITIZE=address)
+
+sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:$(TSAN_OPTIONS)
+sanitize-thread: $(STAMPS)/venv
+	$(call cpp_tests,build/tsan,-DPERSEUS_SANITIZE=thread)
+
+# --- style -----------------------------------------------------------------------------------------------------------
+
+# mypy reads the sources in the shape they are installed in: perseus_like/torch is adapters/torch.
+define link_installed_layout
+	rm -rf build/layout && mkdir -p build/layout/perseus_like
+	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks build/layout/
+	for item in perseus_like/* adapters/*/; do ln -s "$(CURDIR)/$${item%/}" build/layout/perseus_like/; done
+endef
+
+lint: $(STAMPS)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(link_installed_layout)
+	cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
+		--python-executable $(BIN)/python -p perseus_like
+	cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
+		--python-executable $(BIN)/python $$(cd $(CURDIR) && git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py')
+
+format: $(STAMPS)/lint
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+clean:
+	rm -rf build dist $(VENV) .venv-mpi *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis perseus_like/_core*.so

@@ -1,0 +1,45 @@
+# Kernel files are compiled once per instruction set and picked at run time; the file's name says which.
+#   *_avx2.cc *_avx512.cc *_avx512fp16.cc    x86-64 only
+#   *_neon.cc                                aarch64 only
+# perseus_instruction_sets(SOURCES DEFINITIONS): takes the files this compiler cannot build out of the list SOURCES, gives
+# the others their flags, and sets DEFINITIONS to PERSEUS_HAVE_<SET>=1 for each set that is in the build.
+include(CheckCXXSourceCompiles)
+
+set(perseus_flags_avx2 -mavx2 -mfma -mf16c)
+set(perseus_flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+set(perseus_flags_avx512fp16 ${perseus_flags_avx512} -mavx512fp16 -mavx512bf16)
+set(perseus_flags_neon "")
+
+function(perseus_can_build set result)
+  if(set STREQUAL "neon")
+    set(macro __aarch64__)
+  else()
+    set(macro __x86_64__)
+  endif()
+  string(TOUPPER ${set} upper)
+  list(JOIN perseus_flags_${set} " " CMAKE_REQUIRED_FLAGS)
+  check_cxx_source_compiles("#ifndef ${macro}\n#error other processor\n#endif\nint main() {}" PERSEUS_CAN_${upper})
+  set(${result} ${PERSEUS_CAN_${upper}} PARENT_SCOPE)
+endfunction()
+
+function(perseus_instruction_sets sources definitions)
+  set(kept ${${sources}})
+  set(have "")
+  foreach(set avx2 avx512 avx512fp16 neon)
+    set(files ${kept})
+    list(FILTER files INCLUDE REGEX "_${set}\\.cc$")
+    if(NOT files)
+      continue()
+    endif()
+    perseus_can_build(${set} can)
+    if(can)
+      set_source_files_properties(${files} PROPERTIES COMPILE_OPTIONS "${perseus_flags_${set}}")
+      string(TOUPPER ${set} upper)
+      list(APPEND have PERSEUS_HAVE_${upper}=1)
+    else()
+      list(REMOVE_ITEM kept ${files})
+    endif()
+  endforeach()
+  set(${sources} ${kept} PARENT_SCOPE)
+  set(${definitions} ${have} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,17 @@
+# PERSEUS_SANITIZE=address (with undefined behaviour) or thread: for everything in this build, GoogleTest included.
+if(PERSEUS_SANITIZE STREQUAL "address")
+  set(sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(PERSEUS_SANITIZE STREQUAL "thread")
+  # GCC warns that TSan does not see fences; where one is used, that file says so to TSan.
+  set(sanitize_flags -fsanitize=thread -Wno-tsan)
+elseif(NOT PERSEUS_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "PERSEUS_SANITIZE is '${PERSEUS_SANITIZE}': use address, thread or nothing")
+endif()
+
+if(PERSEUS_SANITIZE)
+  if(PERSEUS_SANITIZE STREQUAL "thread" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(REMOVE_ITEM sanitize_flags -Wno-tsan)
+  endif()
+  add_compile_options(${sanitize_flags} -g -fno-omit-frame-pointer -UNDEBUG)
+  add_link_options(${sanitize_flags})
+endif()

@@ -1,0 +1,89 @@
+"""Build of perseus_like: the C++ core by CMake, and adapters/ installed as perseus_like.<framework>."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent.resolve()
+
+
+def adapter_packages() -> dict[str, str]:
+    """Each package below adapters/ under the name it is installed by: perseus_like.torch → adapters/torch."""
+    return {f"perseus_like.{name}": f"adapters/{name.replace('.', '/')}" for name in find_packages(str(ROOT / "adapters"))}
+
+
+class CMakeExtension(Extension):
+    """A module whose sources and flags CMakeLists.txt knows; its target is called like the module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, sources=[])
+
+
+class BuildPy(build_py):
+    """Starts from an empty folder: setuptools would ship files that an earlier build left in build/lib."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib) / "perseus_like", ignore_errors=True)
+        super().run()
+
+
+class CMakeBuild(build_ext):
+    """Configures and builds in build/temp*, which stays: a second build compiles what changed. CMAKE_ARGS is honoured."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if not isinstance(ext, CMakeExtension):
+            super().build_extension(ext)
+            return
+        target = ext.name.rpartition(".")[2]
+        folder = Path(self.build_temp).resolve() / "cmake"
+        folder.mkdir(parents=True, exist_ok=True)
+        cmake = tool("cmake")
+        subprocess.check_call([cmake, "-S", str(ROOT), "-B", str(folder), *self.configure_args()])
+        subprocess.check_call([cmake, "--build", str(folder), "--target", target])
+
+        module = Path(self.get_ext_fullpath(ext.name))
+        module.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / module.name, module)
+
+    def configure_args(self) -> list[str]:
+        import pybind11
+
+        return [
+            "-GNinja",
+            f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DPERSEUS_VERSION={self.distribution.get_version()}",
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            # A compiler we have not seen may warn of more; `make` turns this on for us.
+            "-DPERSEUS_WERROR=OFF",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+        ]
+
+
+def tool(name: str) -> str:
+    """Path of cmake or ninja: pip puts those of the build requirements on PATH; an unactivated venv has them beside us."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name) or (str(beside) if beside.exists() else None)
+    if found is None:
+        raise SystemExit(f"{name} is not found; pip installs it as a build requirement, or: pip install {name}")
+    return found
+
+
+ADAPTERS = adapter_packages()
+
+setup(
+    packages=[*find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"]), *ADAPTERS],
+    package_dir=ADAPTERS,
+    package_data={"perseus_like": ["py.typed", "*.pyi"]},
+    ext_modules=[CMakeExtension("perseus_like._core")],
+    cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
+)
