@@ -19,11 +19,20 @@ def adapter_packages() -> dict[str, str]:
     return {f"perseus_like.{name}": f"adapters/{name.replace('.', '/')}" for name in find_packages(str(ROOT / "adapters"))}
 
 
+def tree(folder: str) -> list[Path]:
+    """All files below a folder of the project, relative to its root."""
+    return sorted(file.relative_to(ROOT) for file in (ROOT / folder).rglob("*") if file.is_file())
+
+
 class CMakeExtension(Extension):
-    """A module whose sources and flags CMakeLists.txt knows; its target is called like the module."""
+    """A module whose sources and flags CMakeLists.txt knows; its target is called like the module.
+
+    `depends` is what an sdist needs of it.
+    """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, sources=[])
+        files = [Path("CMakeLists.txt"), *tree("cmake"), *tree("csrc")]
+        super().__init__(name, sources=[], depends=[file.as_posix() for file in files])
 
 
 class BuildPy(build_py):

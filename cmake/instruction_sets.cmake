@@ -7,6 +7,10 @@ include(CheckCXXSourceCompiles)
 
 set(perseus_flags_avx2 -mavx2 -mfma -mf16c)
 set(perseus_flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC bug 105593: its own AVX-512 headers read a value that they set to itself.
+  list(APPEND perseus_flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
 set(perseus_flags_avx512fp16 ${perseus_flags_avx512} -mavx512fp16 -mavx512bf16)
 set(perseus_flags_neon "")
 

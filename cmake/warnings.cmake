@@ -2,4 +2,8 @@
 # user's pip builds with a compiler we have not seen.
 function(perseus_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${PERSEUS_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # It tells that GCC 4.6 passed wide vectors in another way; ours never cross a library.
+    target_compile_options(${target} PRIVATE -Wno-psabi)
+  endif()
 endfunction()
