@@ -1,0 +1,79 @@
+// What the elements of each dtype are in memory, and what they are computed in.
+// Wants kVectorBytes, widen_half and narrow_half from the file of an instruction set.
+#pragma once
+
+#include "device/host/halves.h"
+#include "device/host/lanes.h"
+
+namespace perseus::host {
+namespace {
+
+struct Float16 {};
+struct BFloat16 {};
+struct Bool {};
+
+// `Memory` is what lies in memory, `Compute` what it is computed in.
+template <class T>
+struct Element {
+  using Memory = T;
+  using Compute = T;
+  template <class To, int lanes>
+  PERSEUS_INLINE static VectorOf<To, lanes> widen(VectorOf<T, lanes> value) {
+    return __builtin_convertvector(value, VectorOf<To, lanes>);
+  }
+  template <class From, int lanes>
+  PERSEUS_INLINE static VectorOf<T, lanes> narrow(VectorOf<From, lanes> value) {
+    return __builtin_convertvector(value, VectorOf<T, lanes>);
+  }
+};
+
+template <>
+struct Element<Float16> {
+  using Memory = std::uint16_t;
+  using Compute = float;
+  template <class To, int lanes>
+  PERSEUS_INLINE static VectorOf<float, lanes> widen(VectorOf<Memory, lanes> value) {
+    return widen_half(value);
+  }
+  template <class From, int lanes>
+  PERSEUS_INLINE static VectorOf<Memory, lanes> narrow(VectorOf<float, lanes> value) {
+    return narrow_half(value);
+  }
+};
+
+template <>
+struct Element<BFloat16> {
+  using Memory = std::uint16_t;
+  using Compute = float;
+  template <class To, int lanes>
+  PERSEUS_INLINE static VectorOf<float, lanes> widen(VectorOf<Memory, lanes> value) {
+    return widen_bfloat16<lanes>(value);
+  }
+  template <class From, int lanes>
+  PERSEUS_INLINE static VectorOf<Memory, lanes> narrow(VectorOf<float, lanes> value) {
+    return narrow_bfloat16<lanes>(value);
+  }
+};
+
+// Any byte that is not 0 counts as true; results are 0 and 1.
+template <>
+struct Element<Bool> {
+  using Memory = std::uint8_t;
+  using Compute = std::uint8_t;
+  template <class To, int lanes>
+  PERSEUS_INLINE static VectorOf<Memory, lanes> widen(VectorOf<Memory, lanes> value) {
+    return bits_as<VectorOf<Memory, lanes>>(value != 0) & 1;
+  }
+  template <class From, int lanes>
+  PERSEUS_INLINE static VectorOf<Memory, lanes> narrow(VectorOf<Memory, lanes> value) {
+    return value;
+  }
+};
+
+template <class T>
+using MemoryOf = typename Element<T>::Memory;
+template <class T>
+using ComputeOf = typename Element<T>::Compute;
+
+}  // namespace
+}  // namespace perseus::host

@@ -1,0 +1,127 @@
+#include "device/host/kernels.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/host/tables.h"
+
+namespace perseus::host {
+
+namespace {
+
+std::vector<const Kernels*> find_usable() {
+  std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  // These ask the operating system too, which must save the wide registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx512) found.push_back(&kAvx512Kernels);
+  if (avx2) found.push_back(&kAvx2Kernels);
+#elif defined(__aarch64__)
+  found.push_back(&kNeonKernels);
+#endif
+  found.push_back(&kScalarKernels);
+  return found;
+}
+
+const Kernels& best() {
+  static const Kernels& kernels = *usable_kernels().front();
+  return kernels;
+}
+
+bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
+
+// Null where there is none.
+ReduceKernel find_kernel(const Kernels& kernels, const Reduction& reduction, bool from_wire, bool to_wire) {
+  const auto op = static_cast<std::size_t>(reduction.op);
+  const auto plain = [&](DType dtype) { return kernels.plain[static_cast<std::size_t>(dtype)][op]; };
+  if (reduction.wire == reduction.dtype) return plain(reduction.dtype);
+  const bool is_float32 = reduction.dtype == DType::float32;
+  if (!is_half(reduction.wire) || !(is_float32 || reduction.dtype == DType::float64)) return nullptr;
+  if (from_wire && to_wire) return plain(reduction.wire);
+  const auto way = from_wire ? Way::wire_to_dtype : to_wire ? Way::dtype_to_wire : Way::dtype_to_dtype;
+  const auto wire = reduction.wire == DType::float16 ? 0 : 1;
+  return kernels.compressed[is_float32 ? 0 : 1][wire][static_cast<std::size_t>(way)][op];
+}
+
+void run(const Kernels& kernels, const Reduction& reduction, bool from_wire, bool to_wire, const Job& job) {
+  const auto kernel = find_kernel(kernels, reduction, from_wire, to_wire);
+  if (kernel == nullptr || job.divisor == 0) {
+    throw Error(ErrorKind::invalid_argument, "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
+                                                 std::string(name_of(reduction.dtype)) + " sent as " +
+                                                 std::string(name_of(reduction.wire)) + ", divided by " +
+                                                 std::to_string(job.divisor));
+  }
+  if (job.count > 0 && job.sources > 0 && job.destinations > 0) kernel(job);
+}
+
+std::size_t bytes_of(DType dtype, std::int64_t count) { return static_cast<std::size_t>(count) * size_of(dtype); }
+
+// One source, one destination: a conversion.
+void convert(const Kernels& kernels, Reduction reduction, bool from_wire, const Job& job) {
+  reduction.op = ReduceOp::sum;  // never used on a single source
+  run(kernels, reduction, from_wire, !from_wire, job);
+}
+
+}  // namespace
+
+std::span<const Kernels* const> usable_kernels() {
+  static const std::vector<const Kernels*> kUsable = find_usable();
+  return kUsable;
+}
+
+void copy(const Kernels& kernels, void* to, const void* from, std::size_t bytes, Store store) {
+  if (bytes == 0 || to == from) return;
+  if (store == Store::streaming) {
+    kernels.copy_streaming(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void pack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
+          Store store) {
+  if (reduction.wire == reduction.dtype && (reduction.scale.pre == 1.0 || reduction.dtype == DType::boolean)) {
+    copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
+    return;
+  }
+  const Job job{&from, 1, &to, 1, count, reduction.scale.pre, 1.0, 1, store == Store::streaming};
+  convert(kernels, reduction, false, job);
+}
+
+void unpack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
+            Store store) {
+  if (reduction.wire == reduction.dtype) {
+    copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
+    return;
+  }
+  const Job job{&from, 1, &to, 1, count, 1.0, 1.0, 1, store == Store::streaming};
+  convert(kernels, reduction, true, job);
+}
+
+void reduce(const Kernels& kernels, const ReduceCall& call) {
+  const auto& scale = call.reduction.scale;
+  const Job job{call.from.data(), call.from.size(), call.to.data(),
+                call.to.size(),   call.count,       call.packed ? 1.0 : scale.pre,
+                scale.post,       scale.divisor,    call.store == Store::streaming};
+  run(kernels, call.reduction, call.packed, call.to_wire, job);
+}
+
+void copy(void* to, const void* from, std::size_t bytes, Store store) { copy(best(), to, from, bytes, store); }
+
+void pack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store) {
+  pack(best(), reduction, from, to, count, store);
+}
+
+void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store) {
+  unpack(best(), reduction, from, to, count, store);
+}
+
+void reduce(const ReduceCall& call) { reduce(best(), call); }
+
+const char* instruction_set() { return best().name; }
+
+}  // namespace perseus::host

@@ -1,0 +1,47 @@
+// AVX2 with the float16 converts of F16C.
+#include <immintrin.h>
+
+#include "device/host/lanes.h"
+
+namespace perseus::host {
+namespace {
+
+constexpr int kVectorBytes = 32;
+constexpr int kBlock = 4;
+
+PERSEUS_INLINE VectorOf<float, 8> widen_half(VectorOf<std::uint16_t, 8> half) {
+  return bits_as<VectorOf<float, 8>>(_mm256_cvtph_ps(bits_as<__m128i>(half)));
+}
+PERSEUS_INLINE VectorOf<std::uint16_t, 8> narrow_half(VectorOf<float, 8> value) {
+  return bits_as<VectorOf<std::uint16_t, 8>>(_mm256_cvtps_ph(bits_as<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+
+// float64 travels as float16 in half vectors.
+PERSEUS_INLINE VectorOf<float, 4> widen_half(VectorOf<std::uint16_t, 4> half) {
+  return bits_as<VectorOf<float, 4>>(_mm_cvtph_ps(_mm_cvtsi64_si128(bits_as<long long>(half))));
+}
+PERSEUS_INLINE VectorOf<std::uint16_t, 4> narrow_half(VectorOf<float, 4> value) {
+  const __m128i half = _mm_cvtps_ph(bits_as<__m128>(value), _MM_FROUND_TO_NEAREST_INT);
+  return bits_as<VectorOf<std::uint16_t, 4>>(_mm_cvtsi128_si64(half));
+}
+
+template <class V>
+PERSEUS_INLINE void stream(char* to, V value) {
+  if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bits_as<__m256i>(value));
+  } else if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), bits_as<__m128i>(value));
+  } else {
+    _mm_stream_si64(reinterpret_cast<long long*>(to), bits_as<long long>(value));
+  }
+}
+PERSEUS_INLINE void finish_streaming() { _mm_sfence(); }
+
+}  // namespace
+}  // namespace perseus::host
+
+#include "device/host/reduce_impl.h"
+
+namespace perseus::host {
+constexpr Kernels kAvx2Kernels = make_kernels("avx2");
+}  // namespace perseus::host

@@ -1,0 +1,34 @@
+// The form that runs everywhere: vectors of 16 bytes, which the compiler makes of what every processor has.
+#include "device/host/halves.h"
+#include "device/host/lanes.h"
+
+namespace perseus::host {
+namespace {
+
+constexpr int kVectorBytes = 16;
+constexpr int kBlock = 1;
+
+// Not inlined: many kernels use them, and where this form runs size matters more than speed.
+template <class Halves>
+__attribute__((noinline)) VectorOf<float, sizeof(Halves) / 2> widen_half(Halves half) {
+  return widen_float16<sizeof(Halves) / 2>(half);
+}
+template <class Floats>
+__attribute__((noinline)) VectorOf<std::uint16_t, sizeof(Floats) / 4> narrow_half(Floats value) {
+  return narrow_float16<sizeof(Floats) / 4>(value);
+}
+
+template <class V>
+PERSEUS_INLINE void stream(char* to, V value) {
+  store(to, value);
+}
+PERSEUS_INLINE void finish_streaming() {}
+
+}  // namespace
+}  // namespace perseus::host
+
+#include "device/host/reduce_impl.h"
+
+namespace perseus::host {
+constexpr Kernels kScalarKernels = make_kernels("scalar");
+}  // namespace perseus::host

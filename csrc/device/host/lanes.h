@@ -1,0 +1,60 @@
+// Vectors of any element type and length, on the compiler's vector types.
+// Everything here is in an unnamed namespace: each instruction set gets its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Vectors are passed between inlined functions only, so that their calling convention never matters.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+#define PERSEUS_INLINE inline __attribute__((always_inline))
+
+namespace perseus::host {
+namespace {
+
+template <class T, int lanes>
+struct VectorType {
+  typedef T type __attribute__((vector_size(lanes * sizeof(T))));
+};
+
+template <class T, int lanes>
+using VectorOf = typename VectorType<T, lanes>::type;
+
+template <class V>
+PERSEUS_INLINE V load(const void* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class V>
+PERSEUS_INLINE void store(void* to, V value) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+// The same bits as another type.
+template <class To, class From>
+PERSEUS_INLINE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// A product that the compiler may not fuse with a following addition: a fused one is rounded once instead of
+// twice, and results would depend on the instruction set.
+template <class V>
+PERSEUS_INLINE V rounded(V value) {
+#if defined(__x86_64__)
+  asm("" : "+v"(value));
+#elif defined(__aarch64__)
+  asm("" : "+w"(value));
+#else
+  asm("" : "+m"(value));
+#endif
+  return value;
+}
+
+}  // namespace
+}  // namespace perseus::host

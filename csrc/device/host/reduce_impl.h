@@ -1,0 +1,197 @@
+// The kernels, once; the file of each instruction set defines its few instructions and then includes this.
+// It says: kVectorBytes; kBlock, the vectors handled together, enough to hide latencies and few enough for the
+// registers; widen_half, narrow_half; stream (an aligned vector past the caches) and finish_streaming.
+#pragma once
+
+#include "device/host/combine.h"
+#include "device/host/elements.h"
+#include "device/host/lanes.h"
+#include "device/host/scaling.h"
+#include "device/host/tables.h"
+
+namespace perseus::host {
+namespace {
+
+template <class V>
+PERSEUS_INLINE void put(char* to, V value, bool streaming) {
+  // Streaming wants alignment; a destination that is not aligned like the first one gets ordinary stores.
+  if (streaming && (reinterpret_cast<std::uintptr_t>(to) & (sizeof(V) - 1)) == 0) {
+    stream(to, value);
+  } else {
+    store(to, value);
+  }
+}
+
+constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
+  const std::size_t ab = a > b ? a : b;
+  return ab > c ? ab : c;
+}
+
+// In: what the sources hold; Wire: what is combined; Out: what the destinations get.
+template <class In, class Wire, class Out, class Op>
+struct Reducer {
+  using Compute = ComputeOf<Wire>;
+  using Scaling = typename ScalingOf<Wire>::type;
+  static constexpr std::size_t kInBytes = sizeof(MemoryOf<In>);
+  static constexpr std::size_t kOutBytes = sizeof(MemoryOf<Out>);
+  static constexpr int kLanes = static_cast<int>(kVectorBytes / widest(sizeof(Compute), kInBytes, kOutBytes));
+  static constexpr std::size_t kBlockElements = kBlock * kLanes;
+  using Vector = VectorOf<Compute, kLanes>;
+  using InVector = VectorOf<MemoryOf<In>, kLanes>;
+  using OutVector = VectorOf<MemoryOf<Out>, kLanes>;
+
+  // To the precision of the wire and back: what a value would have become had it travelled.
+  PERSEUS_INLINE static Vector as_if_sent(Vector value) {
+    if constexpr (sizeof(MemoryOf<Wire>) == sizeof(Compute)) {
+      return value;
+    } else {
+      return Element<Wire>::template widen<Compute, kLanes>(Element<Wire>::template narrow<Compute, kLanes>(value));
+    }
+  }
+
+  PERSEUS_INLINE static void contribution(const char* from, const Scaling& scaling, Vector (&block)[kBlock]) {
+    for (int i = 0; i < kBlock; ++i) {
+      block[i] = Element<In>::template widen<Compute, kLanes>(load<InVector>(from + i * sizeof(InVector)));
+    }
+    if (scaling.has_pre) scaling.before(block);
+    if (scaling.has_pre || !std::is_same_v<In, Wire>) {
+      for (int i = 0; i < kBlock; ++i) block[i] = as_if_sent(block[i]);
+    }
+  }
+
+  PERSEUS_INLINE static void combine(const char* from, const Scaling& scaling, bool first, Vector (&sum)[kBlock]) {
+    Vector block[kBlock];
+    contribution(from, scaling, block);
+    for (int i = 0; i < kBlock; ++i) {
+      sum[i] = first ? block[i] : Op::template combine<Compute, kLanes>(sum[i], block[i]);
+    }
+  }
+
+  PERSEUS_INLINE static void result(Vector (&block)[kBlock], const Scaling& scaling, OutVector (&out)[kBlock]) {
+    if (scaling.has_post) scaling.after(block);
+    for (int i = 0; i < kBlock; ++i) {
+      if constexpr (!std::is_same_v<Out, Wire>) block[i] = as_if_sent(block[i]);
+      out[i] = Element<Out>::template narrow<Compute, kLanes>(block[i]);
+    }
+  }
+
+  // `count` elements from `at` on. All sources are read before a destination is written, which may be one of them.
+  // A block that is not full goes by way of a padded one: the same instructions, hence the same bits.
+  PERSEUS_INLINE static void block(const Job& job, const Scaling& scaling, std::size_t at, std::size_t count) {
+    const bool full = count == kBlockElements;
+    char padded[kBlock * kVectorBytes];
+    Vector sum[kBlock] = {};
+    for (std::size_t s = 0; s < job.sources; ++s) {
+      const char* from = static_cast<const char*>(job.from[s]) + at * kInBytes;
+      if (!full) from = static_cast<const char*>(__builtin_memcpy(padded, from, count * kInBytes));
+      combine(from, scaling, s == 0, sum);
+    }
+    OutVector out[kBlock];
+    result(sum, scaling, out);
+    for (std::size_t d = 0; d < job.destinations; ++d) {
+      char* to = static_cast<char*>(job.to[d]) + at * kOutBytes;
+      char* start = full ? to : padded;
+      for (int i = 0; i < kBlock; ++i) put(start + i * sizeof(OutVector), out[i], full && job.streaming);
+      if (!full) __builtin_memcpy(to, padded, count * kOutBytes);
+    }
+  }
+
+  // Elements to the first aligned one of the first destination; 0 where there is none.
+  static std::size_t until_aligned(const Job& job) {
+    const auto past = reinterpret_cast<std::uintptr_t>(job.to[0]) % sizeof(OutVector);
+    return past % kOutBytes == 0 && past != 0 ? (sizeof(OutVector) - past) / kOutBytes : 0;
+  }
+
+  static void run(const Job& job) {
+    const Scaling scaling(job);
+    const auto all = static_cast<std::size_t>(job.count);
+    std::size_t at = 0;
+    std::size_t count = job.streaming ? until_aligned(job) : 0;
+    if (count == 0) count = kBlockElements;
+    while (at < all) {
+      if (count > all - at) count = all - at;
+      block(job, scaling, at, count);
+      at += count;
+      count = kBlockElements;
+    }
+    if (job.streaming) finish_streaming();
+  }
+};
+
+void copy_streaming(void* to, const void* from, std::size_t bytes) {
+  using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
+  auto* out = static_cast<char*>(to);
+  const auto* in = static_cast<const char*>(from);
+  std::size_t head = -reinterpret_cast<std::uintptr_t>(out) & (kVectorBytes - 1);
+  if (head > bytes) head = bytes;
+  __builtin_memcpy(out, in, head);
+  std::size_t at = head;
+  for (; bytes - at >= kBlock * kVectorBytes; at += kBlock * kVectorBytes) {
+    Bytes block[kBlock];
+    for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(in + at + i * kVectorBytes);
+    for (int i = 0; i < kBlock; ++i) stream(out + at + i * kVectorBytes, block[i]);
+  }
+  __builtin_memcpy(out + at, in + at, bytes - at);
+  finish_streaming();
+}
+
+template <class In, class Wire, class Out>
+constexpr void add_arithmetic(ReduceKernel* row) {
+  row[static_cast<int>(ReduceOp::sum)] = Reducer<In, Wire, Out, Sum>::run;
+  row[static_cast<int>(ReduceOp::min)] = Reducer<In, Wire, Out, Min>::run;
+  row[static_cast<int>(ReduceOp::max)] = Reducer<In, Wire, Out, Max>::run;
+  row[static_cast<int>(ReduceOp::product)] = Reducer<In, Wire, Out, Product>::run;
+}
+
+template <class T>
+constexpr void add_bits(ReduceKernel* row) {
+  row[static_cast<int>(ReduceOp::band)] = Reducer<T, T, T, BitAnd>::run;
+  row[static_cast<int>(ReduceOp::bor)] = Reducer<T, T, T, BitOr>::run;
+  row[static_cast<int>(ReduceOp::bxor)] = Reducer<T, T, T, BitXor>::run;
+}
+
+template <class T>
+constexpr void add_integer(Kernels& kernels, DType dtype) {
+  add_arithmetic<T, T, T>(kernels.plain[static_cast<int>(dtype)]);
+  add_bits<T>(kernels.plain[static_cast<int>(dtype)]);
+}
+
+// A sum of truths is true if any is, a product if all are.
+constexpr void add_boolean(ReduceKernel* row) {
+  add_bits<Bool>(row);
+  row[static_cast<int>(ReduceOp::sum)] = row[static_cast<int>(ReduceOp::bor)];
+  row[static_cast<int>(ReduceOp::max)] = row[static_cast<int>(ReduceOp::bor)];
+  row[static_cast<int>(ReduceOp::product)] = row[static_cast<int>(ReduceOp::band)];
+  row[static_cast<int>(ReduceOp::min)] = row[static_cast<int>(ReduceOp::band)];
+}
+
+template <class D, class Wire>
+constexpr void add_compressed(ReduceKernel (*ways)[kOpCount]) {
+  add_arithmetic<D, Wire, D>(ways[static_cast<int>(Way::dtype_to_dtype)]);
+  add_arithmetic<D, Wire, Wire>(ways[static_cast<int>(Way::dtype_to_wire)]);
+  add_arithmetic<Wire, Wire, D>(ways[static_cast<int>(Way::wire_to_dtype)]);
+}
+
+constexpr Kernels make_kernels(const char* name) {
+  Kernels kernels{};
+  kernels.name = name;
+  kernels.copy_streaming = copy_streaming;
+  add_integer<std::uint8_t>(kernels, DType::uint8);
+  add_integer<std::int8_t>(kernels, DType::int8);
+  add_integer<std::int16_t>(kernels, DType::int16);
+  add_integer<std::int32_t>(kernels, DType::int32);
+  add_integer<std::int64_t>(kernels, DType::int64);
+  add_arithmetic<Float16, Float16, Float16>(kernels.plain[static_cast<int>(DType::float16)]);
+  add_arithmetic<BFloat16, BFloat16, BFloat16>(kernels.plain[static_cast<int>(DType::bfloat16)]);
+  add_arithmetic<float, float, float>(kernels.plain[static_cast<int>(DType::float32)]);
+  add_arithmetic<double, double, double>(kernels.plain[static_cast<int>(DType::float64)]);
+  add_boolean(kernels.plain[static_cast<int>(DType::boolean)]);
+  add_compressed<float, Float16>(kernels.compressed[0][0]);
+  add_compressed<float, BFloat16>(kernels.compressed[0][1]);
+  add_compressed<double, Float16>(kernels.compressed[1][0]);
+  add_compressed<double, BFloat16>(kernels.compressed[1][1]);
+  return kernels;
+}
+
+}  // namespace
+}  // namespace perseus::host
