@@ -31,7 +31,7 @@ class CMakeExtension(Extension):
     """
 
     def __init__(self, name: str) -> None:
-        files = [Path("CMakeLists.txt"), *tree("cmake"), *tree("csrc")]
+        files = [Path("CMakeLists.txt"), Path("adapters/__init__.py"), *tree("cmake"), *tree("csrc")]
         super().__init__(name, sources=[], depends=[file.as_posix() for file in files])
 
 
