@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.resolve()
 
 def adapter_packages() -> dict[str, str]:
     """Each package below adapters/ under the name it is installed by: perseus_like.torch → adapters/torch."""
-    return {f"perseus_like.{name}": f"adapters/{name.replace('.', '/')}" for name in find_packages(str(ROOT / "adapters"))}
+    names = find_packages(str(ROOT / "adapters"))
+    return {f"perseus_like.{name}": f"adapters/{name.replace('.', '/')}" for name in names}
 
 
 def tree(folder: str) -> list[Path]:
@@ -45,7 +46,7 @@ class BuildPy(build_py):
 
 
 class CMakeBuild(build_ext):
-    """Configures and builds in build/temp*, which stays: a second build compiles what changed. CMAKE_ARGS is honoured."""
+    """Builds in build/temp*, which stays, so that a second build compiles what changed. CMAKE_ARGS is honoured."""
 
     def build_extension(self, ext: Extension) -> None:
         if not isinstance(ext, CMakeExtension):
@@ -79,7 +80,7 @@ class CMakeBuild(build_ext):
 
 
 def tool(name: str) -> str:
-    """Path of cmake or ninja: pip puts those of the build requirements on PATH; an unactivated venv has them beside us."""
+    """Path of cmake or ninja: on PATH when they are build requirements, beside Python in an unactivated venv."""
     beside = Path(sys.executable).parent / name
     found = shutil.which(name) or (str(beside) if beside.exists() else None)
     if found is None:

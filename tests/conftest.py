@@ -1,0 +1,17 @@
+"""What holds for all tests: they see the installed package."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.resolve()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if any(Path(entry).resolve() == ROOT for entry in sys.path):
+        pytest.exit(
+            "the source tree is on sys.path and would be tested in place of the installed package: "
+            "run `pytest`, not `python -m pytest`, without PYTHONPATH",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )

@@ -1,0 +1,75 @@
+"""The same wheel file, unchanged, runs under every MPI and contains nothing of one."""
+
+import os
+import re
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+# What each MPI's mpirun wants on a machine with fewer cores than ranks, and as root in a container.
+DIALECTS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "mpich": ([], {}),
+    "openmpi": (["--oversubscribe"], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}),
+    "impi": ([], {"I_MPI_PIN": "0"}),
+}
+ANOTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV)$")
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    """Ours without a trace of another MPI, and the environment's programs first."""
+    kept = {name: value for name, value in os.environ.items() if not ANOTHER_MPIS.match(name)}
+    return {**kept, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+def needed(library: Path) -> set[str]:
+    listing = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", listing))
+
+
+@pytest.mark.parametrize("mpi", DIALECTS)
+def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = environment_with(mpi)
+    options, extra = DIALECTS[mpi]
+    done = subprocess.run(
+        [folder / "bin" / "mpirun", *options, "-np", "2", folder / "bin" / "python", HERE / "world.py"],
+        env=clean_environment(folder) | extra,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert {"rank 0 of 2 agrees", "rank 1 of 2 agrees"} <= set(done.stdout.splitlines())
+
+
+def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    libraries = list(tmp_path.rglob("*.so*"))
+    assert libraries
+    system = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|librt|ld-linux.*)\.so(\.\d+)?$")
+    for library in libraries:
+        strangers = {name for name in needed(library) if not system.match(name)}
+        assert not strangers, f"{library.name} is linked with {strangers}"
+
+
+def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
+    def modules(folder: str, pattern: str) -> set[str]:
+        found = (ROOT / folder).glob(pattern)
+        return {f"perseus_like/{path.relative_to(ROOT / folder)}" for path in found if path.suffix in {".py", ".pyi"}}
+
+    expected = modules("perseus_like", "**/*") | modules("adapters", "*/**/*") | {"perseus_like/py.typed"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name for name in names if name.endswith((".py", ".pyi", "py.typed"))} == expected
+    assert any(re.fullmatch(r"perseus_like/_core\..*\.so", name) for name in names)
