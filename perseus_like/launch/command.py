@@ -1,0 +1,72 @@
+"""Decides what a command line asks for, and does it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from .errors import LaunchError
+from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
+from .options import Options, parse_options
+
+
+def run_command(argv: list[str]) -> int:
+    """`perseusrun` with these arguments; returns the exit code. Raises LaunchError."""
+    options = parse_options(argv)
+    if options.version:
+        print(version())
+        return 0
+    if options.check_build:
+        from .check_build import report
+
+        print(report(options.mpirun))
+        return 0
+    if not options.command:
+        raise LaunchError("no command to run; usage: perseusrun -np N [options] command [arguments]")
+    hosts = _listed_hosts(options)
+    size = _number_of_ranks(options, hosts)
+    placed = place(hosts, size) if hosts else None
+    if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
+        return _local(options, size)
+    return _mpi(options, size, placed)
+
+
+def version() -> str:
+    """The version of the installed distribution."""
+    try:
+        return importlib.metadata.version("perseus-like")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _listed_hosts(options: Options) -> list[Host] | None:
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    return parse_hostfile(options.hostfile) if options.hostfile is not None else None
+
+
+def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:
+    if options.num_proc is None:
+        if not hosts:
+            raise LaunchError("how many ranks? give -np N, or hosts with -H or --hostfile")
+        return sum(host.slots for host in hosts)
+    if options.num_proc < 1:
+        raise LaunchError(f"-np {options.num_proc}: there must be at least one rank")
+    return options.num_proc
+
+
+def _local(options: Options, size: int) -> int:
+    from .local import describe_local, run_local
+
+    if options.dry_run:
+        print("\n".join(describe_local(options, size)))
+        return 0
+    return run_local(options, size)
+
+
+def _mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
+    from .mpi.run import describe_mpi, run_mpi
+
+    if options.dry_run:
+        print(describe_mpi(options, size, hosts))
+        return 0
+    return run_mpi(options, size, hosts)

@@ -1,0 +1,90 @@
+"""The environment that ranks are started in: the contract between the launcher and the core."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+
+from .cores import usable_cores
+from .errors import LaunchError
+from .options import Options
+
+# Facts about one rank: an outer launcher's values must not reach the ranks of this one.
+_RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+_OWN = (
+    *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in _RANK_FACTS),
+    "PERSEUS_RENDEZVOUS",
+    "PERSEUS_LAUNCHER",
+    "PERSEUS_JOB",
+)
+_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MPI_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "PRTE_LAUNCHED", "OMPI_UNIVERSE")
+
+# Bound to the machine, the login or the terminal: they would be wrong on another host.
+_NOT_FORWARDED = re.compile(
+    r"(OMPI|PMIX|PRTE|PMI|HYDRA|SLURM|SSH|XDG|DBUS|SUDO|LC|BASH)_.*"
+    r"|HOSTNAME|HOST|HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|COLORTERM|DISPLAY|TMPDIR|TMP|TEMP"
+    r"|LS_COLORS|LESS\w*|PS[0-9]|EDITOR|PAGER|TTY|INVOCATION_ID|JOURNAL_STREAM"
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def new_job_name() -> str:
+    """A name that nobody can guess (128 random bits): of the job, and of its abstract Unix socket."""
+    return f"perseus-{secrets.token_hex(16)}"
+
+
+def job_environment(
+    outer: Mapping[str, str], options: Options, job_name: str, ranks_per_host: int | None
+) -> dict[str, str]:
+    """What all ranks have in common. A variable the user has set wins over a default, an option over both."""
+    inner = {name: value for name, value in outer.items() if not _is_foreign(name, outer)}
+    inner["PERSEUS_LAUNCHER"] = "perseusrun"
+    inner["PERSEUS_JOB"] = job_name
+    # Output still in a rank's buffer would be lost when it is killed.
+    inner.setdefault("PYTHONUNBUFFERED", "1")
+    if ranks_per_host:
+        inner.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // ranks_per_host)))
+    if options.start_timeout is not None:
+        inner["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
+    if options.nics:
+        inner.setdefault("NCCL_SOCKET_IFNAME", options.nics)
+        inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
+    inner.update(options.settings)
+    inner.update({name: value for name, value in options.forward if value is not None})
+    return inner
+
+
+def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
+    nested = "PERSEUS_LAUNCHER" in outer and name in _TORCH
+    return name in _OWN or nested or name.startswith(_MPI_RANK_PREFIXES)
+
+
+def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: int | None) -> dict[str, str]:
+    """The environment of one of `size` ranks, all on this host. `master_port`: for torch's `env://` store."""
+    facts = dict(zip(_RANK_FACTS, map(str, (rank, size, rank, size, 0, 1)), strict=True))
+    inner = dict(job)
+    for name, value in facts.items():
+        inner[f"PERSEUS_{name}"] = inner[f"HOROVOD_{name}"] = value
+    inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
+    inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
+    inner["LOCAL_SIZE"] = str(size)
+    if master_port is not None:
+        inner.setdefault("MASTER_ADDR", "127.0.0.1")
+        inner.setdefault("MASTER_PORT", str(master_port))
+    return inner
+
+
+def forwarded_names(job: Mapping[str, str], explicit: Iterable[str]) -> list[str]:
+    """Names to hand to other hosts, sorted: all of the job's but those bound to this machine or login."""
+    names = {name for name in job if _IDENTIFIER.fullmatch(name) and not _NOT_FORWARDED.fullmatch(name)}
+    return sorted(names | {name for name in explicit if name in job})
+
+
+def parse_forward(text: str) -> tuple[str, str | None]:
+    """`-x NAME` or `-x NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not _IDENTIFIER.fullmatch(name):
+        raise LaunchError(f"-x {text!r}: {name!r} is not the name of an environment variable")
+    return name, value if equals else None

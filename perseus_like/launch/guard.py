@@ -1,0 +1,77 @@
+"""A small process beside the launcher that ends the job when the launcher itself is killed.
+
+The kernel already kills the ranks then (PR_SET_PDEATHSIG), but not what the ranks have started, such as the
+workers of a data loader. The guard holds the read end of a pipe; it ends when the launcher says goodbye, and
+cleans up when the pipe closes without one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NoReturn
+
+from .processes import has_in_environment, process_table, send
+
+_GOODBYE = b"."
+_KILL_ROUNDS = 200  # processes may be forking while they are being killed
+_ROUND_SECONDS = 0.01
+
+
+class Guard:
+    """Started before the first rank, dismissed after the last."""
+
+    def __init__(self, job: str) -> None:
+        read_end, self._write_end = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._write_end)
+            _guard(read_end, f"PERSEUS_JOB={job}".encode())
+        os.close(read_end)
+
+    def watch(self, session: int) -> None:
+        """Adds a rank's session to those to be ended."""
+        os.write(self._write_end, f"{session}\n".encode())
+
+    def dismiss(self) -> None:
+        """The launcher has cleaned up itself."""
+        os.write(self._write_end, _GOODBYE)
+        os.close(self._write_end)
+
+
+def _guard(pipe: int, entry: bytes) -> NoReturn:
+    try:
+        os.setsid()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        _keep_only(pipe)
+        said = b""
+        while block := os.read(pipe, 65536):
+            said += block
+        if not said.endswith(_GOODBYE):
+            _kill_all({int(line) for line in said.split()}, entry)
+    finally:
+        os._exit(0)
+
+
+def _keep_only(pipe: int) -> None:
+    # Whoever reads the launcher's output waits for all copies of its descriptors to close.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.closerange(3, pipe)
+    os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+
+
+def _kill_all(sessions: set[int], entry: bytes) -> None:
+    waiter = signal.sigtimedwait
+    for _ in range(_KILL_ROUNDS):
+        members = [
+            process.pid
+            for process in process_table()
+            if process.pid != os.getpid() and (process.session in sessions or has_in_environment(process.pid, entry))
+        ]
+        if not members:
+            return
+        send(members, signal.SIGKILL)
+        waiter([], _ROUND_SECONDS)

@@ -1,0 +1,75 @@
+"""Ranks on this host, started directly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from .environment import job_environment, new_job_name, rank_environment
+from .options import Options
+from .output import Screen, Style
+from .supervise import Supervisor
+
+
+def run_local(options: Options, size: int) -> int:
+    """Runs `size` ranks of the command here; returns the job's exit code."""
+    job_name = new_job_name()
+    job = job_environment(os.environ, options, job_name, size)
+    screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
+    for note in options.notes:
+        screen.say(note)
+    if options.verbose:
+        screen.say(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
+    with _reserved_port(job) as port, Supervisor(screen, job_name, options.stop_timeout) as supervisor:
+        for rank in range(size):
+            supervisor.start(
+                f"rank {rank}",
+                options.command,
+                rank_environment(job, rank, size, port),
+                _stdin_of(rank),
+                screen.channel(rank, "stdout"),
+                screen.channel(rank, "stderr"),
+            )
+        return supervisor.run()
+
+
+def describe_local(options: Options, size: int) -> list[str]:
+    """One shell line per rank: what `run_local` would start. The job's name and port are made up at the start."""
+    job = job_environment(os.environ, options, "perseus-<random>", size)
+    lines = []
+    for rank in range(size):
+        env = rank_environment(job, rank, size, None)
+        changed = [f"{name}={value}" for name, value in sorted(env.items()) if os.environ.get(name) != value]
+        lines.append(shlex.join(["env", *changed, *options.command]))
+    return lines
+
+
+def _stdin_of(rank: int) -> int | None:
+    """Rank 0 reads what the launcher could read; the others, and jobs in the background, read nothing."""
+    if rank != 0:
+        return subprocess.DEVNULL
+    try:
+        is_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        is_background = True
+    return subprocess.DEVNULL if is_background else None
+
+
+@contextlib.contextmanager
+def _reserved_port(job: Mapping[str, str]) -> Iterator[int | None]:
+    """A TCP port for rank 0 to listen on (torch's `env://` store), unless the user has chosen one.
+
+    It stays bound, but not listening, so that the system gives it to nobody else; a listener with SO_REUSEADDR,
+    as torch's is, may still take it.
+    """
+    if "MASTER_PORT" in job:
+        yield None
+        return
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

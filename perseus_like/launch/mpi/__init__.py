@@ -1,0 +1,1 @@
+"""Starting ranks through the mpirun that is installed, in its own dialect."""

@@ -1,0 +1,232 @@
+"""The command line of perseusrun. What follows the options is the command to run and is never parsed."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .errors import LaunchError
+from .settings import GROUPS, IGNORED, REFUSED, Setting
+
+EPILOG = """\
+examples:
+  perseusrun -np 4 python train.py --lr 0.1          4 ranks on this host
+  perseusrun -np 8 -H a:4,b:4 python train.py        two hosts, through the mpirun found
+  perseusrun -np 8 -H a:4,b:4 --dry-run python x.py  show the mpirun line only
+  perseusrun --check-build                           what is installed
+"""
+
+
+class Options(argparse.Namespace):
+    """The parsed options; `settings` are environment variables of the core."""
+
+    num_proc: int | None
+    hosts: str | None
+    hostfile: str | None
+    forward: list[tuple[str, str | None]]
+    use_mpi: bool
+    mpirun: str | None
+    mpi_args: list[str]
+    binding_args: list[str] | None
+    remote_shell: str | None
+    ssh_port: int | None
+    ssh_identity_file: str | None
+    nics: str | None
+    tcp: bool
+    start_timeout: int | None
+    stop_timeout: float
+    output_filename: str | None
+    prefix_output: bool
+    prefix_timestamp: bool
+    verbose: bool
+    dry_run: bool
+    check_build: bool
+    version: bool
+    config_file: str | None
+    settings: dict[str, str]
+    notes: list[str]
+    command: list[str]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message}; see perseusrun --help")
+
+
+class _Set(argparse.Action):
+    """Stores an environment variable of the core."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, setting: Setting, **kwargs: Any) -> None:
+        nargs = 0 if setting.value is not None else None
+        super().__init__(option_strings, dest, nargs=nargs, default=argparse.SUPPRESS, **kwargs)
+        self.setting = setting
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        try:
+            value = self.setting.value if self.setting.value is not None else self.setting.encode(values)
+        except ValueError:
+            raise LaunchError(f"{option_string} {values!r}: not a number") from None
+        namespace.settings[self.setting.variable] = value
+
+
+class _Ignore(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.notes.append(f"{option_string} has no effect: {IGNORED[str(option_string)][1]}")
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        raise LaunchError(f"{option_string}: {REFUSED[str(option_string)][1]}")
+
+
+class _Forward(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        from .environment import parse_forward
+
+        namespace.forward.append(parse_forward(values))
+
+
+def parse_options(argv: Sequence[str]) -> Options:
+    """Parses a command line. Raises LaunchError for one that makes no sense."""
+    parser = make_parser()
+    own, command = split_command(parser, argv)
+    options = _parse(parser, own)
+    if options.config_file:
+        from .config_file import read_config
+
+        # Given on the command line later, an option wins over the file.
+        options = _parse(parser, read_config(options.config_file) + own)
+    options.command = command
+    return options
+
+
+def _parse(parser: argparse.ArgumentParser, own: Sequence[str]) -> Options:
+    return parser.parse_args(own, Options(settings={}, notes=[], forward=[]))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of perseusrun's own options."""
+    parser = _Parser(
+        prog="perseusrun",
+        usage="perseusrun -np N [options] command [arguments]",
+        description="Starts N ranks of a program: on this host directly, on several hosts through mpirun.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_main(parser)
+    _add_output(parser)
+    _add_mpi(parser)
+    for title, settings in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for setting in settings:
+            metavar = None if setting.value is not None else "X"
+            flags = (setting.flag, *setting.aliases)
+            group.add_argument(*flags, dest="_", action=_Set, setting=setting, metavar=metavar, help=setting.help)
+    hidden: tuple[tuple[dict[str, tuple[int, str]], type[argparse.Action]], ...] = (
+        (IGNORED, _Ignore),
+        (REFUSED, _Refuse),
+    )
+    for table, action in hidden:
+        for flag, (count, _) in table.items():
+            nargs = None if count == 1 else count
+            parser.add_argument(
+                flag, dest="_", action=action, nargs=nargs, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+    return parser
+
+
+def _add_main(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-v", "--version", action="store_true", help="print the version and exit")
+    add("-cb", "--check-build", action="store_true", help="print what is installed, with versions and paths, and exit")
+    add("-np", "-n", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-H", "-host", "--hosts", dest="hosts", metavar="A:4,B:4", help="hosts and their slots")
+    where.add_argument("-hostfile", "--hostfile", dest="hostfile", metavar="FILE", help="lines 'a slots=4' or 'a:4'")
+    add(
+        "-x",
+        dest="forward",
+        action=_Forward,
+        default=argparse.SUPPRESS,
+        metavar="NAME[=VALUE]",
+        help="hand an environment variable to all ranks; may be repeated",
+    )
+    add("--start-timeout", type=int, metavar="SECONDS", help="longest time for all ranks to come up")
+    add(
+        "--stop-timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time that ranks have to end after a signal, before they are killed (default 10)",
+    )
+    add("--config-file", metavar="FILE", help="YAML file with these settings, as horovodrun reads it")
+    add("--verbose", action="store_true", help="say what is done")
+    add("--dry-run", action="store_true", help="print what would be started and exit")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--prefix-output",
+        dest="prefix_output",
+        action="store_true",
+        default=True,
+        help="begin each line with [rank]<stdout>: or [rank]<stderr>: (default)",
+    )
+    group.add_argument("--no-prefix", dest="prefix_output", action="store_false", help="leave the lines as they are")
+    group.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="prefix_timestamp",
+        action="store_true",
+        help="begin each line with the time, too",
+    )
+    group.add_argument(
+        "--output-filename", metavar="DIR", help="also write each rank's output to DIR/rank.N/stdout and stderr"
+    )
+
+
+def _add_mpi(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("MPI and remote hosts")
+    add = group.add_argument
+    add("--mpi", dest="use_mpi", action="store_true", help="use mpirun also where all ranks are on this host")
+    add("--mpirun", metavar="PATH", help="the mpirun to use (default: of this Python's prefix, then in PATH)")
+    add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="more options for mpirun")
+    add("--binding-args", type=_words, metavar="'ARGS'", help="mpirun's binding options, instead of no binding")
+    add("--network-interfaces", "--network-interface", dest="nics", metavar="A,B", help="network interfaces to use")
+    add("--tcp", action="store_true", help="use TCP between hosts, nothing faster")
+    add("--remote-shell", metavar="PATH", help="program that runs a command on a host, instead of ssh")
+    add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the hosts")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+
+
+def _words(text: str) -> list[str]:
+    return shlex.split(text)
+
+
+def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Cuts `argv` at the first word that is no option of ours nor an option's value; a `--` there is dropped.
+
+    Values are joined to their long option with `=`, so that a value may begin with a dash.
+    """
+    takes = {flag: _value_count(action) for action in parser._actions for flag in action.option_strings}
+    own: list[str] = []
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        if word == "--":
+            return own, list(argv[index + 1 :])
+        if not word.startswith("-") or word == "-":
+            return own, list(argv[index:])
+        count = takes.get(word, 0)
+        values = list(argv[index + 1 : index + 1 + count])
+        own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
+        index += 1 + count
+    return own, []
+
+
+def _value_count(action: argparse.Action) -> int:
+    return action.nargs if isinstance(action.nargs, int) else 1

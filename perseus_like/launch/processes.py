@@ -1,0 +1,107 @@
+"""Processes of a job as the kernel sees them: who descends from whom, and who dies with whom."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """For a child between fork and exec: have the kernel send `signum` when `parent` ends, however it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent ends, so that none is lost from sight."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+
+
+def process_table() -> list[Process]:
+    """All processes that are alive (zombies are not)."""
+    table = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208 (names are enough, and many)
+        if entry.isdigit() and (process := _read_process(int(entry))):
+            table.append(process)
+    return table
+
+
+def _read_process(pid: int) -> Process | None:
+    try:
+        # The name in parentheses may itself contain blanks and parentheses.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    state, parent, _, session = fields[:4]
+    return None if state in b"ZX" else Process(pid, int(parent), int(session))
+
+
+def descendants(ancestor: int) -> list[Process]:
+    """All live processes below `ancestor`."""
+    table = process_table()
+    found: list[Process] = []
+    parents = {ancestor}
+    while parents:
+        children = [process for process in table if process.parent in parents]
+        found += children
+        parents = {process.pid for process in children}
+    return found
+
+
+def has_in_environment(pid: int, entry: bytes) -> bool:
+    """True if `NAME=value` is in the environment that process `pid` was started with."""
+    try:
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def send(pids: Iterable[int], signum: int) -> None:
+    """Signals processes; those that have ended are skipped."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+
+
+def send_to_group(group: int, signum: int) -> None:
+    """Signals a process group, if it still exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+def exit_code(status: int) -> int:
+    """The exit code of a wait status as a shell reports it: 128 + signal for a process that was killed."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def describe_exit(status: int) -> str:
+    """How a process ended, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"

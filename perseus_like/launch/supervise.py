@@ -1,0 +1,351 @@
+"""Watches over the processes of a job: their output, their ends, the user's signals.
+
+One thread, one event loop. Signals arrive as bytes in a pipe, so nothing runs inside a signal handler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from . import processes
+from .errors import LaunchError
+from .guard import Guard
+from .output import Screen
+
+# After a rank has failed, the others get this long to say so themselves.
+FAILURE_GRACE_SECONDS = 1.0
+LEFTOVER_SECONDS = 10.0
+_PROMPT_SECONDS = 0.1
+_MOST_BACKLOG = 1 << 20
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+_HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
+
+
+class Feed(Protocol):
+    """Takes the bytes of a process's stdout or stderr."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes."""
+
+    def finish(self) -> None:
+        """The stream has ended."""
+
+
+@dataclass
+class Child:
+    """A process that the launcher has started, in a session and process group of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    status: int | None = None  # the wait status, once it has ended
+
+    @property
+    def pid(self) -> int:
+        """Also the number of its session and of its process group."""
+        return self.process.pid
+
+
+class Supervisor:
+    """Starts children and stays until the last of them, and of theirs, has ended.
+
+    A context manager: leaving it kills what is left. `terminate` is the time in seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(self, screen: Screen, job_name: str, stop_timeout: float, terminate: float = 0.7) -> None:
+        self._screen = screen
+        self._job_name = job_name
+        self._stop_timeout = stop_timeout
+        self._terminate_seconds = terminate
+        self._children: dict[int, Child] = {}
+        self._feeds: dict[int, Feed] = {}
+        self._agenda: list[tuple[float, Callable[[], None]]] = []
+        self._failure: Child | None = None
+        self._failed_later: list[Child] = []
+        self._stop_reason: str | None = None
+        self._code_override: int | None = None
+        self._selector = selectors.PollSelector()
+
+    def __enter__(self) -> Supervisor:
+        processes.adopt_orphans()
+        self._guard = Guard(self._job_name)
+        self._wake, wake_end = socket.socketpair()
+        self._wake.setblocking(False)
+        wake_end.setblocking(False)
+        self._wake_end = wake_end
+        self._old_wakeup = signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+        self._old_handlers = {}
+        for signum in _HANDLED:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+                self._old_handlers[signum] = signal.signal(signum, _note_signal)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_leftovers(everything=kind is not None or self._stop_reason is not None)
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._selector.close()
+        self._wake.close()
+        self._wake_end.close()
+        self._guard.dismiss()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._guard.pid, 0)
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], stdin: int | None, out: Feed, err: Feed
+    ) -> None:
+        """Starts one process. `stdin` as for Popen; None hands over the launcher's."""
+        launcher = os.getpid()
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=env,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                # Safe here: the launcher has one thread.
+                preexec_fn=lambda: processes.die_with_parent(launcher),
+            )
+        except FileNotFoundError:
+            raise LaunchError(f"{argv[0]!r}: no such program", 127) from None
+        except (PermissionError, OSError) as problem:
+            raise LaunchError(f"cannot run {argv[0]!r}: {problem.strerror}", 126) from None
+        self._children[process.pid] = Child(name, process)
+        self._guard.watch(process.pid)
+        for stream, feed in ((process.stdout, out), (process.stderr, err)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._feeds[stream.fileno()] = feed
+            self._selector.register(stream, selectors.EVENT_READ)
+
+    def run(self) -> int:
+        """Waits for all children; returns the exit code of the job."""
+        while self._living():
+            self._turn()
+        self._end_leftovers(everything=self._stop_reason is not None)
+        self._drain_feeds()
+        if self._failed_later:
+            names = ", ".join(f"{child.name} {_how(child)}" for child in self._failed_later)
+            self._screen.say(f"after that, {names}")
+        self._flush_screen()
+        return self._exit_code()
+
+    def fail(self, text: str, code: int) -> None:
+        """Says what has failed and ends the job with that exit code; the first call counts."""
+        if self._stop_reason is None:
+            self._screen.say(text)
+            self._code_override = code
+            self._stop("failure", FAILURE_GRACE_SECONDS)
+
+    # One turn of the loop.
+
+    def _turn(self, longest: float | None = None) -> None:
+        self._watch_sinks()
+        wait = self._time_to_wait(longest)
+        events = self._selector.select(wait)
+        if not events:
+            self._screen.show_pending()
+        for key, _ in events:
+            if key.fileobj is self._wake:
+                self._take_signals()
+            elif key.fd in self._feeds:
+                self._read(key.fd)
+            else:
+                self._flush(key.fd)
+        if self._screen.is_broken and self._stop_reason is None:
+            self._code_override = 128 + signal.SIGPIPE
+            self._stop("broken pipe", 0.0)
+        self._do_what_is_due()
+
+    def _time_to_wait(self, longest: float | None) -> float | None:
+        waits = [when - time.monotonic() for when, _ in self._agenda]
+        if any(sink.is_terminal for sink in self._screen.sinks):
+            waits.append(_PROMPT_SECONDS)
+        if longest is not None:
+            waits.append(longest)
+        return max(0.0, min(waits)) if waits else None
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        due = [action for when, action in self._agenda if when <= now]
+        self._agenda = [entry for entry in self._agenda if entry[0] > now]
+        for action in due:
+            action()
+
+    def _watch_sinks(self) -> None:
+        registered = self._selector.get_map()
+        for sink in self._screen.sinks:
+            if sink.backlog and sink.descriptor not in registered:
+                self._selector.register(sink.descriptor, selectors.EVENT_WRITE)
+            elif not sink.backlog and sink.descriptor in registered:
+                self._selector.unregister(sink.descriptor)
+
+    def _flush(self, descriptor: int) -> None:
+        for sink in self._screen.sinks:
+            if sink.descriptor == descriptor and sink.backlog:
+                sink.flush_some()
+
+    def _read(self, descriptor: int) -> None:
+        if self._screen.backlog > _MOST_BACKLOG:
+            self._selector.select(0.01)  # the reader of our output is slow: let the ranks wait, too
+            return
+        try:
+            data = os.read(descriptor, 65536)
+        except BlockingIOError:
+            return
+        if data:
+            self._feeds[descriptor].feed(data)
+        else:
+            self._forget(descriptor)
+
+    def _forget(self, descriptor: int) -> None:
+        self._feeds.pop(descriptor).finish()
+        self._selector.unregister(descriptor)
+
+    # Ends of processes.
+
+    def _living(self) -> list[Child]:
+        return [child for child in self._children.values() if child.status is None]
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (child := self._children.get(pid)) is not None:
+                self._note_end(child, status)
+
+    def _note_end(self, child: Child, status: int) -> None:
+        child.status = status
+        child.process.returncode = os.waitstatus_to_exitcode(status)
+        if status == 0:
+            return
+        if self._failure is None:
+            self._failure = child
+            if self._stop_reason is None:
+                self._screen.say(f"{child.name} (pid {child.pid}) {processes.describe_exit(status)}")
+                self._stop("failure", FAILURE_GRACE_SECONDS)
+        elif self._stop_reason == "failure":
+            self._failed_later.append(child)
+
+    def _exit_code(self) -> int:
+        if self._code_override is not None:
+            return self._code_override
+        return processes.exit_code(self._failure.status or 0) if self._failure else 0
+
+    # Ending the job.
+
+    def _stop(self, reason: str, grace: float) -> None:
+        self._stop_reason = reason
+        now = time.monotonic()
+        self._agenda.append((now + grace, self._terminate))
+        self._agenda.append((now + grace + self._terminate_seconds, self._kill))
+
+    def _terminate(self) -> None:
+        living = self._living()
+        if living and self._stop_reason == "failure":
+            self._stop_reason = "terminated"
+            names = ", ".join(child.name for child in living)
+            self._screen.say(f"terminating {names}")
+        processes.send((child.pid for child in living), signal.SIGTERM)
+
+    def _kill(self) -> None:
+        processes.send(self._leftovers(everything=True), signal.SIGKILL)
+
+    def _leftovers(self, everything: bool) -> list[int]:
+        """Live processes of the job. After a success, one that left its rank's session was meant to stay."""
+        return [
+            process.pid
+            for process in processes.descendants(os.getpid())
+            if process.pid != self._guard.pid and (everything or process.session in self._children)
+        ]
+
+    def _end_leftovers(self, everything: bool) -> None:
+        if not (leftovers := self._leftovers(everything)):
+            return
+        start = time.monotonic()
+        processes.send(leftovers, signal.SIGTERM)
+        while leftovers and time.monotonic() < start + LEFTOVER_SECONDS:
+            self._turn(longest=0.02)
+            leftovers = self._leftovers(everything)
+            if time.monotonic() > start + self._terminate_seconds:
+                processes.send(leftovers, signal.SIGKILL)
+
+    def _drain_feeds(self) -> None:
+        for descriptor in list(self._feeds):
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(descriptor, 65536):
+                    self._feeds[descriptor].feed(data)
+            self._forget(descriptor)
+        self._screen.close()
+
+    def _flush_screen(self) -> None:
+        # A slow reader is waited for; after a failure or a signal not for ever.
+        limit = time.monotonic() + self._stop_timeout if self._stop_reason else None
+        while self._screen.backlog and (limit is None or time.monotonic() < limit):
+            self._turn(longest=0.1)
+
+    # Signals.
+
+    def _take_signals(self) -> None:
+        for number in self._wake.recv(4096):
+            signum = signal.Signals(number)
+            if signum == signal.SIGCHLD:
+                self._reap()
+            elif signum == signal.SIGTSTP:
+                self._pause()
+            elif signum in _STOPPING:
+                self._take_stop(signum)
+            else:
+                processes.send((child.pid for child in self._living()), signum)
+
+    def _take_stop(self, signum: signal.Signals) -> None:
+        living = self._living()
+        if self._stop_reason == "signal":
+            self._screen.say(f"{signum.name} again: killing the job")
+            self._kill()
+            return
+        self._screen.say(f"{signum.name}: passing it on; what has not ended after {self._stop_timeout:g} s is killed")
+        for child in living:
+            # As a terminal does with Ctrl-C: all of the group. Others: whoever leads may want to end in good order,
+            # with its data loader's workers alive.
+            if signum == signal.SIGINT:
+                processes.send_to_group(child.pid, signum)
+            else:
+                processes.send([child.pid], signum)
+        self._stop_reason = "signal"
+        self._agenda.append((time.monotonic() + self._stop_timeout, self._kill))
+
+    def _pause(self) -> None:
+        living = self._living()
+        for child in living:
+            processes.send_to_group(child.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for child in living:
+            processes.send_to_group(child.pid, signal.SIGCONT)
+
+
+def _how(child: Child) -> str:
+    return processes.describe_exit(child.status or 0)
+
+
+def _note_signal(signum: int, frame: object) -> None:
+    """The wakeup descriptor has got it already."""
