@@ -11,16 +11,25 @@ namespace perseus::host {
 
 namespace {
 
+#if defined(PERSEUS_HAVE_AVX2) || defined(PERSEUS_HAVE_AVX512)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+#endif
+
 std::vector<const Kernels*> find_usable() {
   std::vector<const Kernels*> found;
-#if defined(__x86_64__)
-  // These ask the operating system too, which must save the wide registers.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512) found.push_back(&kAvx512Kernels);
-  if (avx2) found.push_back(&kAvx2Kernels);
-#elif defined(__aarch64__)
+  // The compiler's questions ask the operating system too, which must save the wide registers.
+#ifdef PERSEUS_HAVE_AVX512
+  if (has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    found.push_back(&kAvx512Kernels);
+  }
+#endif
+#ifdef PERSEUS_HAVE_AVX2
+  if (has_avx2()) found.push_back(&kAvx2Kernels);
+#endif
+#ifdef PERSEUS_HAVE_NEON
   found.push_back(&kNeonKernels);
 #endif
   found.push_back(&kScalarKernels);

@@ -37,7 +37,7 @@ inline constexpr int kWayCount = 3;
 
 struct Kernels {
   const char* name;
-  ReduceKernel plain[kDTypeCount][kOpCount];            // null: this type has no such operation
+  ReduceKernel plain[kDTypeCount][kOpCount];           // null: this type has no such operation
   ReduceKernel compressed[2][2][kWayCount][kOpCount];  // [float32, float64][float16, bfloat16]
   CopyKernel copy_streaming;
 };
