@@ -1,6 +1,3 @@
-"""Sources of perseus_like.<framework>, installed under that name; never imported from here."""
+"""Source folder of the adapters. They are installed as perseus_like.<framework>; nothing is imported from here."""
 
-raise ImportError(
-    "'adapters' is a folder of sources, not a package: import perseus_like.torch (or .numpy, …). "
-    "They are installed with perseus_like: pip install ."
-)
+raise ImportError("import perseus_like.torch, perseus_like.numpy, … instead of adapters.<framework>")

@@ -1,0 +1,38 @@
+"""How arrays travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from perseus_like.compression import Compressor, NoneCompressor
+from perseus_like.tensor import DType
+
+
+class FP16Compressor(Compressor):
+    """Floating arrays as float16."""
+
+    wire: ClassVar[DType | None] = DType.float16
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return (tensor.astype(np.float16), tensor.dtype) if tensor.dtype.kind == "f" else (tensor, None)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class BF16Compressor(NoneCompressor):
+    """Floating arrays as bfloat16. NumPy has no such type of its own: only the core converts."""
+
+    wire: ClassVar[DType | None] = DType.bfloat16
+
+
+class Compression:
+    """The choices for `compression=`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

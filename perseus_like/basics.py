@@ -1,0 +1,158 @@
+"""Start and end of the session, the numbers of this rank, and what is there to run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import process_sets as sets
+from .errors import UnavailableError
+from .session import session
+
+
+def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
+    """Joins the job; a second call while the session runs does nothing.
+
+    `comm`: None, or all ranks of the job (a list, or an mpi4py communicator of all).
+    `process_sets`: sets to register, the same on all ranks; the string "dynamic" is accepted and needs nothing, since
+    sets can always be added later.
+    """
+    if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+        raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
+    if not session.start({}):
+        return
+    try:
+        _require_all_ranks(comm)
+        if process_sets is not None and not isinstance(process_sets, str):
+            for process_set in process_sets:
+                sets.add_process_set(process_set)
+    except BaseException:
+        session.stop()
+        raise
+
+
+def _require_all_ranks(comm: Sequence[int] | Any) -> None:
+    if comm is None:
+        return
+    core = session.core
+    if hasattr(comm, "Get_size"):
+        fits = (comm.Get_rank(), comm.Get_size()) == (core.rank(), core.size())
+    else:
+        ranks = [int(rank) for rank in comm]
+        fits = not ranks or ranks == list(range(core.size()))
+    if not fits:
+        raise UnavailableError(
+            f"init(comm=…) with other ranks than all {core.size()} of the job in their order is not available in "
+            f"this version; use process sets"
+        )
+
+
+def shutdown() -> None:
+    """Leaves the job. Work in flight fails; `init` may follow."""
+    session.stop()
+
+
+def is_initialized() -> bool:
+    """True between `init` and `shutdown`. Never raises."""
+    return session.is_running()
+
+
+def rank() -> int:
+    """This process's rank in the job."""
+    return int(session.core.rank())
+
+
+def size() -> int:
+    """The number of processes in the job."""
+    return int(session.core.size())
+
+
+def local_rank() -> int:
+    """This process's rank among those of its host."""
+    return int(session.core.local_rank())
+
+
+def local_size() -> int:
+    """The number of processes on this host."""
+    return int(session.core.local_size())
+
+
+def cross_rank() -> int:
+    """This process's rank among those of the same local rank on all hosts."""
+    return int(session.core.cross_rank())
+
+
+def cross_size() -> int:
+    """The number of hosts that have a process of this local rank."""
+    return int(session.core.cross_size())
+
+
+def is_homogeneous() -> bool:
+    """True if every host runs the same number of processes."""
+    return bool(session.core.is_homogeneous())
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begins to write a Chrome trace."""
+    raise UnavailableError("the timeline is not available in this version")
+
+
+def stop_timeline() -> None:
+    """Ends what `start_timeline` began."""
+    raise UnavailableError("the timeline is not available in this version")
+
+
+def _found(library: str) -> bool:
+    return any(found for what, found, _, _ in session.core.check_libraries() if what.lower().startswith(library))
+
+
+def mpi_built() -> bool:
+    """True if an MPI library can be opened: none is linked, so being built with it means being found."""
+    return _found("mpi")
+
+
+def mpi_enabled() -> bool:
+    """True if this session communicates through MPI."""
+    return session.is_running() and "mpi" in session.core.description().lower()
+
+
+def mpi_threads_supported() -> bool:
+    """Whether several threads may call MPI. ValueError without an MPI in use."""
+    if not mpi_enabled():
+        raise ValueError("mpi_threads_supported() needs a session that runs on MPI")
+    return False
+
+
+def gloo_built() -> bool:
+    """False: Gloo is not used here; the ranks of one host meet over shared memory."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False, see `gloo_built`."""
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version as a number, 0 without it."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False: IBM DDL is not used here."""
+    return False
+
+
+def ccl_built() -> bool:
+    """True if oneCCL can be used."""
+    return False
+
+
+def cuda_built() -> bool:
+    """True if tensors on CUDA devices can be communicated."""
+    return False
+
+
+def rocm_built() -> bool:
+    """True if tensors on ROCm devices can be communicated."""
+    return False

@@ -1,0 +1,352 @@
+"""The rules of every collective's arguments, once for all frameworks: operations, names, roots, splits, groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+from .errors import UnavailableError
+from .handle import Pending
+from .process_sets import GLOBAL, ProcessSet, global_process_set
+from .session import session
+from .tensor import AS_IT_IS, DType, TensorAdapter, View
+from .compression import wire_dtype
+
+T = TypeVar("T")
+Finish = Callable[[Any], Any]
+
+
+class Op(IntEnum):
+    """What an allreduce does; Horovod's numbers."""
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+
+Average, Sum, Adasum, Min, Max, Product = Op
+
+# The core's operation, and whether to divide by the number of ranks.
+_CORE_OPS = {Op.Average: (0, True), Op.Sum: (0, False), Op.Min: (1, False), Op.Max: (2, False), Op.Product: (3, False)}
+
+
+def resolve_op(op: int | None, average: bool | None = None) -> Op:
+    """`op`, or what the deprecated `average` means; Average when neither is given."""
+    if op is not None and average is not None:
+        raise ValueError("op and average were both given; average is deprecated, use op alone")
+    if op is None:
+        return Op.Sum if average is False else Op.Average
+    try:
+        return Op(op)
+    except ValueError:
+        raise ValueError(f"op is {op!r}, which is none of {', '.join(Op.__members__)}") from None
+
+
+def _core_op(op: Op) -> tuple[int, bool]:
+    found = _CORE_OPS.get(op)
+    if found is None:
+        raise UnavailableError(f"{op.name} is not available in this version; use Average or Sum")
+    return found
+
+
+class Names:
+    """Automatic names, `allreduce.noname.N`: counted for each verb and process set, and only for calls that succeed.
+
+    So a call that fails on one rank does not set that rank's count apart from the others'.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, verb: str, name: str | None, set_id: int, call: Callable[[str], Any]) -> tuple[str, Any]:
+        """Calls with the full name; gives the name and what `call` returned."""
+        if name is not None:
+            full = f"{verb}.{name}"
+            return full, call(full)
+        with self._lock:
+            count = self._counts.get((verb, set_id), 0)
+            full = f"{verb}.noname.{count}"
+            result = call(full)
+            self._counts[verb, set_id] = count + 1
+        return full, result
+
+    def reset(self) -> None:
+        self._counts.clear()
+
+
+names = Names()
+session.on_start(names.reset)
+
+
+def member_id(process_set: ProcessSet) -> int:
+    """The core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
+    number = process_set.require_id()
+    if number != GLOBAL and not process_set.included():
+        raise ValueError(f"rank {session.core.rank()} is not in {process_set} and cannot take part in its collectives")
+    return number
+
+
+def root_within(root_rank: int, process_set: ProcessSet) -> int:
+    """The rank in the set of a root given by its rank in the job. ValueError if it is not there."""
+    if process_set.process_set_id != GLOBAL:
+        return process_set.rank_within(root_rank)
+    if not 0 <= root_rank < session.core.size():
+        raise ValueError(f"root_rank is {root_rank}, but ranks go from 0 to {session.core.size() - 1}")
+    return root_rank
+
+
+def checked_splits(splits: Sequence[int] | None, rows: int, process_set: ProcessSet) -> list[int] | None:
+    """The rows for each rank as plain integers. ValueError when they do not fit the set or the tensor."""
+    count = process_set.size() or 1
+    if splits is None:
+        if rows % count:
+            raise ValueError(f"alltoall without splits: {rows} rows cannot be shared out equally to {count} ranks")
+        return None
+    plain = [int(split) for split in splits]
+    if len(plain) != count:
+        raise ValueError(f"alltoall: {len(plain)} splits for {count} ranks")
+    if min(plain) < 0:
+        raise ValueError(f"alltoall: splits {plain} must not be negative")
+    if sum(plain) > rows:
+        raise ValueError(f"alltoall: splits {plain} want {sum(plain)} rows of a tensor that has {rows}")
+    return plain
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Blocks until all ranks of the set are here."""
+    set_id = member_id(process_set)
+    names.submit("barrier", None, set_id, lambda name: session.core.barrier(name, set_id))[1].wait()
+
+
+def join() -> int:
+    """Blocks until every rank has joined, taking part in the others' allreduces with zeros; gives the last to join."""
+    handle = session.core.join(GLOBAL)
+    handle.wait()
+    return int(handle.result())
+
+
+class Collectives(Generic[T]):
+    """The verbs on one framework's tensors. Each starts the work and returns at once.
+
+    Outputs are new tensors unless `in_place`. Non-contiguous tensors travel by a contiguous copy.
+    """
+
+    def __init__(self, tensors: TensorAdapter[T]) -> None:
+        self._tensors = tensors
+
+    def allreduce(
+        self,
+        tensor: T,
+        op: Op = Op.Average,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        wire: DType | None = None,
+        in_place: bool = False,
+    ) -> Pending[T]:
+        source, target, finish = self._prepare(tensor, in_place)
+        inputs, outputs = [self._tensors.view(source)], [self._tensors.view(target)]
+        full, handle = self._reduce("allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire)
+        return Pending(full, handle, finish, (source, target))
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        op: Op = Op.Average,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        wire: DType | None = None,
+        in_place: bool = False,
+    ) -> Pending[list[T]]:
+        """All or nothing: one failing member fails the group."""
+        prepared = [self._prepare(tensor, in_place) for tensor in tensors]
+        inputs = self._group_views("grouped_allreduce", [source for source, _, _ in prepared])
+        outputs = [self._tensors.view(target) for _, target, _ in prepared]
+        verb = "grouped_allreduce"
+        full, handle = self._reduce(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire)
+        return Pending(full, handle, lambda done: [finish(done) for _, _, finish in prepared], prepared)
+
+    def broadcast(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        in_place: bool = False,
+    ) -> Pending[T]:
+        set_id = member_id(process_set)
+        root = root_within(root_rank, process_set)
+        source, target, finish = self._prepare(tensor, in_place)
+        inputs, outputs = [self._tensors.view(source)], [self._tensors.view(target)]
+        full, handle = names.submit(
+            "broadcast", name, set_id, lambda full: session.core.broadcast(full, inputs, outputs, root, set_id)
+        )
+        return Pending(full, handle, finish, (source, target))
+
+    def allgather(
+        self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Pending[T]:
+        """Concatenates along dimension 0, which may differ between ranks."""
+        pending = self._allgather("allgather", [tensor], name, process_set)
+        return pending.then(lambda gathered: gathered[0])
+
+    def grouped_allgather(
+        self, tensors: Sequence[T], name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Pending[list[T]]:
+        return self._allgather("grouped_allgather", tensors, name, process_set)
+
+    def alltoall(
+        self,
+        tensor: T,
+        splits: Sequence[int] | None = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Pending[tuple[T, list[int]]]:
+        """Sends `splits[r]` rows to rank r of the set; gives what came, and how many rows came from each."""
+        set_id = member_id(process_set)
+        source = self._tensors.contiguous(tensor)
+        view = self._with_rows("alltoall", self._tensors.view(source))
+        plain = checked_splits(splits, view[2][0], process_set)
+        full, handle = names.submit(
+            "alltoall", name, set_id, lambda full: session.core.alltoall(full, view, plain, set_id)
+        )
+
+        def finish(done: Any) -> tuple[T, list[int]]:
+            return self._tensors.from_buffer(done.outputs()[0], source), list(done.received_splits())
+
+        return Pending(full, handle, finish, source)
+
+    def reduce_scatter(
+        self,
+        tensor: T,
+        op: Op = Op.Average,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Pending[T]:
+        """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+        pending = self._reduce_scatter("reducescatter", [tensor], op, name, prescale, postscale, process_set)
+        return pending.then(lambda shares: shares[0])
+
+    def grouped_reduce_scatter(
+        self,
+        tensors: Sequence[T],
+        op: Op = Op.Average,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Pending[list[T]]:
+        return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
+
+    def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish]:
+        """What to read, what to write, and what turns the finished work into the caller's result."""
+        source = self._tensors.contiguous(tensor)
+        if not in_place:
+            target = self._tensors.empty_like(source) if source is tensor else source
+            return source, target, lambda _: target
+        if source is tensor:
+            return source, source, lambda _: tensor
+
+        def copy_back(_: Any) -> T:
+            self._tensors.copy_into(tensor, source)
+            return tensor
+
+        return source, source, copy_back
+
+    def _reduce(
+        self,
+        verb: str,
+        inputs: list[View],
+        outputs: list[View],
+        op: Op,
+        name: str | None,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        wire: DType | None,
+    ) -> tuple[str, Any]:
+        core_op, average = _core_op(op)
+        set_id = member_id(process_set)
+        on_the_wire = self._group_wire(verb, inputs, wire)
+        return names.submit(
+            verb,
+            name,
+            set_id,
+            lambda full: session.core.allreduce(
+                full, inputs, outputs, core_op, average, float(prescale), float(postscale), on_the_wire, set_id
+            ),
+        )
+
+    @staticmethod
+    def _group_wire(verb: str, inputs: list[View], wire: DType | None) -> int:
+        if wire is None:
+            return AS_IT_IS
+        kinds = {wire_dtype(wire, view[1]) for view in inputs}
+        if len(kinds) > 1:
+            raise ValueError(f"{verb} with compression: the tensors must all be float32 or float64, or none of them")
+        return kinds.pop()
+
+    def _allgather(
+        self, verb: str, tensors: Sequence[T], name: str | None, process_set: ProcessSet
+    ) -> Pending[list[T]]:
+        set_id = member_id(process_set)
+        sources = [self._tensors.contiguous(tensor) for tensor in tensors]
+        views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
+        full, handle = names.submit(
+            verb, name, set_id, lambda full: session.core.allgather(full, views, set_id)
+        )
+        return Pending(full, handle, lambda done: self._outputs(done, sources), sources)
+
+    def _reduce_scatter(
+        self,
+        verb: str,
+        tensors: Sequence[T],
+        op: Op,
+        name: str | None,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> Pending[list[T]]:
+        if op not in (Op.Average, Op.Sum):
+            raise ValueError(f"{verb} knows Average and Sum, not {op.name}")
+        set_id = member_id(process_set)
+        sources = [self._tensors.contiguous(tensor) for tensor in tensors]
+        views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
+        full, handle = names.submit(
+            verb,
+            name,
+            set_id,
+            lambda full: session.core.reduce_scatter(
+                full, views, 0, op is Op.Average, float(prescale), float(postscale), set_id
+            ),
+        )
+        return Pending(full, handle, lambda done: self._outputs(done, sources), sources)
+
+    def _outputs(self, done: Any, sources: Sequence[T]) -> list[T]:
+        pairs = zip(done.outputs(), sources, strict=True)
+        return [self._tensors.from_buffer(buffer, source) for buffer, source in pairs]
+
+    def _group_views(self, verb: str, sources: Sequence[T]) -> list[View]:
+        if not sources:
+            raise ValueError(f"{verb}: the list of tensors is empty")
+        views = [self._tensors.view(source) for source in sources]
+        if len({view[3] for view in views}) > 1:
+            raise ValueError(f"{verb}: the tensors are on several devices, a group must be on one")
+        return views
+
+    @staticmethod
+    def _with_rows(verb: str, view: View) -> View:
+        if not view[2]:
+            raise ValueError(f"{verb}: the tensor has no dimension 0 to divide or join; reshape it to one element")
+        return view

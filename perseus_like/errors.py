@@ -1,0 +1,78 @@
+"""What goes wrong, as Python classes: one per kind of error of the core, plus Horovod's names."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed, or was asked for while there is no session. Elastic training catches exactly this."""
+
+
+class NotInitializedError(HorovodInternalError, ValueError):
+    """Used before `init()` or after `shutdown()`. Horovod raises ValueError from `rank()` and the like."""
+
+
+class DisagreementError(HorovodInternalError):
+    """Ranks asked for different things under one name. The same text on all ranks; the job goes on."""
+
+
+class PeerLostError(HorovodInternalError):
+    """A rank died or left; the session is over."""
+
+
+class TimedOutError(HorovodInternalError):
+    """A rank never came within the time allowed."""
+
+
+class TransportError(HorovodInternalError):
+    """An engine below (MPI, oneCCL, NCCL, the system) reported a failure."""
+
+
+class ShutDownError(HorovodInternalError):
+    """The session was shut down while the work waited."""
+
+
+class UnavailableError(RuntimeError):
+    """Something that was asked for is not here: a library, memory, a device, a feature."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts were added or removed. `skip_sync`: they were only removed, so the state needs no new copy."""
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__("hosts were added to or removed from the job")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework of another version than the one built for. Never raised here: the wheel fits every version."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    return f"built for {name} {version}, but {name} {installed_version} is installed"
+
+
+# By the names of perseus_like._core.ErrorKind.
+CLASSES: dict[str, type[BaseException]] = {
+    "invalid_argument": ValueError,
+    "not_initialized": NotInitializedError,
+    "disagreement": DisagreementError,
+    "peer_lost": PeerLostError,
+    "timed_out": TimedOutError,
+    "transport": TransportError,
+    "unavailable": UnavailableError,
+    "shut_down": ShutDownError,
+}
+
+
+def register(core: ModuleType) -> None:
+    """Tells the core which class to raise for each of its kinds."""
+    for kind in core.ErrorKind.__members__.values():
+        core.set_error_class(int(kind), CLASSES[kind.name])

@@ -1,0 +1,63 @@
+"""Work in flight: what a caller waits for, and the table of integer handles that Horovod's API speaks of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class Pending(Generic[R]):
+    """One collective in flight. Holds its tensors until it is forgotten."""
+
+    __slots__ = ("_finish", "_handle", "_keep", "name")
+
+    def __init__(self, name: str, handle: Any, finish: Callable[[Any], R], keep: object) -> None:
+        self.name = name
+        self._handle = handle
+        self._finish = finish
+        self._keep = keep
+
+    def done(self) -> bool:
+        return bool(self._handle.done())
+
+    def result(self) -> R:
+        """Waits; raises the error of work that failed."""
+        self._handle.wait()
+        return self._finish(self._handle)
+
+    def then(self, step: Callable[[R], S]) -> Pending[S]:
+        """The same work, whose result goes through `step`."""
+        finish = self._finish
+        return Pending(self.name, self._handle, lambda done: step(finish(done)), self._keep)
+
+
+class HandleTable:
+    """Integers for work in flight, one row for all frameworks of the process."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._pending: dict[int, Pending[Any]] = {}
+
+    def add(self, pending: Pending[Any]) -> int:
+        number = next(self._numbers)
+        self._pending[number] = pending
+        return number
+
+    def poll(self, handle: int) -> bool:
+        """True if `synchronize` would not block. ValueError for a handle that is unknown or was synchronized."""
+        pending = self._pending.get(handle)
+        if pending is None:
+            raise ValueError(f"handle {handle!r} was never given out, or was synchronized before")
+        return pending.done()
+
+    def synchronize(self, handle: int) -> Any:
+        """Waits and gives the result; None for a handle that is unknown or was synchronized."""
+        pending = self._pending.pop(handle, None)
+        return None if pending is None else pending.result()
+
+
+handles = HandleTable()

@@ -1,0 +1,116 @@
+"""Subsets of ranks that communicate among themselves. Horovod's API of `horovod.common.process_sets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .session import session
+
+GLOBAL = 0
+
+
+class ProcessSet:
+    """Some ranks of the job, in ascending order. Has an id once `init` or `add_process_set` has registered it.
+
+    Made from ranks, or from an mpi4py communicator (anything with `allgather`), whose ranks are found at registration.
+    """
+
+    process_set_id: int | None = None
+    ranks: list[int] | None = None
+    mpi_comm: Any = None
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        if hasattr(ranks_or_comm, "allgather"):
+            self.mpi_comm = ranks_or_comm
+        else:
+            self.ranks = sorted(int(rank) for rank in ranks_or_comm)
+
+    def included(self) -> bool | None:
+        """Whether this process is in the set; None while its ranks are not known."""
+        return None if not self.ranks else session.core.rank() in self.ranks
+
+    def rank(self) -> int | None:
+        """The rank of this process within the set; None if not registered; ValueError outside of it."""
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        return self.rank_within(session.core.rank())
+
+    def rank_within(self, global_rank: int) -> int:
+        """The rank that `global_rank` has in this set. ValueError if it is not in it."""
+        if self.ranks is None or global_rank not in self.ranks:
+            raise ValueError(f"rank {global_rank} is not in {self}")
+        return self.ranks.index(global_rank)
+
+    def size(self) -> int | None:
+        """How many ranks; None if not registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
+
+    def require_id(self) -> int:
+        """The id that the core knows the set by. ValueError when there is none."""
+        if self.process_set_id is None:
+            raise ValueError(f"{self} is not registered; pass it to init(process_sets=…) or add_process_set()")
+        return self.process_set_id
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+    __repr__ = __str__
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = GLOBAL
+
+_registered: list[ProcessSet] = []
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Registers a set. Collective over all ranks of the job, which pass the same ranks in the same order of calls.
+
+    ValueError for ranks that do not exist, and for a set of ranks that is registered already.
+    """
+    new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    core = session.core
+    size = core.size()
+    if new.process_set_id is not None:
+        raise ValueError(f"{new} is registered already")
+    if new.mpi_comm is not None:
+        new.ranks = sorted(new.mpi_comm.allgather(core.rank()))
+    ranks = new.ranks or []
+    if not ranks:
+        raise ValueError("a process set needs at least one rank")
+    if len(set(ranks)) != len(ranks):
+        raise ValueError(f"{new} names a rank twice")
+    if ranks[0] < 0 or ranks[-1] >= size:
+        raise ValueError(f"{new} names ranks outside 0…{size - 1}, which are those of this job")
+    for number in core.process_set_ids():
+        if core.process_set_ranks(number) == ranks:
+            raise ValueError(f"a process set of ranks {ranks} exists already, with id {number}")
+    handle = core.add_process_set(ranks)
+    handle.wait()
+    new.process_set_id = handle.result()
+    _registered.append(new)
+    return new
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Takes a set away. Collective over all ranks. False for the global set and for one that is not registered."""
+    number = process_set.process_set_id
+    if number is None or number == GLOBAL:
+        return False
+    session.core.remove_process_set(number).wait()
+    process_set.process_set_id = None
+    if process_set in _registered:
+        _registered.remove(process_set)
+    return True
+
+
+def _begin() -> None:
+    """A new session knows the world only."""
+    global_process_set.ranks = list(range(session.core.size()))
+    for process_set in _registered:
+        process_set.process_set_id = None
+    _registered.clear()
+
+
+session.on_start(_begin)
