@@ -3,6 +3,7 @@
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.NOTPARALLEL:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3

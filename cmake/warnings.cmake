@@ -5,5 +5,9 @@ function(perseus_warnings target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # It tells that GCC 4.6 passed wide vectors in another way; ours never cross a library.
     target_compile_options(${target} PRIVATE -Wno-psabi)
+    if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      # GCC bug 105651: a false alarm at "text" + std::string.
+      target_compile_options(${target} PRIVATE -Wno-restrict)
+    endif()
   endif()
 endfunction()
