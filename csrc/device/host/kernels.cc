@@ -1,5 +1,6 @@
 #include "device/host/kernels.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -56,23 +57,52 @@ ReduceKernel find_kernel(const Kernels& kernels, const Reduction& reduction, boo
   return kernels.compressed[is_float32 ? 0 : 1][wire][static_cast<std::size_t>(way)][op];
 }
 
-void run(const Kernels& kernels, const Reduction& reduction, bool from_wire, bool to_wire, const Job& job) {
-  const auto kernel = find_kernel(kernels, reduction, from_wire, to_wire);
-  if (kernel == nullptr || job.divisor == 0) {
-    throw Error(ErrorKind::invalid_argument, "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
-                                                 std::string(name_of(reduction.dtype)) + " sent as " +
-                                                 std::string(name_of(reduction.wire)) + ", divided by " +
-                                                 std::to_string(job.divisor));
-  }
-  if (job.count > 0 && job.sources > 0 && job.destinations > 0) kernel(job);
-}
-
 std::size_t bytes_of(DType dtype, std::int64_t count) { return static_cast<std::size_t>(count) * size_of(dtype); }
 
-// One source, one destination: a conversion.
-void convert(const Kernels& kernels, Reduction reduction, bool from_wire, const Job& job) {
-  reduction.op = ReduceOp::sum;  // never used on a single source
-  run(kernels, reduction, from_wire, !from_wire, job);
+// Which destinations are streamed to. Not those that are sources: their lines are in the cache already, and a
+// non-temporal store would first have to throw them out.
+std::uint64_t streams_of(const ReduceCall& call) {
+  if (call.store == Store::cached) return 0;
+  const auto size = size_of(call.to_wire ? call.reduction.wire : call.reduction.dtype);
+  const auto place = [](const void* to) { return reinterpret_cast<std::uintptr_t>(to) % kAlignment; };
+  std::uint64_t streams = 0;
+  std::uintptr_t wanted = kAlignment;
+  for (std::size_t d = 0; d < std::min(call.to.size(), kStreams); ++d) {
+    const void* to = call.to[d];
+    if (wanted == kAlignment && place(to) % size == 0) wanted = place(to);
+    const bool is_source = std::find(call.from.begin(), call.from.end(), to) != call.from.end();
+    if (place(to) == wanted && !is_source) streams |= std::uint64_t{1} << d;
+  }
+  return streams;
+}
+
+void run(const Kernels& kernels, const ReduceCall& call) {
+  const auto& reduction = call.reduction;
+  const auto& scale = reduction.scale;
+  const auto kernel = find_kernel(kernels, reduction, call.packed, call.to_wire);
+  if (kernel == nullptr || scale.divisor == 0) {
+    throw Error(ErrorKind::invalid_argument,
+                "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
+                    std::string(name_of(reduction.dtype)) + " sent as " + std::string(name_of(reduction.wire)) +
+                    ", divided by " + std::to_string(scale.divisor));
+  }
+  if (call.count <= 0 || call.from.empty() || call.to.empty()) return;
+  kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count,
+          call.packed ? 1.0 : scale.pre, scale.post, scale.divisor, streams_of(call)});
+}
+
+// A reduction of one source to one destination.
+void convert(const Kernels& kernels, const Reduction& reduction, double pre, bool from_wire, const void* from,
+             void* to, std::int64_t count, Store store) {
+  ReduceCall call;
+  call.reduction = {reduction.dtype, reduction.wire, ReduceOp::sum, {.pre = pre}};
+  call.from = {&from, 1};
+  call.packed = from_wire;
+  call.to = {&to, 1};
+  call.to_wire = !from_wire;
+  call.count = count;
+  call.store = store;
+  run(kernels, call);
 }
 
 }  // namespace
@@ -93,31 +123,24 @@ void copy(const Kernels& kernels, void* to, const void* from, std::size_t bytes,
 
 void pack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
           Store store) {
-  if (reduction.wire == reduction.dtype && (reduction.scale.pre == 1.0 || reduction.dtype == DType::boolean)) {
+  const double pre = reduction.dtype == DType::boolean ? 1.0 : reduction.scale.pre;
+  if (reduction.wire == reduction.dtype && pre == 1.0) {
     copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
-    return;
+  } else {
+    convert(kernels, reduction, pre, false, from, to, count, store);
   }
-  const Job job{&from, 1, &to, 1, count, reduction.scale.pre, 1.0, 1, store == Store::streaming};
-  convert(kernels, reduction, false, job);
 }
 
 void unpack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
             Store store) {
   if (reduction.wire == reduction.dtype) {
     copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
-    return;
+  } else {
+    convert(kernels, reduction, 1.0, true, from, to, count, store);
   }
-  const Job job{&from, 1, &to, 1, count, 1.0, 1.0, 1, store == Store::streaming};
-  convert(kernels, reduction, true, job);
 }
 
-void reduce(const Kernels& kernels, const ReduceCall& call) {
-  const auto& scale = call.reduction.scale;
-  const Job job{call.from.data(), call.from.size(), call.to.data(),
-                call.to.size(),   call.count,       call.packed ? 1.0 : scale.pre,
-                scale.post,       scale.divisor,    call.store == Store::streaming};
-  run(kernels, call.reduction, call.packed, call.to_wire, job);
-}
+void reduce(const Kernels& kernels, const ReduceCall& call) { run(kernels, call); }
 
 void copy(void* to, const void* from, std::size_t bytes, Store store) { copy(best(), to, from, bytes, store); }
 

@@ -13,13 +13,13 @@ namespace perseus::host {
 namespace {
 
 template <class V>
-PERSEUS_INLINE void put(char* to, V value, bool streaming) {
-  // Streaming wants alignment; a destination that is not aligned like the first one gets ordinary stores.
-  if (streaming && (reinterpret_cast<std::uintptr_t>(to) & (sizeof(V) - 1)) == 0) {
-    stream(to, value);
-  } else {
-    store(to, value);
-  }
+PERSEUS_INLINE void put(char* to, const V (&block)[kBlock]) {
+  for (int i = 0; i < kBlock; ++i) store(to + i * sizeof(V), block[i]);
+}
+
+template <class V>
+PERSEUS_INLINE void put_streaming(char* to, const V (&block)[kBlock]) {
+  for (int i = 0; i < kBlock; ++i) stream(to + i * sizeof(V), block[i]);
 }
 
 constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
@@ -90,31 +90,34 @@ struct Reducer {
     result(sum, scaling, out);
     for (std::size_t d = 0; d < job.destinations; ++d) {
       char* to = static_cast<char*>(job.to[d]) + at * kOutBytes;
-      char* start = full ? to : padded;
-      for (int i = 0; i < kBlock; ++i) put(start + i * sizeof(OutVector), out[i], full && job.streaming);
-      if (!full) __builtin_memcpy(to, padded, count * kOutBytes);
+      if (!full) {
+        put(padded, out);
+        __builtin_memcpy(to, padded, count * kOutBytes);
+      } else if (d < kStreams && (job.streams >> d & 1) != 0) {
+        put_streaming(to, out);
+      } else {
+        put(to, out);
+      }
     }
   }
 
-  // Elements to the first aligned one of the first destination; 0 where there is none.
+  // Elements to the first aligned one of the destinations that are streamed to, which lie alike.
   static std::size_t until_aligned(const Job& job) {
-    const auto past = reinterpret_cast<std::uintptr_t>(job.to[0]) % sizeof(OutVector);
-    return past % kOutBytes == 0 && past != 0 ? (sizeof(OutVector) - past) / kOutBytes : 0;
+    const auto address = reinterpret_cast<std::uintptr_t>(job.to[__builtin_ctzll(job.streams)]);
+    return (-address & (sizeof(OutVector) - 1)) / kOutBytes;
   }
 
-  static void run(const Job& job) {
+  static void run(const Job& shared) {
+    const Job job = shared;  // a copy that no store can change, as the compiler sees
     const Scaling scaling(job);
     const auto all = static_cast<std::size_t>(job.count);
-    std::size_t at = 0;
-    std::size_t count = job.streaming ? until_aligned(job) : 0;
+    std::size_t count = job.streams != 0 ? until_aligned(job) : 0;
     if (count == 0) count = kBlockElements;
-    while (at < all) {
+    for (std::size_t at = 0; at < all; at += count, count = kBlockElements) {
       if (count > all - at) count = all - at;
       block(job, scaling, at, count);
-      at += count;
-      count = kBlockElements;
     }
-    if (job.streaming) finish_streaming();
+    if (job.streams != 0) finish_streaming();
   }
 };
 

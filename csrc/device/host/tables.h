@@ -23,8 +23,13 @@ struct Job {
   double pre = 1.0;
   double post = 1.0;
   std::int64_t divisor = 1;
-  bool streaming = false;
+  // Bit d: destination d gets non-temporal stores. All these are multiples of their element's size, and alike modulo
+  // kAlignment, so that one is aligned where the others are.
+  std::uint64_t streams = 0;
 };
+
+inline constexpr std::size_t kStreams = 64;
+inline constexpr std::size_t kAlignment = 64;
 
 using ReduceKernel = void (*)(const Job& job);
 using CopyKernel = void (*)(void* to, const void* from, std::size_t bytes);
