@@ -14,9 +14,9 @@ STAMPS := $(VENV)/stamps
 # Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
 TORCH ?= torch==2.13.0
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
-RUN_NEEDS := $(TORCH) numpy scikit-learn tqdm psutil mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1
-LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.*
+RUN_NEEDS := $(TORCH) numpy scikit-learn tqdm mpich
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml
+LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip --quiet
@@ -27,7 +27,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
 
-.PHONY: all build demo test pytest cpp-tests lint format sanitize sanitize-address sanitize-thread bench clean
+.PHONY: all build demo test pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -107,15 +107,22 @@ define link_installed_layout
 	for item in perseus_like/* adapters/*/; do ln -s "$(CURDIR)/$${item%/}" build/layout/perseus_like/; done
 endef
 
-lint: $(STAMPS)/lint
+# `make -k lint` goes on after a finding.
+lint: lint-python lint-cxx lint-types
+
+lint-python: $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-cxx: $(STAMPS)/lint
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+
+MYPY = cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
+	--python-executable $(BIN)/python
+lint-types: $(STAMPS)/lint
 	$(link_installed_layout)
-	cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
-		--python-executable $(BIN)/python -p perseus_like
-	cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
-		--python-executable $(BIN)/python $$(cd $(CURDIR) && git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py')
+	$(MYPY) -p perseus_like
+	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix-only .

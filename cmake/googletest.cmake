@@ -1,15 +1,14 @@
-# GTest::gtest_main, from PERSEUS_GOOGLETEST_SOURCE or the sources in /usr/src (built with our flags, which the sanitizers
-# need), else the one that is installed.
+# GTest::gtest_main, built with our flags (the sanitizers need that) from PERSEUS_GOOGLETEST_SOURCE or /usr/src, else the
+# one that is installed.
 set(PERSEUS_GOOGLETEST_SOURCE "" CACHE PATH "Folder of GoogleTest's sources")
 foreach(folder "${PERSEUS_GOOGLETEST_SOURCE}" /usr/src/googletest)
-  if(folder AND EXISTS "${folder}/googletest/CMakeLists.txt")
-    set(BUILD_GMOCK OFF CACHE BOOL "" FORCE)
-    set(INSTALL_GTEST OFF CACHE BOOL "" FORCE)
-    add_subdirectory("${folder}" "${CMAKE_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
-    target_compile_options(gtest PRIVATE -w)
-    if(NOT TARGET GTest::gtest_main)
-      add_library(GTest::gtest_main ALIAS gtest_main)
-    endif()
+  if(folder AND EXISTS "${folder}/googletest/src/gtest-all.cc")
+    set(folder "${folder}/googletest")
+    add_library(perseus_gtest STATIC "${folder}/src/gtest-all.cc" "${folder}/src/gtest_main.cc")
+    target_include_directories(perseus_gtest SYSTEM PUBLIC "${folder}/include" PRIVATE "${folder}")
+    target_compile_options(perseus_gtest PRIVATE -w)
+    target_link_libraries(perseus_gtest PUBLIC Threads::Threads)
+    add_library(GTest::gtest_main ALIAS perseus_gtest)
     break()
   endif()
 endforeach()
