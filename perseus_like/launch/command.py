@@ -7,6 +7,7 @@ import importlib.metadata
 from .errors import LaunchError
 from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
 from .options import Options, parse_options
+from .settings import GROUPS
 
 
 def run_command(argv: list[str]) -> int:
@@ -22,6 +23,7 @@ def run_command(argv: list[str]) -> int:
         return 0
     if not options.command:
         raise LaunchError("no command to run; usage: perseusrun -np N [options] command [arguments]")
+    options.notes += _without_effect(options.settings)
     hosts = _listed_hosts(options)
     size = _number_of_ranks(options, hosts)
     placed = place(hosts, size) if hosts else None
@@ -36,6 +38,19 @@ def version() -> str:
         return importlib.metadata.version("perseus-like")
     except importlib.metadata.PackageNotFoundError:
         return "unknown (not installed)"
+
+
+def _without_effect(settings: dict[str, str]) -> list[str]:
+    """Says which of these variables the installed core does not read."""
+    if not settings:
+        return []
+    try:
+        from perseus_like import _core
+    except ImportError:
+        return []
+    known = {name for name, *_ in _core.settings_table()}
+    flags = {setting.variable: setting.flag for group in GROUPS.values() for setting in group}
+    return [f"{flags[name]} has no effect in this version ({name})" for name in settings if name not in known]
 
 
 def _listed_hosts(options: Options) -> list[Host] | None:

@@ -99,7 +99,7 @@ def place(hosts: list[Host], num_proc: int) -> list[Host]:
     if num_proc > total:
         listed = ",".join(map(str, hosts))
         raise LaunchError(
-            f"-np {num_proc}, but the hosts ({listed}) have {total} slots; give more slots (host:slots) or a smaller -np"
+            f"-np {num_proc}, but the hosts ({listed}) have {total} slots; write host:slots, or take a smaller -np"
         )
     placed = []
     for host in hosts:

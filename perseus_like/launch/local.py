@@ -54,8 +54,8 @@ def _stdin_of(rank: int) -> int | None:
         return subprocess.DEVNULL
     try:
         is_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:
-        is_background = True
+    except OSError:  # a terminal without job control
+        is_background = False
     return subprocess.DEVNULL if is_background else None
 
 

@@ -34,7 +34,9 @@ def _switch(name: str, variable: str, text: str) -> tuple[Setting, Setting]:
 
 GROUPS: dict[str, tuple[Setting, ...]] = {
     "collectives": (
-        Setting("--fusion-threshold-mb", "PERSEUS_FUSION_THRESHOLD", "size of the fusion buffer in MiB", int, scale=1 << 20),
+        Setting(
+            "--fusion-threshold-mb", "PERSEUS_FUSION_THRESHOLD", "size of the fusion buffer in MiB", int, scale=1 << 20
+        ),
         Setting("--cache-capacity", "PERSEUS_CACHE_CAPACITY", "entries of the response cache", int),
         *_switch("hierarchical-allreduce", "PERSEUS_HIERARCHICAL_ALLREDUCE", "reduce within hosts, then between them"),
         *_switch("hierarchical-allgather", "PERSEUS_HIERARCHICAL_ALLGATHER", "gather within hosts, then between them"),
@@ -60,7 +62,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("--no-stall-check", "PERSEUS_STALL_CHECK_DISABLE", "no warnings about stalled tensors", value="1"),
         Setting("--stall-check", "PERSEUS_STALL_CHECK_DISABLE", "warn about stalled tensors (default)", value="0"),
         Setting(
-            "--stall-check-warning-time-seconds", "PERSEUS_STALL_CHECK_TIME_SECONDS", "warn after this many seconds", int
+            "--stall-check-warning-time-seconds",
+            "PERSEUS_STALL_CHECK_TIME_SECONDS",
+            "warn after this many seconds",
+            int,
         ),
         Setting(
             "--stall-check-shutdown-time-seconds",

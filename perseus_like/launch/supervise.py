@@ -24,6 +24,8 @@ from .output import Screen
 
 # After a rank has failed, the others get this long to say so themselves.
 FAILURE_GRACE_SECONDS = 1.0
+# Their ends are seen in no certain order when they are close together.
+VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
 _PROMPT_SECONDS = 0.1
 _MOST_BACKLOG = 1 << 20
@@ -71,7 +73,7 @@ class Supervisor:
         self._feeds: dict[int, Feed] = {}
         self._agenda: list[tuple[float, Callable[[], None]]] = []
         self._failure: Child | None = None
-        self._failed_later: list[Child] = []
+        self._failed: list[Child] = []  # without those that were told to end
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._selector = selectors.PollSelector()
@@ -139,18 +141,19 @@ class Supervisor:
             self._turn()
         self._end_leftovers(everything=self._stop_reason is not None)
         self._drain_feeds()
-        if self._failed_later:
-            names = ", ".join(f"{child.name} {_how(child)}" for child in self._failed_later)
+        self._judge()
+        if later := [child for child in self._failed if self._failure and child is not self._failure]:
+            names = ", ".join(f"{child.name} {_how(child)}" for child in later)
             self._screen.say(f"after that, {names}")
         self._flush_screen()
         return self._exit_code()
 
-    def fail(self, text: str, code: int) -> None:
-        """Says what has failed and ends the job with that exit code; the first call counts."""
+    def fail(self, text: str, code: int, grace: float) -> None:
+        """Says what has failed and ends the job with that exit code, `grace` seconds later; the first call counts."""
         if self._stop_reason is None:
             self._screen.say(text)
             self._code_override = code
-            self._stop("failure", FAILURE_GRACE_SECONDS)
+            self._stop("failure", grace)
 
     # One turn of the loop.
 
@@ -238,13 +241,18 @@ class Supervisor:
         child.process.returncode = os.waitstatus_to_exitcode(status)
         if status == 0:
             return
-        if self._failure is None:
-            self._failure = child
-            if self._stop_reason is None:
-                self._screen.say(f"{child.name} (pid {child.pid}) {processes.describe_exit(status)}")
-                self._stop("failure", FAILURE_GRACE_SECONDS)
-        elif self._stop_reason == "failure":
-            self._failed_later.append(child)
+        if self._stop_reason is None:
+            self._stop("failure", FAILURE_GRACE_SECONDS)
+            self._agenda.append((time.monotonic() + VERDICT_SECONDS, self._judge))
+        if self._stop_reason == "failure" or not self._failed:
+            self._failed.append(child)
+
+    def _judge(self) -> None:
+        """Names the rank that failed first. One killed by a signal cannot have reacted to another's failure."""
+        if self._failure is None and self._failed and self._code_override is None:
+            self._failure = next((child for child in self._failed if _was_killed(child)), self._failed[0])
+            if self._stop_reason != "signal":
+                self._screen.say(f"{self._failure.name} (pid {self._failure.pid}) {_how(self._failure)}")
 
     def _exit_code(self) -> int:
         if self._code_override is not None:
@@ -341,6 +349,10 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGSTOP)
         for child in living:
             processes.send_to_group(child.pid, signal.SIGCONT)
+
+
+def _was_killed(child: Child) -> bool:
+    return os.WIFSIGNALED(child.status or 0)
 
 
 def _how(child: Child) -> str:

@@ -16,8 +16,10 @@ def mpich_line(mpirun: Path, plan: Plan) -> Line:
     if plan.tcp:
         environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
         environment.setdefault("FI_PROVIDER", "tcp")
+    hosts = ["-hosts", ",".join(map(str, plan.hosts))] if plan.hosts else []
     binding = plan.binding if plan.binding is not None else ["-bind-to", "none"]
-    return _line(mpirun, plan, binding, environment)
+    ranks = ["-n", str(plan.size), *plan.command]
+    return Line([str(mpirun), *hosts, *_common(plan), *binding, *plan.extra, *ranks], environment)
 
 
 def intel_line(mpirun: Path, plan: Plan) -> Line:
@@ -30,20 +32,32 @@ def intel_line(mpirun: Path, plan: Plan) -> Line:
         environment.setdefault("FI_PROVIDER", "tcp")
     if plan.binding is None:
         environment.setdefault("I_MPI_PIN", "0")
-    return _line(mpirun, plan, plan.binding or [], environment)
+    hosts, ranks = _intel_placement(plan)
+    return Line([str(mpirun), *hosts, *_common(plan), *(plan.binding or []), *plan.extra, *ranks], environment)
 
 
-def _line(mpirun: Path, plan: Plan, binding: list[str], environment: dict[str, str]) -> Line:
-    own = [str(mpirun)]
-    if plan.hosts:
-        own += ["-hosts", ",".join(map(str, plan.hosts))]
+def _intel_placement(plan: Plan) -> tuple[list[str], list[str]]:
+    """Intel's -hosts takes no numbers: one for all hosts with -ppn, or else a section of the line per host."""
+    if not plan.hosts:
+        return [], ["-n", str(plan.size), *plan.command]
+    each = plan.hosts[0].slots
+    if all(host.slots == each for host in plan.hosts[:-1]) and plan.hosts[-1].slots <= each:
+        names = ",".join(host.name for host in plan.hosts)
+        return ["-hosts", names, "-ppn", str(each)], ["-n", str(plan.size), *plan.command]
+    sections = [["-n", str(host.slots), "-host", host.name, *plan.command] for host in plan.hosts]
+    joined = sections[0]
+    for section in sections[1:]:
+        joined = [*joined, ":", *section]
+    return [], joined
+
+
+def _common(plan: Plan) -> list[str]:
+    args: list[str] = []
     if plan.remote_shell:
-        own += ["-launcher", "ssh", "-launcher-exec", plan.remote_shell]
+        args += ["-launcher", "ssh", "-launcher-exec", plan.remote_shell]
     elif plan.ssh_args:
-        own += ["-launcher", "ssh"]
+        args += ["-launcher", "ssh"]
     if plan.interfaces:
-        own += ["-iface", plan.interfaces]
-    own += binding
+        args += ["-iface", plan.interfaces]
     # Everything is forwarded, as Open MPI's line does by name.
-    own += ["-genvall", "-prepend-pattern", f"<{plan.tag} %r>"]
-    return Line([*own, *plan.extra, "-n", str(plan.size), *plan.command], environment)
+    return [*args, "-genvall", "-prepend-pattern", f"<{plan.tag} %r>"]

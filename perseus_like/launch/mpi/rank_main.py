@@ -19,7 +19,7 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 # The other ranks get this long to say what they make of it, before mpirun ends them.
-_FAILURE_GRACE_SECONDS = 1.0
+_FAILURE_GRACE_SECONDS = 0.8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 

@@ -21,7 +21,9 @@ from .demultiplex import ChannelOf, HydraOutput, OpenMpiOutput
 from .family import Family, Mpirun, find_mpirun, with_own_folder
 from .plan import Line, Plan
 
-# mpirun has other hosts to clean up.
+# mpirun ends the job by itself about a second after a rank has failed (rank_main.py); this is for when it does not.
+FAILURE_GRACE_SECONDS = 2.0
+# It has other hosts to clean up.
 TERMINATE_SECONDS = 5.0
 
 _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
@@ -135,7 +137,7 @@ class _Reports:
         self._pending += data
         if report := self._report.search(self._pending):
             code, host, text = int(report[1]), report[2].decode(), report[3].decode(errors="replace")
-            self._supervisor.fail(f"rank {self._rank} on {host} {text}", code)
+            self._supervisor.fail(f"rank {self._rank} on {host} {text}", code, FAILURE_GRACE_SECONDS)
             self._pending = self._pending[: report.start()] + self._pending[report.end() :]
         keep = self._pending.rfind(b"<")
         rest = self._pending[keep:] if keep != -1 else b""

@@ -1,0 +1,110 @@
+"""Starts perseusrun with small scripts as ranks; the compiled core is not needed here."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_SECONDS = 60
+LAUNCHER = [sys.executable, "-m", "perseus_like.launch"]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a program for the ranks; `rank` and `size` are there already. Returns its path."""
+    count = 0
+
+    def write(text: str) -> str:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"program{count}.py"
+        head = (
+            "import os, sys, signal, time, subprocess\n"
+            "rank, size = int(os.environ['PERSEUS_RANK']), int(os.environ['PERSEUS_SIZE'])\n"
+        )
+        path.write_text(head + textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def perseusrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `perseusrun` with these arguments to its end."""
+
+    def run(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        more.setdefault("stdin", None if "input" in more else subprocess.DEVNULL)
+        if more["stdin"] is None:
+            del more["stdin"]
+        return subprocess.run(
+            [*LAUNCHER, *args],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            cwd=tmp_path,
+            check=False,
+            **more,
+        )
+
+    return run
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `perseusrun` and leaves it running; killed at the end of the test if it still is."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str, **more: Any) -> subprocess.Popen[str]:
+        settings: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": tmp_path,
+            "text": True,
+        }
+        process = subprocess.Popen([*LAUNCHER, *args], **{**settings, **more})
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def lines_of() -> Callable[[subprocess.Popen[str], int], list[str]]:
+    """Reads that many lines of a launcher's stdout."""
+
+    def read(process: subprocess.Popen[str], count: int) -> list[str]:
+        assert process.stdout is not None
+        return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+
+    return read
+
+
+@pytest.fixture
+def ends() -> Callable[[int], bool]:
+    """Waits for any process to end; False if it does not."""
+
+    def wait(pid: int) -> bool:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        try:
+            ready, _, _ = select.select([descriptor], [], [], TIMEOUT_SECONDS)
+        finally:
+            os.close(descriptor)
+        return bool(ready)
+
+    return wait

@@ -1,0 +1,45 @@
+"""`--check-build` finds what is there without importing it."""
+
+import os
+import sys
+
+
+def fake_distribution(folder, name, version):
+    package = folder / name
+    package.mkdir()
+    (package / "__init__.py").write_text(f"raise SystemExit('{name} was imported')\n")
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_frameworks_are_found_and_not_imported(perseusrun, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    fake_distribution(site, "mxnet", "9.8.7")
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = perseusrun("--check-build", env={**os.environ, "PYTHONPATH": path})
+    assert result.returncode == 0, result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if "MXNet" in line)
+    assert "[X]" in line
+    assert "9.8.7" in line
+    assert str(site / "mxnet") in line
+
+
+def test_all_rows_are_there(perseusrun):
+    result = perseusrun("-cb")
+    assert result.returncode == 0, result.stderr
+    for what in (
+        "PyTorch",
+        "TensorFlow",
+        "Keras",
+        "MXNet",
+        "mpirun",
+        "MPI library",
+        "mpi4py",
+        "oneCCL",
+        "NCCL",
+        "compiled core",
+    ):
+        assert sum(line.strip()[4:].startswith(what) for line in result.stdout.splitlines()) == 1, what
+    assert sys.prefix in result.stdout

@@ -1,0 +1,102 @@
+"""What a rank finds in its environment."""
+
+import json
+import os
+import re
+
+DUMP = "import json; print(json.dumps(dict(os.environ)))"
+
+
+def environments(result):
+    assert result.returncode == 0, result.stderr
+    found = {}
+    for line in result.stdout.splitlines():
+        match = re.fullmatch(r"\[(\d+)\]<stdout>:(.*)", line)
+        found[int(match[1])] = json.loads(match[2])
+    return found
+
+
+def test_contract_for_each_rank(perseusrun, script):
+    found = environments(perseusrun("-np", "3", os.sys.executable, script(DUMP)))
+    assert sorted(found) == [0, 1, 2]
+    for rank, env in found.items():
+        expected = {"RANK": rank, "SIZE": 3, "LOCAL_RANK": rank, "LOCAL_SIZE": 3, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+        for name, value in expected.items():
+            assert env[f"PERSEUS_{name}"] == env[f"HOROVOD_{name}"] == str(value)
+        assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == (str(rank), "3", str(rank))
+        assert (env["LOCAL_WORLD_SIZE"], env["LOCAL_SIZE"]) == ("3", "3")
+        assert env["PERSEUS_LAUNCHER"] == "perseusrun"
+        assert re.fullmatch(r"perseus-[0-9a-f]{32}", env["PERSEUS_RENDEZVOUS"])
+        assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert int(env["MASTER_PORT"]) > 0
+    assert len({env["PERSEUS_RENDEZVOUS"] for env in found.values()}) == 1
+    assert len({env["MASTER_PORT"] for env in found.values()}) == 1
+
+
+def test_rendezvous_differs_from_job_to_job(perseusrun, script):
+    program = script(DUMP)
+    names = {
+        environments(perseusrun("-np", "1", os.sys.executable, program))[0]["PERSEUS_RENDEZVOUS"] for _ in range(2)
+    }
+    assert len(names) == 2
+
+
+def test_threads_are_shared_among_local_ranks(perseusrun, script):
+    outer = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    result = perseusrun("-np", "2", "--verbose", os.sys.executable, script(DUMP), env=outer)
+    threads = environments(result)[0]["OMP_NUM_THREADS"]
+    assert 1 <= int(threads) <= max(1, len(os.sched_getaffinity(0)) // 2)
+    assert result.stderr.count(f"OMP_NUM_THREADS={threads}") == 1
+
+
+def test_what_the_user_has_set_wins(perseusrun, script):
+    mine = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "::1", "MASTER_PORT": "4321", "PYTHONUNBUFFERED": ""}
+    env = environments(perseusrun("-np", "1", os.sys.executable, script(DUMP), env={**os.environ, **mine}))[0]
+    assert {name: env[name] for name in mine} == mine
+
+
+def test_forwarding_and_settings(perseusrun, script):
+    result = perseusrun(
+        *("-np", "2", "-x", 'GREETING=it\'s = "here"', "-x", "HOME", "--log-level", "debug"),
+        *("--fusion-threshold-mb", "32", "--no-stall-check", "--start-timeout=5", os.sys.executable, script(DUMP)),
+        env={**os.environ, "PERSEUS_LOG_LEVEL": "error"},
+    )
+    for env in environments(result).values():
+        assert env["GREETING"] == 'it\'s = "here"'
+        assert env["HOME"] == os.environ["HOME"]
+        assert env["PERSEUS_LOG_LEVEL"] == "debug"
+        assert env["PERSEUS_FUSION_THRESHOLD"] == str(32 << 20)
+        assert env["PERSEUS_STALL_CHECK_DISABLE"] == "1"
+        assert env["PERSEUS_START_TIMEOUT"] == "5"
+
+
+def test_an_outer_launchers_facts_do_not_leak_in(perseusrun, script):
+    outer = {
+        **os.environ,
+        "PERSEUS_LAUNCHER": "perseusrun",
+        "PERSEUS_RENDEZVOUS": "perseus-outer",
+        "MASTER_PORT": "1",
+        "RANK": "9",
+        "OMPI_COMM_WORLD_RANK": "9",
+        "PMI_RANK": "9",
+    }
+    env = environments(perseusrun("-np", "1", os.sys.executable, script(DUMP), env=outer))[0]
+    assert env["PERSEUS_RENDEZVOUS"] != "perseus-outer"
+    assert env["RANK"] == "0"
+    assert env["MASTER_PORT"] != "1"
+    assert "OMPI_COMM_WORLD_RANK" not in env
+    assert "PMI_RANK" not in env
+
+
+def test_rank_0_can_listen_on_the_reserved_port(perseusrun, script):
+    program = script("""
+        import socket
+        if rank == 0:
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                server.bind((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+                server.listen()
+                print("listening")
+    """)
+    result = perseusrun("-np", "2", os.sys.executable, program)
+    assert result.stdout == "[0]<stdout>:listening\n", result.stderr

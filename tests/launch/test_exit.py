@@ -1,0 +1,121 @@
+"""Exit codes, and what is said about a rank that fails."""
+
+import sys
+
+import pytest
+
+
+def test_success(perseusrun, script):
+    result = perseusrun("-np", "3", sys.executable, script("pass"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("code", [1, 3, 255])
+def test_code_of_the_failing_rank(perseusrun, script, code):
+    result = perseusrun("-np", "3", sys.executable, script(f"sys.exit({code}) if rank == 1 else signal.pause()"))
+    assert result.returncode == code
+    assert "rank 1 (pid" in result.stderr
+    assert f"exited with code {code}" in result.stderr
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGKILL", 137), ("SIGSEGV", 139), ("SIGABRT", 134)])
+def test_rank_killed_by_a_signal(perseusrun, script, name, code):
+    program = script(f"os.kill(os.getpid(), signal.{name}) if rank == 2 else signal.pause()")
+    result = perseusrun("-np", "3", sys.executable, program)
+    assert result.returncode == code
+    assert "rank 2 (pid" in result.stderr
+    assert f"was killed by {name}" in result.stderr
+
+
+def test_ranks_that_end_well_early_are_fine(perseusrun, script, tmp_path):
+    # Rank 0 outlives the others: it reads from a pipe that only they hold open.
+    program = script("""
+        fifo = "wait"
+        if rank == 0:
+            os.mkfifo(fifo + ".partial"); os.rename(fifo + ".partial", fifo)
+            assert open(fifo).read() == ""
+            print("last")
+        else:
+            while not os.path.exists(fifo):
+                os.sched_yield()
+            open(fifo, "w").close()
+    """)
+    result = perseusrun("-np", "2", sys.executable, program)
+    assert (result.returncode, result.stdout) == (0, "[0]<stdout>:last\n"), result.stderr
+
+
+def test_the_others_can_still_say_what_they_make_of_it(perseusrun, script):
+    program = script("""
+        import socket
+        name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
+        if rank == 0:
+            server = socket.socket(socket.AF_UNIX); server.bind(name); server.listen()
+            peer, _ = server.accept()
+            assert peer.recv(1) == b""
+            print("lost rank 1", file=sys.stderr)
+            sys.exit(5)
+        peer = socket.socket(socket.AF_UNIX)
+        while peer.connect_ex(name) != 0:
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    result = perseusrun("-np", "2", sys.executable, program)
+    assert result.returncode == 137
+    assert "[0]<stderr>:lost rank 1\n" in result.stderr
+    assert "after that, rank 0 exited with code 5" in result.stderr
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(perseusrun, script):
+    program = script("""
+        if rank == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("deaf")
+            while True:
+                signal.pause()
+        sys.exit(4)
+    """)
+    assert perseusrun("-np", "2", sys.executable, program).returncode == 4
+
+
+def test_output_of_a_killed_rank_is_kept(perseusrun, script):
+    program = script("""
+        print("before"); print("half a line", end=""); os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    result = perseusrun("-np", "1", sys.executable, program)
+    assert result.stdout == "[0]<stdout>:before\n[0]<stdout>:half a line\n"
+
+
+def test_no_such_program(perseusrun):
+    result = perseusrun("-np", "2", "no-such-program")
+    assert result.returncode == 127
+    assert result.stderr == "perseusrun: 'no-such-program': no such program\n"
+
+
+def test_program_that_cannot_be_run(perseusrun, tmp_path):
+    (tmp_path / "data").write_text("no program")
+    result = perseusrun("-np", "2", "./data")
+    assert result.returncode == 126
+    assert "cannot run './data'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ((), "no command"),
+        (("python",), "how many ranks"),
+        (("-np", "0", "python"), "at least one"),
+        (("-np", "x", "python"), "invalid int value"),
+        (("--nonsense", "-np", "1", "python"), "--nonsense"),
+        (("-np", "3", "-H", "localhost:2", "python"), "have 2 slots"),
+        (("-np", "1", "--min-np", "1", "python"), "elastic"),
+        (("-np", "1", "-x", "a-b=1", "python"), "not the name of an environment variable"),
+        (("-np", "1", "--hostfile", "missing", "python"), "cannot read the host file"),
+        (("-np", "1", "--fusion-threshold-mb", "lots", "python"), "not a number"),
+    ],
+)
+def test_wrong_usage_is_one_line(perseusrun, args, text):
+    result = perseusrun(*args)
+    assert result.returncode == 2
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""

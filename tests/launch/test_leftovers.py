@@ -1,0 +1,73 @@
+"""Nothing is left behind, whatever ends the job."""
+
+import contextlib
+import os
+import signal
+import sys
+
+import pytest
+
+# A rank with a helper of its own, as a data loader has, and one that has gone off into a session of its own.
+FAMILY = """
+helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+go_astray = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+astray = subprocess.run(["sh", "-c", go_astray], stdout=subprocess.PIPE, text=True).stdout
+print(os.getpid(), helper.pid, int(astray))
+"""
+
+
+def family(lines):
+    return [int(word) for line in lines for word in line.split(":", 1)[1].split()]
+
+
+def kill_quietly(members):
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_after_a_failure(launched, script, lines_of, ends):
+    job = launched(
+        "-np", "2", sys.executable, script(FAMILY + "sys.stdin.read() if rank else signal.pause()\nsys.exit(rank)")
+    )
+    members = family(lines_of(job, 2))
+    assert job.wait(60) == 1
+    assert all(ends(pid) for pid in members)
+
+
+def test_after_an_interrupt(launched, script, lines_of, ends):
+    job = launched("-np", "2", sys.executable, script(FAMILY + "signal.pause()"))
+    members = family(lines_of(job, 2))
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    assert all(ends(pid) for pid in members)
+
+
+def test_after_the_launcher_itself_is_killed(launched, script, lines_of, ends):
+    job = launched("-np", "2", sys.executable, script(FAMILY + "while True: signal.pause()"))
+    members = family(lines_of(job, 2))
+    job.kill()
+    assert all(ends(pid) for pid in members)
+    # Whoever reads the output of the job sees its end, too: the guard holds no copy of it.
+    assert job.communicate(timeout=60) == ("", "")
+
+
+def test_helpers_end_with_a_successful_job_but_daemons_stay(launched, script, lines_of, ends):
+    job = launched("-np", "1", sys.executable, script(FAMILY))
+    rank, helper, daemon = family(lines_of(job, 1))
+    try:
+        assert job.wait(60) == 0
+        assert ends(rank)
+        assert ends(helper)
+        os.kill(daemon, 0)
+    finally:
+        kill_quietly([daemon])
+
+
+@pytest.mark.parametrize("args", [("-np", "2"), ("-np", "2", "--no-prefix")])
+def test_a_reader_that_has_gone_ends_the_job(launched, script, lines_of, args):
+    job = launched(*args, sys.executable, script("while True: print('y' * 100)"))
+    lines_of(job, 10)
+    job.stdout.close()
+    assert job.wait(60) == 141
+    job.stdout = None

@@ -1,0 +1,313 @@
+"""The mpirun line of each family. The mpiruns here are stand-ins; tests/packaging runs jobs under the real ones."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseus_like.launch.mpi import rank_main
+from perseus_like.launch.mpi.demultiplex import HydraOutput, OpenMpiOutput
+from perseus_like.launch.mpi.family import Family, recognise
+
+VERSIONS = {
+    Family.OPEN_MPI_4: ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/", "4.1.4"),
+    Family.OPEN_MPI_5: (
+        "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/",
+        "5.0.11",
+    ),
+    Family.MPICH: ("HYDRA build details:\n    Version:                                 5.0.2\n", "5.0.2"),
+    Family.INTEL: ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)", "2021.18.1"),
+}
+RUN_RANK = [sys.executable, "-IS", str(Path(rank_main.__file__).absolute())]
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_families_are_recognised(family):
+    text, version = VERSIONS[family]
+    assert recognise(text) == (family, version)
+
+
+def test_unknown_launchers_are_not():
+    assert recognise("slurm 23.11.4") is None
+
+
+@pytest.fixture
+def mpirun(tmp_path):
+    """Makes an mpirun that tells this family's version, and otherwise runs `body` (shell)."""
+
+    def make(family, body="exit 0"):
+        folder = tmp_path / family.name
+        folder.mkdir()
+        path = folder / "mpirun"
+        text = VERSIONS[family][0] if isinstance(family, Family) else "some other launcher 1.0"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ cat <<"E"\n{text}\nE\nexit 0; }}\n{body}\n')
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def dry_run(perseusrun, *args, env=None):
+    """The line's variables, and its words."""
+    result = perseusrun("--dry-run", *args, env=env)
+    assert result.returncode == 0, result.stderr
+    words = shlex.split(result.stdout)
+    assert result.stdout == shlex.join(words) + "\n"
+    variables = {}
+    if words[0] == "env":
+        while "=" in words[1]:
+            name, _, variables[name] = words.pop(1).partition("=")
+        words.pop(0)
+    return variables, words
+
+
+HOST_LINE = ["-np", "3", "-H", "198.51.100.1:2,198.51.100.2:2"]
+EVERYTHING = [
+    *HOST_LINE,
+    *(
+        "--network-interfaces",
+        "eth0",
+        "-p",
+        "2222",
+        "-i",
+        "/keys/id",
+        "--tcp",
+        "-x",
+        "SECRET=hush hush",
+        "--mpi-args",
+        "--more 'm m'",
+    ),
+]
+WRAPPED = [*RUN_RANK, "perseus-job", '["python", "train.py", "a b"]']
+
+
+def forwards(words):
+    return [words[index + 1] for index, word in enumerate(words) if word == "-x"]
+
+
+@pytest.mark.parametrize(("family", "prefix"), [(Family.OPEN_MPI_5, "prte"), (Family.OPEN_MPI_4, "orte")])
+def test_open_mpi_line(perseusrun, mpirun, family, prefix):
+    path = mpirun(family)
+    env = {**os.environ, "PERSEUS_LOG_LEVEL": "info", "PYTHONPATH": "/lib path", "SSH_TTY": "/dev/x"}
+    variables, words = dry_run(perseusrun, "--mpirun", path, *EVERYTHING, "python", "train.py", "a b", env=env)
+    assert words[:3] == [path, "-np", "3"]
+    assert words[-len(WRAPPED) :] == WRAPPED
+    line = " ".join(words)
+    assert ("--allow-run-as-root" in words) == (os.geteuid() == 0)
+    assert "--host 198.51.100.1:2,198.51.100.2:1 --map-by slot:OVERSUBSCRIBE --bind-to none" in line
+    assert "--mca btl_tcp_if_include eth0" in line
+    if family is Family.OPEN_MPI_5:
+        assert "--output tag" in line
+        assert "--prtemca plm_ssh_args -p 2222 -i /keys/id" in line
+        assert "--prtemca prte_if_include eth0" in line
+        assert "--mca pml ob1 --mca btl self,sm,tcp" in line
+    else:
+        assert "--tag-output" in line
+        assert "--mca plm_rsh_args -p 2222 -i /keys/id" in line
+        assert "--mca oob_tcp_if_include eth0" in line
+        assert "--mca pml ob1 --mca btl self,vader,tcp" in line
+    assert words[-len(WRAPPED) - 2 : -len(WRAPPED)] == ["--more", "m m"]
+    assert {"SECRET", "PATH", "PYTHONPATH", "PERSEUS_LOG_LEVEL", "PERSEUS_LAUNCHER"} <= set(forwards(words))
+    assert not {"HOME", "PWD", "SSH_TTY"} & set(forwards(words))
+    assert "hush" not in line
+    assert variables["SECRET"] == "hush hush"
+
+
+def test_mpich_line(perseusrun, mpirun):
+    path = mpirun(Family.MPICH)
+    variables, words = dry_run(
+        perseusrun, "--mpirun", path, *EVERYTHING, "--remote-shell", "/a/sh", "python", "train.py", "a b"
+    )
+    assert words == [
+        *(
+            path,
+            "-hosts",
+            "198.51.100.1:2,198.51.100.2:1",
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            "/a/sh",
+            "-iface",
+            "eth0",
+        ),
+        *("-genvall", "-prepend-pattern", "<perseus-job %r>", "-bind-to", "none", "--more", "m m", "-n", "3", *WRAPPED),
+    ]
+    assert variables["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-p 2222 -i /keys/id"
+    assert (variables["MPIR_CVAR_CH4_NETMOD"], variables["FI_PROVIDER"]) == ("ofi", "tcp")
+    assert variables["SECRET"] == "hush hush"
+
+
+def test_intel_line(perseusrun, mpirun):
+    path = mpirun(Family.INTEL)
+    variables, words = dry_run(perseusrun, "--mpirun", path, *EVERYTHING, "python", "train.py", "a b")
+    assert words == [
+        *(path, "-hosts", "198.51.100.1,198.51.100.2", "-ppn", "2", "-launcher", "ssh", "-iface", "eth0"),
+        *("-genvall", "-prepend-pattern", "<perseus-job %r>", "--more", "m m", "-n", "3", *WRAPPED),
+    ]
+    assert variables["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] == "-p 2222 -i /keys/id"
+    assert (variables["I_MPI_FABRICS"], variables["FI_PROVIDER"], variables["I_MPI_PIN"]) == ("shm:ofi", "tcp", "0")
+
+
+def test_intel_line_for_uneven_hosts_has_a_section_per_host(perseusrun, mpirun):
+    hosts = "198.51.100.1:1,198.51.100.2:2"
+    _, words = dry_run(perseusrun, "--mpirun", mpirun(Family.INTEL), "-H", hosts, "python", "train.py", "a b")
+    tail = ["-n", "1", "-host", "198.51.100.1", *WRAPPED, ":", "-n", "2", "-host", "198.51.100.2", *WRAPPED]
+    assert words[-len(tail) :] == tail
+
+
+def test_own_binding_replaces_ours(perseusrun, mpirun):
+    path = mpirun(Family.OPEN_MPI_5)
+    _, words = dry_run(perseusrun, "--mpirun", path, *HOST_LINE, "--binding-args", "--bind-to core", "x")
+    assert words.count("--bind-to") == 1
+    assert "core" in words
+
+
+def test_more_ranks_than_cores_yield_under_open_mpi(perseusrun, mpirun):
+    path = mpirun(Family.OPEN_MPI_5)
+    _, many = dry_run(perseusrun, "--mpi", "--mpirun", path, "-np", "100000", "x")
+    _, one = dry_run(perseusrun, "--mpi", "--mpirun", path, "-np", "1", "x")
+    assert "mpi_yield_when_idle" in many
+    assert "mpi_yield_when_idle" not in one
+    assert "--host" not in one
+
+
+def test_mpirun_of_the_prefix_comes_before_path(perseusrun, mpirun):
+    mine = Path(sys.prefix, "bin", "mpirun")
+    on_path = mpirun(Family.MPICH)
+    env = {**os.environ, "PATH": f"{Path(on_path).parent}:{os.environ['PATH']}"}
+    _, words = dry_run(perseusrun, "--mpi", "-np", "1", "x", env=env)
+    assert words[0] == (str(mine) if mine.exists() else on_path)
+
+
+def test_hosts_that_are_only_this_machine_need_no_mpi(perseusrun, mpirun):
+    path = mpirun(Family.MPICH)
+    for extra, is_mpi in ((), False), (("--mpi",), True):
+        result = perseusrun("--dry-run", "-H", "localhost:1,127.0.0.1:1", "--mpirun", path, *extra, "x")
+        assert (path in result.stdout) == is_mpi
+
+
+def test_no_mpirun_and_unknown_mpirun(perseusrun, tmp_path):
+    missing = perseusrun("--mpirun", str(tmp_path / "none"), *HOST_LINE, "x")
+    assert missing.returncode == 2
+    assert "no such program" in missing.stderr
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\necho some other launcher 1.0\n")
+    other.chmod(0o755)
+    unknown = perseusrun("--mpirun", str(other), *HOST_LINE, "x")
+    assert unknown.returncode == 2
+    assert "'some other launcher 1.0'" in unknown.stderr
+
+
+def test_a_job_through_mpirun(perseusrun, mpirun, tmp_path):
+    """The stand-in runs one rank as Hydra does: marks from the pattern, its own words without one."""
+    body = """
+    while [ "$1" != -n ]; do [ "$1" = -prepend-pattern ] && pattern=$2; shift; done; shift 2
+    mark=$(echo "$pattern" | sed s/%r/1/)
+    out=$(PMI_RANK=1 "$@" 2>err); code=$?
+    printf '%spart' "$mark"; printf '%s and %s\\n' "$mark" "$out"; echo 'words of mpirun'
+    sed "s/^/$mark/" err >&2
+    exit 255
+    """
+    path = mpirun(Family.MPICH, body)
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print(sys.argv[1:]); print('bad luck', file=sys.stderr); sys.exit(7)")
+    args = ["--mpi", "--mpirun", path, "-np", "2", "--output-filename", "logs"]
+    result = perseusrun(*args, sys.executable, str(program), "a b", ":", "")
+    assert result.returncode == 7
+    assert result.stdout == "[1]<stdout>:part and ['a b', ':', '']\nwords of mpirun\n"
+    assert "[1]<stderr>:bad luck\n" in result.stderr
+    assert f"rank 1 on {os.uname().nodename} exited with code 7" in result.stderr
+    assert (tmp_path / "logs/rank.1/stderr").read_text() == "bad luck\n"
+
+
+def rank_process(command, tag="tag", **more):
+    return subprocess.Popen(
+        [*RUN_RANK, tag, json.dumps(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )
+
+
+def test_rank_main_tells_how_the_rank_ended():
+    node = os.uname().nodename
+    cases = {
+        "exit 0": (0, ""),
+        "exit 9": (9, f"<tag ended 9>{node} exited with code 9\n"),
+        "kill -SEGV $$": (139, f"<tag ended 139>{node} was killed by SIGSEGV\n"),
+    }
+    for text, (code, told) in cases.items():
+        process = rank_process(["sh", "-c", text])
+        assert (process.communicate(timeout=60)[1], process.returncode) == (told, code)
+
+
+def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends):
+    import signal
+
+    program = "import os, signal, sys; print(os.getpid(), flush=True); signal.pause()"
+    for signum, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        process = rank_process([sys.executable, "-c", program])
+        rank = int(process.stdout.readline())
+        process.send_signal(signum)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == code
+        assert told == ""
+        assert ends(rank)
+
+
+def test_rank_main_without_a_program():
+    process = rank_process(["no-such-program"])
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 127
+    assert "could not be started" in told
+
+
+class Ranks(dict):
+    """A channel per rank that keeps what it takes."""
+
+    class Taker(bytearray):
+        def feed(self, data):
+            self += data
+
+        def finish(self):
+            pass
+
+    def __call__(self, rank):
+        return self.setdefault(rank, self.Taker())
+
+
+PIECES = st.lists(st.tuples(st.integers(0, 2), st.text("ab<>0 \n", min_size=1, max_size=6)), max_size=20)
+
+
+@given(PIECES, st.integers(1, 7))
+def test_hydra_output_is_sorted_by_rank(pieces, step):
+    stream, expected = b"", {}
+    for rank, text in pieces:
+        # Hydra marks each line of a piece.
+        for line in text.encode().splitlines(keepends=True):
+            stream += b"<job %d>" % rank + line
+        expected[rank] = expected.get(rank, b"") + text.encode()
+    ranks = Ranks()
+    sorter = HydraOutput("job", ranks)
+    for start in range(0, len(stream), step):
+        sorter.feed(stream[start : start + step])
+    sorter.finish()
+    assert {rank: bytes(text) for rank, text in ranks.items()} == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.text("ab[]<>0 ", max_size=6))), st.integers(1, 7))
+def test_open_mpi_output_is_sorted_by_rank(lines, step):
+    stream, expected = b"", {}
+    for rank, text in lines:
+        line = text.encode() + b"\n"
+        stream += (b"" if rank is None else b"[1,%d]<stdout>: " % rank) + line
+        expected[rank] = expected.get(rank, b"") + line
+    ranks = Ranks()
+    sorter = OpenMpiOutput(ranks)
+    for start in range(0, len(stream), step):
+        sorter.feed(stream[start : start + step])
+    sorter.finish()
+    assert {rank: bytes(text) for rank, text in ranks.items()} == expected

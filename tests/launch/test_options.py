@@ -1,0 +1,120 @@
+"""What belongs to perseusrun, and what to the command."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseus_like.launch.errors import LaunchError
+from perseus_like.launch.options import parse_options
+
+NASTY = ["a b", "it's", '"q"', "$HOME", "*", "", "new\nline", "back\\slash", "--np", "-np", "--", "-x", ":", "é", "%r"]
+
+
+@given(st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=8))))
+def test_the_command_is_untouched(args):
+    assert parse_options(["-np", "2", "python", *args]).command == ["python", *args]
+    assert parse_options(["-np", "2", "--", "-odd", *args]).command == ["-odd", *args]
+
+
+def test_nasty_arguments_reach_the_ranks(perseusrun):
+    import json
+    import sys
+
+    program = "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))"
+    result = perseusrun("-np", "2", sys.executable, "-c", program, *NASTY)
+    assert result.returncode == 0
+    assert [json.loads(line.split(":", 1)[1]) for line in result.stdout.splitlines()] == [NASTY, NASTY]
+
+
+def test_values_may_begin_with_a_dash():
+    options = parse_options(["-np", "2", "--mpi-args", "--mca 'pml ob1' -v", "--binding-args=-bind-to core", "x"])
+    assert options.mpi_args == ["--mca", "pml ob1", "-v"]
+    assert options.binding_args == ["-bind-to", "core"]
+    assert options.command == ["x"]
+
+
+def test_last_of_contrary_settings_wins():
+    options = parse_options(["--autotune", "--no-autotune", "--no-stall-check", "--stall-check", "x"])
+    assert options.settings == {"PERSEUS_AUTOTUNE": "0", "PERSEUS_STALL_CHECK_DISABLE": "0"}
+
+
+def test_horovods_options_without_meaning_are_noted():
+    options = parse_options(["-np", "2", "--gloo", "--cycle-time-ms", "5", "--disable-cache", "x"])
+    assert [note.split(" ")[0] for note in options.notes] == ["--gloo", "--cycle-time-ms", "--disable-cache"]
+    assert options.command == ["x"]
+
+
+def test_hosts_and_hostfile_exclude_each_other():
+    with pytest.raises(LaunchError, match="not allowed with"):
+        parse_options(["-H", "a", "--hostfile", "f", "x"])
+
+
+def test_options_are_not_abbreviated():
+    with pytest.raises(LaunchError, match="--verb"):
+        parse_options(["-np", "2", "--verb", "x"])
+
+
+def test_config_file(tmp_path):
+    pytest.importorskip("yaml")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        """
+        num_proc: 3
+        verbose: true
+        params: {fusion_threshold_mb: 16, cache_capacity: 9, hierarchical_allreduce: false}
+        timeline: {filename: trace.json}
+        stall_check: {enabled: false}
+        library_options: {mpi_args: "--mca pml ob1"}
+        """
+    )
+    options = parse_options(["--config-file", str(config), "--cache-capacity", "11", "x", "--config-file", "y"])
+    assert options.num_proc == 3
+    assert options.verbose
+    assert options.mpi_args == ["--mca", "pml", "ob1"]
+    assert options.settings == {
+        "PERSEUS_FUSION_THRESHOLD": str(16 << 20),
+        "PERSEUS_CACHE_CAPACITY": "11",
+        "PERSEUS_HIERARCHICAL_ALLREDUCE": "0",
+        "PERSEUS_TIMELINE": "trace.json",
+        "PERSEUS_STALL_CHECK_DISABLE": "1",
+    }
+    assert options.command == ["x", "--config-file", "y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "needle"),
+    [
+        ("colour: red", "unknown setting colour"),
+        ("params: {x: 1}", "unknown setting params: x"),
+        ("params: 3", "must be a table"),
+        ("- a", "expected a table"),
+        ("a: [", "cannot read"),
+        ("stall_check: {enabled: 7}", "must be true or false"),
+    ],
+)
+def test_config_file_errors(tmp_path, text, needle):
+    pytest.importorskip("yaml")
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(LaunchError, match=needle):
+        parse_options(["--config-file", str(config), "x"])
+
+
+def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun, tmp_path):
+    result = perseusrun("-np", "2", "--dry-run", "touch", "a file", "it's")
+    assert result.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    lines = [shlex.split(line) for line in result.stdout.splitlines()]
+    for rank, words in enumerate(lines):
+        assert words[0] == "env"
+        assert words[-3:] == ["touch", "a file", "it's"]
+        assert f"PERSEUS_RANK={rank}" in words
+
+
+def test_version_and_help(perseusrun):
+    assert perseusrun("--version").returncode == 0
+    told = perseusrun("--help")
+    assert told.returncode == 0
+    assert "usage: perseusrun -np N [options] command" in told.stdout

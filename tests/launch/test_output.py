@@ -1,0 +1,214 @@
+"""Lines are whole, marked with their rank, and progress bars stay bars."""
+
+import collections
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseus_like.launch.output import Channel, Sink, Style
+
+
+def test_prefix_by_stream_and_rank(perseusrun, script):
+    result = perseusrun("-np", "2", sys.executable, script('print("out"); print("err", file=sys.stderr)'))
+    assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:out", "[1]<stdout>:out"]
+    assert sorted(result.stderr.splitlines()) == ["[0]<stderr>:err", "[1]<stderr>:err"]
+
+
+def test_no_prefix(perseusrun, script):
+    result = perseusrun("-np", "2", "--no-prefix", sys.executable, script('print("out", rank)'))
+    assert sorted(result.stdout.splitlines()) == ["out 0", "out 1"]
+
+
+def test_timestamp(perseusrun, script):
+    result = perseusrun("-np", "1", "-prefix-timestamp", sys.executable, script('print("out")'))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[0\]<stdout>:out\n", result.stdout)
+
+
+def test_lines_are_never_torn(perseusrun, script):
+    # Each line leaves the rank in several writes, many ranks at once, some lines longer than a pipe's buffer.
+    program = script("""
+        for number in range(300):
+            length = 200_000 if number % 100 == 50 else number % 37
+            for piece in (f"{number} ", chr(ord("a") + rank) * length, "\\n"):
+                os.write(1, piece.encode())
+    """)
+    result = perseusrun("-np", "4", sys.executable, program)
+    assert result.returncode == 0, result.stderr
+    seen = collections.defaultdict(list)
+    for line in result.stdout.splitlines():
+        rank, number, text = re.fullmatch(r"\[(\d)\]<stdout>:(\d+) (.*)", line).groups()
+        length = 200_000 if int(number) % 100 == 50 else int(number) % 37
+        assert text == "abcd"[int(rank)] * length
+        seen[rank].append(int(number))
+    assert seen == {str(rank): list(range(300)) for rank in range(4)}
+
+
+def test_a_line_of_many_mebibytes_is_given_in_pieces(perseusrun, script):
+    result = perseusrun("-np", "1", sys.executable, script('os.write(1, b"x" * (5 << 20) + b"\\n")'))
+    assert result.stdout.replace("[0]<stdout>:", "").replace("\n", "") == "x" * (5 << 20)
+
+
+def test_bytes_that_are_no_text(launched, script, tmp_path):
+    with (tmp_path / "out").open("wb") as out:
+        job = launched("-np", "1", sys.executable, script('os.write(1, bytes(range(256)) + b"\\n")'), stdout=out)
+        assert job.wait(60) == 0
+    assert sorted((tmp_path / "out").read_bytes()) == sorted(
+        (bytes(range(256)) + b"\n").replace(b"\r", b"\r[0]<stdout>:").replace(b"\n\x0b", b"\n[0]<stdout>:\x0b")
+        + b"[0]<stdout>:"
+    )
+
+
+def test_files_per_rank(perseusrun, script, tmp_path):
+    program = script('print("out", rank); print("err", rank, file=sys.stderr)')
+    result = perseusrun("-np", "11", "--output-filename", "logs/deep", sys.executable, program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") == 11
+    for rank in range(11):
+        folder = tmp_path / "logs" / "deep" / f"rank.{rank:02}"
+        assert (folder / "stdout").read_text() == f"out {rank}\n"
+        assert (folder / "stderr").read_text() == f"err {rank}\n"
+
+
+def test_files_that_cannot_be_written(perseusrun, tmp_path):
+    (tmp_path / "logs").write_text("a file")
+    result = perseusrun("-np", "1", "--output-filename", "logs", "true")
+    assert result.returncode == 2
+    assert "--output-filename: cannot write" in result.stderr
+
+
+def test_rank_0_reads_the_launchers_input(perseusrun, script):
+    result = perseusrun("-np", "2", sys.executable, script("print(repr(sys.stdin.read()))"), input="hello\nyou\n")
+    assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:'hello\\nyou\\n'", "[1]<stdout>:''"]
+
+
+def test_progress_bar_in_a_file_shares_a_line(perseusrun, script):
+    program = script(r"""
+        for percent in (10, 50, 100):
+            os.write(2, b"\r%3d%%|" % percent)
+        os.write(2, b"\n")
+    """)
+    result = perseusrun("-np", "1", sys.executable, program)
+    assert [part for part in re.split(r"[\r\n]", result.stderr) if part] == [
+        "[0]<stderr>: 10%|",
+        "[0]<stderr>: 50%|",
+        "[0]<stderr>:100%|",
+    ]
+
+
+def on_terminal(args, answers):
+    """Runs perseusrun on a terminal; returns all it wrote. `answers`: (text to wait for, what to type then), in order."""
+    leader, follower = pty.openpty()
+    quiet = termios.tcgetattr(follower)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(follower, termios.TCSANOW, quiet)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "perseus_like.launch", *args],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    seen = b""
+    waiting = list(answers)
+    try:
+        while True:
+            try:
+                data = os.read(leader, 65536)
+            except OSError:  # EIO: all of the other side is closed
+                break
+            seen += data
+            while waiting and waiting[0][0] in seen:
+                os.write(leader, waiting.pop(0)[1])
+        assert job.wait(60) == 0
+    finally:
+        job.kill()
+        os.close(leader)
+    return seen
+
+
+@pytest.mark.timeout(120)
+def test_progress_bar_on_a_terminal_makes_way_for_lines(script):
+    program = script(r"""
+        import socket
+        name = "\0" + os.environ["PERSEUS_RENDEZVOUS"]
+        if rank == 0:
+            server = socket.socket(socket.AF_UNIX); server.bind(name); server.listen()
+            os.write(2, b"\r 50%|\r")
+            sys.stdin.readline()
+            peer, _ = server.accept()
+            peer.close()
+            sys.stdin.readline()
+            os.write(2, b"\r100%|\n")
+        else:
+            peer = socket.socket(socket.AF_UNIX)
+            while peer.connect_ex(name) != 0:
+                os.sched_yield()
+            peer.recv(1)
+            print("a line of its own")
+    """)
+    answers = [(b" 50%|", b"\n"), (b"a line of its own", b"\n")]
+    seen = on_terminal(["-np", "2", sys.executable, program], answers)
+    screen = [re.sub(rb".*\r(?=.)", b"", line).replace(b"\x1b[K", b"") for line in seen.split(b"\r\n")]
+    assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
+
+
+@pytest.mark.timeout(120)
+def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script):
+    program = script('print("got", input("name? ")) if rank == 0 else None')
+    seen = on_terminal(["-np", "2", sys.executable, program], [(b"[0]<stdout>:name? ", b"Ada\n")])
+    assert b"got Ada" in seen
+
+
+class Memory(Sink):
+    """A sink that keeps what it would write."""
+
+    def __init__(self):
+        super().__init__(os.open(os.devnull, os.O_WRONLY))
+        self.is_terminal = False
+
+    @property
+    def text(self):
+        return bytes(self._waiting)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=8).map(lambda data: data.replace(b"\r", b"")))))
+def test_any_interleaving_of_pieces_keeps_lines_whole(pieces):
+    sink = Memory()
+    style = Style()
+    channels = [Channel(rank, "stdout", sink, style) for rank in range(3)]
+    sent = [b""] * 3
+    for rank, data in pieces:
+        channels[rank].feed(data)
+        sent[rank] += data
+    for channel in channels:
+        channel.finish()
+    os.close(sink.descriptor)
+    got = [b""] * 3
+    for line in sink.text.split(b"\n")[:-1]:
+        got[line[1] - ord("0")] += line.removeprefix(b"[%c]<stdout>:" % line[1]) + b"\n"
+    for before, after in zip(sent, got, strict=True):
+        assert after == before if before.endswith(b"\n") or not before else after == before + b"\n"
+
+
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"\r\n", b"d\r", b"\re"])), st.integers(1, 4))
+def test_cutting_into_pieces_changes_nothing(parts, step):
+    stream = b"".join(parts)
+    texts = []
+    for size in (step, max(1, len(stream))):
+        sink = Memory()
+        channel = Channel(0, "stdout", sink, Style(prefix=False))
+        for start in range(0, len(stream), size):
+            channel.feed(stream[start : start + size])
+        channel.finish()
+        sink.close_line()
+        texts.append(sink.text)
+        os.close(sink.descriptor)
+    assert texts[0] == texts[1]

@@ -1,0 +1,46 @@
+"""Calling a function on all ranks."""
+
+import functools
+import operator
+import os
+
+import pytest
+
+from perseus_like.launch.errors import LaunchError
+from perseus_like.launch.run_function import RankError, run
+
+
+def test_results_come_by_rank():
+    assert run(os.getenv, ["PERSEUS_RANK"], np=3) == ["0", "1", "2"]
+
+
+def test_keyword_arguments_and_environment():
+    env = {**os.environ, "GREETING": "hello"}
+    assert run(os.getenv, kwargs={"key": "GREETING"}, np=2, env=env) == ["hello", "hello"]
+
+
+def test_an_error_names_the_rank_and_shows_its_traceback():
+    def fail_on_one():
+        if os.environ["PERSEUS_RANK"] == "1":
+            raise KeyError("no such thing")
+
+    pytest.importorskip("cloudpickle")
+    with pytest.raises(RankError, match="rank 1: KeyError: 'no such thing'") as caught:
+        run(fail_on_one, np=2)
+    assert caught.value.rank == 1
+    assert "fail_on_one" in caught.value.remote_traceback
+
+
+def test_a_rank_that_dies_is_an_error():
+    with pytest.raises(RankError, match="exit code 3"):
+        run(os._exit, [3], np=2)
+
+
+def test_what_cannot_be_pickled():
+    with pytest.raises((LaunchError, TypeError), match="pickle"):
+        run(functools.partial(operator.add, (item for item in ())), np=1)
+
+
+def test_nothing_is_left_in_the_folder(tmp_path):
+    assert run(operator.add, [1, 2], np=2, folder=tmp_path) == [3, 3]
+    assert list(tmp_path.iterdir()) == []

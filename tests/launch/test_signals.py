@@ -1,0 +1,97 @@
+"""What the user sends to the launcher reaches the ranks."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+READY = 'print("ready", os.getpid())\n'
+
+
+def pids(lines):
+    return [int(line.rsplit(" ", 1)[1]) for line in lines]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopping_signals_reach_all_ranks(launched, script, lines_of, ends, signum):
+    job = launched(
+        "-np", "3", sys.executable, script(f"signal.signal({signum}, signal.SIG_DFL)\n{READY}signal.pause()")
+    )
+    ranks = pids(lines_of(job, 3))
+    job.send_signal(signum)
+    assert job.wait(60) == 128 + signum
+    assert all(ends(pid) for pid in ranks)
+
+
+def test_ranks_may_end_in_good_order(launched, script, lines_of):
+    program = script("""
+        def stop(signum, frame):
+            print("saved")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, stop)
+        print("ready")
+        while True:
+            signal.pause()
+    """)
+    job = launched("-np", "2", sys.executable, program)
+    lines_of(job, 2)
+    job.send_signal(signal.SIGTERM)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert sorted(out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+
+
+def test_deaf_ranks_are_killed_after_the_stop_timeout(launched, script, lines_of, ends):
+    program = script(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{READY}\nwhile True: signal.pause()")
+    job = launched("-np", "2", "--stop-timeout", "0.2", sys.executable, program)
+    ranks = pids(lines_of(job, 2))
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 137
+    assert all(ends(pid) for pid in ranks)
+
+
+def test_a_second_interrupt_kills(launched, script, lines_of, ends):
+    program = script(f"""
+        def interrupted(signum, frame):
+            print("interrupted")
+        signal.signal(signal.SIGINT, interrupted)
+        {READY}
+        while True:
+            signal.pause()
+    """)
+    job = launched("-np", "2", "--stop-timeout", "1000", sys.executable, program)
+    ranks = pids(lines_of(job, 2))
+    job.send_signal(signal.SIGINT)
+    lines_of(job, 2)
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 137
+    assert all(ends(pid) for pid in ranks)
+
+
+def test_user_signals_are_passed_on_and_the_job_goes_on(launched, script, lines_of):
+    program = script("""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        print("ready")
+        signal.sigwait({signal.SIGUSR1})
+        print("got it")
+    """)
+    job = launched("-np", "2", sys.executable, program)
+    lines_of(job, 2)
+    job.send_signal(signal.SIGUSR1)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert sorted(out.splitlines()) == ["[0]<stdout>:got it", "[1]<stdout>:got it"]
+
+
+def test_nohup_is_respected(launched, script, lines_of):
+    program = script('print("ready")\nsys.stdin.readline()\nprint("done")')
+    job = launched(
+        *("-np", "1", sys.executable, program),
+        stdin=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    lines_of(job, 1)
+    job.send_signal(signal.SIGHUP)
+    out, _ = job.communicate("\n", timeout=60)
+    assert (job.returncode, out) == (0, "[0]<stdout>:done\n")
