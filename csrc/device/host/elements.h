@@ -1,8 +1,8 @@
 // What the elements of each dtype are in memory, and what they are computed in.
-// Wants kVectorBytes, widen_half and narrow_half from the file of an instruction set.
+// Wants widen_float16 and narrow_float16 on vectors, and what bfloat16.h wants, from the file of an instruction set.
 #pragma once
 
-#include "device/host/halves.h"
+#include "device/host/bfloat16.h"
 #include "device/host/lanes.h"
 
 namespace perseus::host {
@@ -12,7 +12,8 @@ struct Float16 {};
 struct BFloat16 {};
 struct Bool {};
 
-// `Memory` is what lies in memory, `Compute` what it is computed in.
+// `Memory` is what lies in memory, `Compute` what it is computed in. Those whose computing is finer than their memory
+// have `nearest`: to memory and back.
 template <class T>
 struct Element {
   using Memory = T;
@@ -33,11 +34,15 @@ struct Element<Float16> {
   using Compute = float;
   template <class To, int lanes>
   PERSEUS_INLINE static VectorOf<float, lanes> widen(VectorOf<Memory, lanes> value) {
-    return widen_half(value);
+    return widen_float16(value);
   }
   template <class From, int lanes>
   PERSEUS_INLINE static VectorOf<Memory, lanes> narrow(VectorOf<float, lanes> value) {
-    return narrow_half(value);
+    return narrow_float16(value);
+  }
+  template <int lanes>
+  PERSEUS_INLINE static VectorOf<float, lanes> nearest(VectorOf<float, lanes> value) {
+    return widen_float16(narrow_float16(value));
   }
 };
 
@@ -52,6 +57,10 @@ struct Element<BFloat16> {
   template <class From, int lanes>
   PERSEUS_INLINE static VectorOf<Memory, lanes> narrow(VectorOf<float, lanes> value) {
     return narrow_bfloat16<lanes>(value);
+  }
+  template <int lanes>
+  PERSEUS_INLINE static VectorOf<float, lanes> nearest(VectorOf<float, lanes> value) {
+    return bits_as<VectorOf<float, lanes>>(nearest_bfloat16<lanes>(value) & kBFloat16Bits);
   }
 };
 

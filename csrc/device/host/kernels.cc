@@ -81,19 +81,19 @@ void run(const Kernels& kernels, const ReduceCall& call) {
   const auto& scale = reduction.scale;
   const auto kernel = find_kernel(kernels, reduction, call.packed, call.to_wire);
   if (kernel == nullptr || scale.divisor == 0) {
-    throw Error(ErrorKind::invalid_argument,
-                "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
-                    std::string(name_of(reduction.dtype)) + " sent as " + std::string(name_of(reduction.wire)) +
-                    ", divided by " + std::to_string(scale.divisor));
+    throw Error(ErrorKind::invalid_argument, "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
+                                                 std::string(name_of(reduction.dtype)) + " sent as " +
+                                                 std::string(name_of(reduction.wire)) + ", divided by " +
+                                                 std::to_string(scale.divisor));
   }
   if (call.count <= 0 || call.from.empty() || call.to.empty()) return;
-  kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count,
-          call.packed ? 1.0 : scale.pre, scale.post, scale.divisor, streams_of(call)});
+  kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count, call.packed ? 1.0 : scale.pre,
+          scale.post, scale.divisor, streams_of(call)});
 }
 
 // A reduction of one source to one destination.
-void convert(const Kernels& kernels, const Reduction& reduction, double pre, bool from_wire, const void* from,
-             void* to, std::int64_t count, Store store) {
+void convert(const Kernels& kernels, const Reduction& reduction, double pre, bool from_wire, const void* from, void* to,
+             std::int64_t count, Store store) {
   ReduceCall call;
   call.reduction = {reduction.dtype, reduction.wire, ReduceOp::sum, {.pre = pre}};
   call.from = {&from, 1};

@@ -7,22 +7,35 @@ namespace perseus::host {
 namespace {
 
 constexpr int kVectorBytes = 64;
-constexpr int kBlock = 4;
+constexpr int kBlock = 8;
 
 // The forms with a mask: GCC 12 warns that the others read something uninitialized.
-PERSEUS_INLINE VectorOf<float, 16> widen_half(VectorOf<std::uint16_t, 16> half) {
+PERSEUS_INLINE VectorOf<float, 16> widen_float16(VectorOf<std::uint16_t, 16> half) {
   return bits_as<VectorOf<float, 16>>(_mm512_maskz_cvtph_ps(0xffff, bits_as<__m256i>(half)));
 }
-PERSEUS_INLINE VectorOf<std::uint16_t, 16> narrow_half(VectorOf<float, 16> value) {
+PERSEUS_INLINE VectorOf<std::uint16_t, 16> narrow_float16(VectorOf<float, 16> value) {
   const __m512 floats = bits_as<__m512>(value);
   return bits_as<VectorOf<std::uint16_t, 16>>(_mm512_maskz_cvtps_ph(0xffff, floats, _MM_FROUND_TO_NEAREST_INT));
 }
 // float64 travels as float16 in half vectors.
-PERSEUS_INLINE VectorOf<float, 8> widen_half(VectorOf<std::uint16_t, 8> half) {
+PERSEUS_INLINE VectorOf<float, 8> widen_float16(VectorOf<std::uint16_t, 8> half) {
   return bits_as<VectorOf<float, 8>>(_mm256_cvtph_ps(bits_as<__m128i>(half)));
 }
-PERSEUS_INLINE VectorOf<std::uint16_t, 8> narrow_half(VectorOf<float, 8> value) {
+PERSEUS_INLINE VectorOf<std::uint16_t, 8> narrow_float16(VectorOf<float, 8> value) {
   return bits_as<VectorOf<std::uint16_t, 8>>(_mm256_cvtps_ph(bits_as<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+
+PERSEUS_INLINE VectorOf<std::uint32_t, 16> widen_bits(VectorOf<std::uint16_t, 16> bits) {
+  return bits_as<VectorOf<std::uint32_t, 16>>(_mm512_maskz_cvtepu16_epi32(0xffff, bits_as<__m256i>(bits)));
+}
+PERSEUS_INLINE VectorOf<std::uint16_t, 16> narrow_bits(VectorOf<std::uint32_t, 16> bits) {
+  return bits_as<VectorOf<std::uint16_t, 16>>(_mm512_maskz_cvtepi32_epi16(0xffff, bits_as<__m512i>(bits)));
+}
+PERSEUS_INLINE VectorOf<std::uint32_t, 8> widen_bits(VectorOf<std::uint16_t, 8> bits) {
+  return bits_as<VectorOf<std::uint32_t, 8>>(_mm256_cvtepu16_epi32(bits_as<__m128i>(bits)));
+}
+PERSEUS_INLINE VectorOf<std::uint16_t, 8> narrow_bits(VectorOf<std::uint32_t, 8> bits) {
+  return bits_as<VectorOf<std::uint16_t, 8>>(_mm256_maskz_cvtepi32_epi16(0xff, bits_as<__m256i>(bits)));
 }
 
 template <class V>

@@ -1,7 +1,7 @@
 // 64-bit Arm with its float16 converts. Ordinary stores: the processor notices long runs of them by itself.
 #include <arm_neon.h>
 
-#include "device/host/halves.h"
+#include "device/host/float16.h"
 #include "device/host/lanes.h"
 
 namespace perseus::host {
@@ -10,15 +10,28 @@ namespace {
 constexpr int kVectorBytes = 16;
 constexpr int kBlock = 4;
 
-PERSEUS_INLINE VectorOf<float, 4> widen_half(VectorOf<std::uint16_t, 4> half) {
+PERSEUS_INLINE VectorOf<float, 4> widen_float16(VectorOf<std::uint16_t, 4> half) {
   return bits_as<VectorOf<float, 4>>(vcvt_f32_f16(bits_as<float16x4_t>(half)));
 }
-PERSEUS_INLINE VectorOf<std::uint16_t, 4> narrow_half(VectorOf<float, 4> value) {
+PERSEUS_INLINE VectorOf<std::uint16_t, 4> narrow_float16(VectorOf<float, 4> value) {
   return bits_as<VectorOf<std::uint16_t, 4>>(vcvt_f16_f32(bits_as<float32x4_t>(value)));
 }
 // float64 travels as float16 in half vectors.
-PERSEUS_INLINE VectorOf<float, 2> widen_half(VectorOf<std::uint16_t, 2> half) { return widen_float16<2>(half); }
-PERSEUS_INLINE VectorOf<std::uint16_t, 2> narrow_half(VectorOf<float, 2> value) { return narrow_float16<2>(value); }
+PERSEUS_INLINE VectorOf<float, 2> widen_float16(VectorOf<std::uint16_t, 2> half) {
+  return software_widen_float16<2>(half);
+}
+PERSEUS_INLINE VectorOf<std::uint16_t, 2> narrow_float16(VectorOf<float, 2> value) {
+  return software_narrow_float16<2>(value);
+}
+
+template <class Halves>
+PERSEUS_INLINE VectorOf<std::uint32_t, sizeof(Halves) / 2> widen_bits(Halves bits) {
+  return __builtin_convertvector(bits, VectorOf<std::uint32_t, sizeof(Halves) / 2>);
+}
+template <class Words>
+PERSEUS_INLINE VectorOf<std::uint16_t, sizeof(Words) / 4> narrow_bits(Words bits) {
+  return __builtin_convertvector(bits, VectorOf<std::uint16_t, sizeof(Words) / 4>);
+}
 
 template <class V>
 PERSEUS_INLINE void stream(char* to, V value) {

@@ -1,21 +1,30 @@
 // The form that runs everywhere: vectors of 16 bytes, which the compiler makes of what every processor has.
-#include "device/host/halves.h"
+#include "device/host/float16.h"
 #include "device/host/lanes.h"
 
 namespace perseus::host {
 namespace {
 
 constexpr int kVectorBytes = 16;
-constexpr int kBlock = 1;
+constexpr int kBlock = 2;
 
 // Not inlined: many kernels use them, and where this form runs size matters more than speed.
 template <class Halves>
-__attribute__((noinline)) VectorOf<float, sizeof(Halves) / 2> widen_half(Halves half) {
-  return widen_float16<sizeof(Halves) / 2>(half);
+__attribute__((noinline)) VectorOf<float, sizeof(Halves) / 2> widen_float16(Halves half) {
+  return software_widen_float16<sizeof(Halves) / 2>(half);
 }
 template <class Floats>
-__attribute__((noinline)) VectorOf<std::uint16_t, sizeof(Floats) / 4> narrow_half(Floats value) {
-  return narrow_float16<sizeof(Floats) / 4>(value);
+__attribute__((noinline)) VectorOf<std::uint16_t, sizeof(Floats) / 4> narrow_float16(Floats value) {
+  return software_narrow_float16<sizeof(Floats) / 4>(value);
+}
+
+template <class Halves>
+PERSEUS_INLINE VectorOf<std::uint32_t, sizeof(Halves) / 2> widen_bits(Halves bits) {
+  return __builtin_convertvector(bits, VectorOf<std::uint32_t, sizeof(Halves) / 2>);
+}
+template <class Words>
+PERSEUS_INLINE VectorOf<std::uint16_t, sizeof(Words) / 4> narrow_bits(Words bits) {
+  return __builtin_convertvector(bits, VectorOf<std::uint16_t, sizeof(Words) / 4>);
 }
 
 template <class V>

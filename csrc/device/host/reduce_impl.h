@@ -1,6 +1,6 @@
 // The kernels, once; the file of each instruction set defines its few instructions and then includes this.
 // It says: kVectorBytes; kBlock, the vectors handled together, enough to hide latencies and few enough for the
-// registers; widen_half, narrow_half; stream (an aligned vector past the caches) and finish_streaming.
+// registers, an even number; what elements.h wants; stream (an aligned vector past the caches) and finish_streaming.
 #pragma once
 
 #include "device/host/combine.h"
@@ -12,14 +12,14 @@
 namespace perseus::host {
 namespace {
 
-template <class V>
-PERSEUS_INLINE void put(char* to, const V (&block)[kBlock]) {
-  for (int i = 0; i < kBlock; ++i) store(to + i * sizeof(V), block[i]);
+template <class V, int vectors>
+PERSEUS_INLINE void put(char* to, const V (&block)[vectors]) {
+  for (int i = 0; i < vectors; ++i) store(to + i * sizeof(V), block[i]);
 }
 
-template <class V>
-PERSEUS_INLINE void put_streaming(char* to, const V (&block)[kBlock]) {
-  for (int i = 0; i < kBlock; ++i) stream(to + i * sizeof(V), block[i]);
+template <class V, int vectors>
+PERSEUS_INLINE void put_streaming(char* to, const V (&block)[vectors]) {
+  for (int i = 0; i < vectors; ++i) stream(to + i * sizeof(V), block[i]);
 }
 
 constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
@@ -38,25 +38,35 @@ struct Reducer {
   static constexpr std::size_t kBlockElements = kBlock * kLanes;
   using Vector = VectorOf<Compute, kLanes>;
   using InVector = VectorOf<MemoryOf<In>, kLanes>;
-  using OutVector = VectorOf<MemoryOf<Out>, kLanes>;
+  // Elements do not meet each other: where all are bfloat16, neighbours may lie in two vectors as long as they come
+  // back.
+  static constexpr bool kPairs = std::is_same_v<In, BFloat16> && std::is_same_v<Out, BFloat16>;
+  using OutVector = std::conditional_t<kPairs, VectorOf<std::uint32_t, kLanes>, VectorOf<MemoryOf<Out>, kLanes>>;
+  static constexpr int kOutVectors = kPairs ? kBlock / 2 : kBlock;
 
   // To the precision of the wire and back: what a value would have become had it travelled.
-  PERSEUS_INLINE static Vector as_if_sent(Vector value) {
-    if constexpr (sizeof(MemoryOf<Wire>) == sizeof(Compute)) {
-      return value;
+  PERSEUS_INLINE static void as_if_sent(Vector (&block)[kBlock]) {
+    if constexpr (sizeof(MemoryOf<Wire>) < sizeof(Compute)) {
+      for (int i = 0; i < kBlock; ++i) block[i] = Element<Wire>::template nearest<kLanes>(block[i]);
+    }
+  }
+
+  PERSEUS_INLINE static void read(const char* from, Vector (&block)[kBlock]) {
+    if constexpr (kPairs) {
+      for (int i = 0; i < kBlock; i += 2) {
+        widen_bfloat16_pairs<kLanes>(load<OutVector>(from + i * sizeof(InVector)), block[i], block[i + 1]);
+      }
     } else {
-      return Element<Wire>::template widen<Compute, kLanes>(Element<Wire>::template narrow<Compute, kLanes>(value));
+      for (int i = 0; i < kBlock; ++i) {
+        block[i] = Element<In>::template widen<Compute, kLanes>(load<InVector>(from + i * sizeof(InVector)));
+      }
     }
   }
 
   PERSEUS_INLINE static void contribution(const char* from, const Scaling& scaling, Vector (&block)[kBlock]) {
-    for (int i = 0; i < kBlock; ++i) {
-      block[i] = Element<In>::template widen<Compute, kLanes>(load<InVector>(from + i * sizeof(InVector)));
-    }
+    read(from, block);
     if (scaling.has_pre) scaling.before(block);
-    if (scaling.has_pre || !std::is_same_v<In, Wire>) {
-      for (int i = 0; i < kBlock; ++i) block[i] = as_if_sent(block[i]);
-    }
+    if (scaling.has_pre || !std::is_same_v<In, Wire>) as_if_sent(block);
   }
 
   PERSEUS_INLINE static void combine(const char* from, const Scaling& scaling, bool first, Vector (&sum)[kBlock]) {
@@ -67,11 +77,13 @@ struct Reducer {
     }
   }
 
-  PERSEUS_INLINE static void result(Vector (&block)[kBlock], const Scaling& scaling, OutVector (&out)[kBlock]) {
+  PERSEUS_INLINE static void result(Vector (&block)[kBlock], const Scaling& scaling, OutVector (&out)[kOutVectors]) {
     if (scaling.has_post) scaling.after(block);
-    for (int i = 0; i < kBlock; ++i) {
-      if constexpr (!std::is_same_v<Out, Wire>) block[i] = as_if_sent(block[i]);
-      out[i] = Element<Out>::template narrow<Compute, kLanes>(block[i]);
+    if constexpr (kPairs) {
+      for (int i = 0; i < kOutVectors; ++i) out[i] = narrow_bfloat16_pairs<kLanes>(block[2 * i], block[2 * i + 1]);
+    } else {
+      if constexpr (!std::is_same_v<Out, Wire>) as_if_sent(block);
+      for (int i = 0; i < kBlock; ++i) out[i] = Element<Out>::template narrow<Compute, kLanes>(block[i]);
     }
   }
 
@@ -86,7 +98,7 @@ struct Reducer {
       if (!full) from = static_cast<const char*>(__builtin_memcpy(padded, from, count * kInBytes));
       combine(from, scaling, s == 0, sum);
     }
-    OutVector out[kBlock];
+    OutVector out[kOutVectors];
     result(sum, scaling, out);
     for (std::size_t d = 0; d < job.destinations; ++d) {
       char* to = static_cast<char*>(job.to[d]) + at * kOutBytes;
@@ -121,19 +133,32 @@ struct Reducer {
   }
 };
 
-void copy_streaming(void* to, const void* from, std::size_t bytes) {
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kCopyBytes = kBlock * kVectorBytes;
+static_assert(kPage % kCopyBytes == 0);
+
+PERSEUS_INLINE void copy_block(char* to, const char* from) {
   using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
+  Bytes block[kBlock];
+  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + i * kVectorBytes);
+  put_streaming(to, block);
+}
+
+void copy_streaming(void* to, const void* from, std::size_t bytes) {
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
   std::size_t head = -reinterpret_cast<std::uintptr_t>(out) & (kVectorBytes - 1);
   if (head > bytes) head = bytes;
   __builtin_memcpy(out, in, head);
   std::size_t at = head;
-  for (; bytes - at >= kBlock * kVectorBytes; at += kBlock * kVectorBytes) {
-    Bytes block[kBlock];
-    for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(in + at + i * kVectorBytes);
-    for (int i = 0; i < kBlock; ++i) stream(out + at + i * kVectorBytes, block[i]);
+  // Two pages by turns: processors fetch ahead for each page by itself, and a lone one leaves memory waiting.
+  for (; bytes - at >= 2 * kPage; at += 2 * kPage) {
+    for (std::size_t i = at; i < at + kPage; i += kCopyBytes) {
+      copy_block(out + i, in + i);
+      copy_block(out + i + kPage, in + i + kPage);
+    }
   }
+  for (; bytes - at >= kCopyBytes; at += kCopyBytes) copy_block(out + at, in + at);
   __builtin_memcpy(out + at, in + at, bytes - at);
   finish_streaming();
 }

@@ -10,8 +10,8 @@ namespace {
 template <class T>
 struct FloatScaling {
   explicit FloatScaling(const Job& job)
-      : pre(static_cast<T>(job.pre)),
-        post(static_cast<T>(job.post / static_cast<double>(job.divisor))),
+      : pre(plain(job.pre)),
+        post(plain(job.post / static_cast<double>(job.divisor))),
         has_pre(pre != T{1}),
         has_post(post != T{1}) {}
 
@@ -28,6 +28,12 @@ struct FloatScaling {
   T post;
   bool has_pre;
   bool has_post;
+
+ private:
+  // A NaN without digits of its own, as bfloat16.h wants it.
+  static T plain(double factor) {
+    return factor == factor ? static_cast<T>(factor) : static_cast<T>(__builtin_nan(""));
+  }
 };
 
 // Beyond the range of int64 the nearest of its ends, and 0 for NaN; within it integers wrap, as their sums do.
@@ -89,8 +95,16 @@ struct IntegerScaling {
   __attribute__((noinline)) void before_each(T* items, int count) const {
     for (int i = 0; i < count; ++i) items[i] = static_cast<T>(pre.times(items[i]));
   }
-  // Each step's result is a value of the type again.
   __attribute__((noinline)) void after_each(T* items, int count) const {
+    if constexpr (sizeof(T) < sizeof(std::int64_t)) {
+      // Averages. A double holds such an integer, and its nearest quotient is never beyond the next whole number.
+      if (post.real == 1.0 && divisor > 0) {
+        const auto by = static_cast<double>(divisor);
+        for (int i = 0; i < count; ++i) items[i] = static_cast<T>(static_cast<std::int32_t>(items[i] / by));
+        return;
+      }
+    }
+    // Each step's result is a value of the type again.
     for (int i = 0; i < count; ++i) items[i] = static_cast<T>(post.times(static_cast<T>(divided(items[i]))));
   }
   // INT64_MIN / -1 wraps like every other result that does not fit.

@@ -1,4 +1,4 @@
-// float16 and bfloat16 to and from float32 in integer arithmetic: round to nearest even, infinities and NaN kept.
+// float16 to and from float32 without the processor's help: round to nearest even, infinities and NaN kept.
 // Gives the same bits as the processors' own converts, a signalling NaN made quiet included.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace perseus::host {
 namespace {
 
 template <int lanes>
-PERSEUS_INLINE VectorOf<float, lanes> widen_float16(VectorOf<std::uint16_t, lanes> half) {
+PERSEUS_INLINE VectorOf<float, lanes> software_widen_float16(VectorOf<std::uint16_t, lanes> half) {
   using Bits = VectorOf<std::uint32_t, lanes>;
   using Floats = VectorOf<float, lanes>;
   const Bits wide = __builtin_convertvector(half, Bits);
@@ -27,7 +27,7 @@ PERSEUS_INLINE VectorOf<float, lanes> widen_float16(VectorOf<std::uint16_t, lane
 }
 
 template <int lanes>
-PERSEUS_INLINE VectorOf<std::uint16_t, lanes> narrow_float16(VectorOf<float, lanes> value) {
+PERSEUS_INLINE VectorOf<std::uint16_t, lanes> software_narrow_float16(VectorOf<float, lanes> value) {
   using Bits = VectorOf<std::uint32_t, lanes>;
   using Floats = VectorOf<float, lanes>;
   const Bits bits = bits_as<Bits>(value);
@@ -43,23 +43,6 @@ PERSEUS_INLINE VectorOf<std::uint16_t, lanes> narrow_float16(VectorOf<float, lan
   result = magnitude >= 0x477ff000U ? (magnitude * 0U + 0x7c00U) : result;  // 65520 and above
   result = magnitude > 0x7f800000U ? nan : result;
   return __builtin_convertvector(result | sign, VectorOf<std::uint16_t, lanes>);
-}
-
-template <int lanes>
-PERSEUS_INLINE VectorOf<float, lanes> widen_bfloat16(VectorOf<std::uint16_t, lanes> half) {
-  using Bits = VectorOf<std::uint32_t, lanes>;
-  return bits_as<VectorOf<float, lanes>>(__builtin_convertvector(half, Bits) << 16);
-}
-
-// The processors' own converts (AVX512-BF16) take subnormals for zero.
-template <int lanes>
-PERSEUS_INLINE VectorOf<std::uint16_t, lanes> narrow_bfloat16(VectorOf<float, lanes> value) {
-  using Bits = VectorOf<std::uint32_t, lanes>;
-  const Bits bits = bits_as<Bits>(value);
-  const Bits nearest = bits + 0x7fffU + ((bits >> 16) & 1U);
-  const Bits quiet = bits | 0x00400000U;
-  const Bits result = value == value ? nearest : quiet;
-  return __builtin_convertvector(result >> 16, VectorOf<std::uint16_t, lanes>);
 }
 
 }  // namespace
