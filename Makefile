@@ -73,7 +73,7 @@ bench: $(STAMPS)/run $(STAMPS)/package
 test: cpp-tests pytest
 
 pytest: $(STAMPS)/test $(STAMPS)/package
-	PATH="$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
 define cpp_tests
