@@ -31,7 +31,7 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSe
         raise
 
 
-def _require_all_ranks(comm: Sequence[int] | Any) -> None:
+def _require_all_ranks(comm: Any) -> None:
     if comm is None:
         return
     core = session.core

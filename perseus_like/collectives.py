@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
+from .compression import wire_dtype
 from .errors import UnavailableError
 from .handle import Pending
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .session import session
 from .tensor import AS_IT_IS, DType, TensorAdapter, View
-from .compression import wire_dtype
 
 T = TypeVar("T")
 Finish = Callable[[Any], Any]
@@ -192,9 +192,7 @@ class Collectives(Generic[T]):
         )
         return Pending(full, handle, finish, (source, target))
 
-    def allgather(
-        self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
-    ) -> Pending[T]:
+    def allgather(self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> Pending[T]:
         """Concatenates along dimension 0, which may differ between ranks."""
         pending = self._allgather("allgather", [tensor], name, process_set)
         return pending.then(lambda gathered: gathered[0])
@@ -303,9 +301,7 @@ class Collectives(Generic[T]):
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
-        full, handle = names.submit(
-            verb, name, set_id, lambda full: session.core.allgather(full, views, set_id)
-        )
+        full, handle = names.submit(verb, name, set_id, lambda full: session.core.allgather(full, views, set_id))
         return Pending(full, handle, lambda done: self._outputs(done, sources), sources)
 
     def _reduce_scatter(

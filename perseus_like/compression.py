@@ -36,12 +36,13 @@ class NoneCompressor(Compressor):
 
 
 def is_identity(compression: Any) -> bool:
-    return isinstance(compression, type) and issubclass(compression, NoneCompressor)
+    return compression is NoneCompressor
 
 
 def wire_of(compression: Any) -> DType | None:
     """The type the core converts to, or None when `compress` has to be called."""
-    wire: DType | None = getattr(compression, "wire", None)
+    # Not getattr: a class derived by a user has its own `compress`, which the core does not know.
+    wire: DType | None = vars(compression).get("wire")
     return wire
 
 

@@ -23,7 +23,9 @@ def broadcast_object(
     root_within(root_rank, process_set)
     is_root = session.core.rank() == root_rank
     # An allgather to which only root contributes needs no message about the size.
-    gathered = _gather(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL) if is_root else b"", "broadcast_object", name, process_set)
+    gathered = _gather(
+        pickle.dumps(obj, pickle.HIGHEST_PROTOCOL) if is_root else b"", "broadcast_object", name, process_set
+    )
     return obj if is_root else pickle.load(gathered)
 
 
@@ -36,4 +38,6 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 def _gather(mine: bytes, what: str, name: str | None, process_set: ProcessSet) -> io.BytesIO:
     array = np.frombuffer(mine, np.uint8)
-    return io.BytesIO(_bytes.allgather(array, what if name is None else f"{what}.{name}", process_set).result().tobytes())
+    return io.BytesIO(
+        _bytes.allgather(array, what if name is None else f"{what}.{name}", process_set).result().tobytes()
+    )

@@ -39,7 +39,9 @@ class ForkedCore:
         self._core = core
         self._parent = os.getppid()
         self._known = {name: getattr(core, name)() for name in _READABLE_AFTER_FORK}
-        self._sets = {number: core.process_set_ranks(number) for number in self._known["process_set_ids"]}
+        self._sets: dict[int, list[int]] = {
+            number: core.process_set_ranks(number) for number in self._known["process_set_ids"]
+        }
 
     def process_set_ranks(self, process_set: int) -> list[int]:
         return self._sets[process_set]

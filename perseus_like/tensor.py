@@ -82,7 +82,8 @@ class ArrayTensors:
         dtype = self._dtypes[buffer.dtype]
         if len(buffer) == 0:
             return np.empty(buffer.shape, dtype)
-        return np.frombuffer(buffer, dtype).reshape(buffer.shape)
+        array: np.ndarray[Any, Any] = np.frombuffer(buffer, dtype).reshape(buffer.shape)
+        return array
 
     def copy_into(self, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
         np.copyto(target, source)

@@ -52,7 +52,9 @@ def _start_grouped_allreduce(
 ) -> Pending[list[Array]]:
     chosen = resolve_op(op, average)
     wire = wire_of(compression)
-    return _verbs.grouped_allreduce(arrays, chosen, name, prescale_factor, postscale_factor, process_set, wire, in_place)
+    return _verbs.grouped_allreduce(
+        arrays, chosen, name, prescale_factor, postscale_factor, process_set, wire, in_place
+    )
 
 
 def allreduce(
@@ -82,9 +84,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     array = np.asarray(tensor)
-    return handles.add(
-        _start_allreduce(array, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    return handles.add(_start_allreduce(array, average, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce_(
@@ -111,9 +111,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     return handles.add(
-        _start_allreduce(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
-        )
+        _start_allreduce(tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
     )
 
 
@@ -277,9 +275,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     return handles.add(
-        _verbs.reduce_scatter(
-            np.asarray(tensor), resolve_op(op), name, prescale_factor, postscale_factor, process_set
-        )
+        _verbs.reduce_scatter(np.asarray(tensor), resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -307,7 +303,5 @@ def grouped_reducescatter_async(
 ) -> int:
     arrays = [np.asarray(tensor) for tensor in tensors]
     return handles.add(
-        _verbs.grouped_reduce_scatter(
-            arrays, resolve_op(op), name, prescale_factor, postscale_factor, process_set
-        )
+        _verbs.grouped_reduce_scatter(arrays, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )

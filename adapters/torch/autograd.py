@@ -1,0 +1,221 @@
+"""Gradients of the collectives: what each verb sends back when a loss is differentiated through it.
+
+Names in backward derive from those of forward, so ranks may run their graphs in different orders.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from perseus_like.collectives import Average, Collectives, Op, Sum, resolve_op
+from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
+from perseus_like.tensor import DType
+
+from .tensors import tensors
+
+verbs: Collectives[torch.Tensor] = Collectives(tensors)
+Gradient = torch.Tensor | None
+
+
+def _backward_name(forward: str) -> str:
+    return f"{forward}.backward"
+
+
+def _require_linear(op: Op, verb: str) -> None:
+    if op not in (Average, Sum):
+        raise RuntimeError(f"{verb} with {op.name} has no gradient here; differentiate through Average or Sum")
+
+
+class HorovodAllreduce(torch.autograd.Function):
+    """The gradient is reduced like the tensor: averaged for Average, summed for Sum, with the same factors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        wire: DType | None = None,
+    ) -> torch.Tensor:
+        ctx.op = resolve_op(op, average)
+        ctx.rest = (prescale_factor, postscale_factor, process_set, wire)
+        pending = verbs.allreduce(tensor, ctx.op, name, *ctx.rest)
+        ctx.name = pending.name
+        return pending.result()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        _require_linear(ctx.op, "allreduce")
+        gradient = verbs.allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
+        return (gradient, *[None] * 7)
+
+
+class HorovodGroupedAllreduce(torch.autograd.Function):
+    """As HorovodAllreduce, for a list as one unit."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.op = resolve_op(op, average)
+        ctx.rest = (prescale_factor, postscale_factor, process_set)
+        pending = verbs.grouped_allreduce(tensors, ctx.op, name, *ctx.rest)
+        ctx.name = pending.name
+        return tuple(pending.result())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        _require_linear(ctx.op, "grouped_allreduce")
+        gradients = verbs.grouped_allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
+        return (*[None] * 6, *gradients)
+
+
+class HorovodAllgather(torch.autograd.Function):
+    """The gradients of all ranks are averaged, and each rank takes its own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+        pending = verbs.allgather(tensor, name, process_set)
+        ctx.name, ctx.process_set, ctx.rows = pending.name, process_set, [tensor.shape[0]]
+        return pending.result()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        return _own_rows(ctx, [grad_output])[0], None, None
+
+
+class HorovodGroupedAllgather(torch.autograd.Function):
+    """As HorovodAllgather, for a list as one unit."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        pending = verbs.grouped_allgather(tensors, name, process_set)
+        ctx.name, ctx.process_set, ctx.rows = pending.name, process_set, [tensor.shape[0] for tensor in tensors]
+        return tuple(pending.result())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        return (None, None, *_own_rows(ctx, list(grad_output)))
+
+
+def _own_rows(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Averages, then cuts out the rows that this rank contributed to each."""
+    name = _backward_name(ctx.name)
+    counting = verbs.allgather(torch.tensor([ctx.rows]), f"{name}.rows", ctx.process_set)
+    averaged = verbs.grouped_allreduce(gradients, Average, name, process_set=ctx.process_set).result()
+    counts = counting.result()
+    mine = ctx.process_set.rank()
+    before = counts[:mine].sum(0).tolist()
+    return [gradient.narrow(0, start, rows) for gradient, start, rows in zip(averaged, before, ctx.rows, strict=True)]
+
+
+class HorovodBroadcast(torch.autograd.Function):
+    """The gradient is the average of all ranks' on the root and zero elsewhere."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        pending = verbs.broadcast(tensor, root_rank, name, process_set)
+        ctx.name, ctx.process_set, ctx.root_rank = pending.name, process_set, root_rank
+        return pending.result()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        name = _backward_name(ctx.name)
+        gradient = verbs.allreduce(grad_output, Average, name, process_set=ctx.process_set).result()
+        if session.core.rank() != ctx.root_rank:
+            gradient = torch.zeros_like(gradient)
+        return gradient, None, None, None
+
+
+class HorovodAlltoall(torch.autograd.Function):
+    """The gradient of each row goes back to the rank that sent it; rows that were not sent have none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: list[int] | None, name: str | None, process_set: ProcessSet
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        pending = verbs.alltoall(tensor, splits, name, process_set)
+        output, received = pending.result()
+        ctx.name, ctx.process_set, ctx.received, ctx.rows = pending.name, process_set, received, tensor.shape[0]
+        counts = torch.tensor(received, dtype=torch.int32)
+        ctx.mark_non_differentiable(counts)
+        return output, counts
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor, *dead_gradients: Any) -> tuple[Gradient, ...]:
+        pending = verbs.alltoall(grad_output, ctx.received, _backward_name(ctx.name), ctx.process_set)
+        gradient = pending.result()[0]
+        dropped = ctx.rows - gradient.shape[0]
+        if dropped:
+            gradient = torch.cat([gradient, gradient.new_zeros((dropped, *gradient.shape[1:]))])
+        return gradient, None, None, None
+
+
+class HorovodReducescatter(torch.autograd.Function):
+    """The ranks' gradients are put together again; for Sum times the number of ranks, as Horovod has it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+    ) -> torch.Tensor:
+        ctx.op, ctx.process_set = resolve_op(op), process_set
+        pending = verbs.reduce_scatter(tensor, ctx.op, name, prescale_factor, postscale_factor, process_set)
+        ctx.name, ctx.factor = pending.name, prescale_factor * postscale_factor
+        return pending.result()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        return (_gathered(ctx, [grad_output])[0], *[None] * 5)
+
+
+class HorovodGroupedReducescatter(torch.autograd.Function):
+    """As HorovodReducescatter, for a list as one unit."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.op, ctx.process_set = resolve_op(op), process_set
+        pending = verbs.grouped_reduce_scatter(tensors, ctx.op, name, prescale_factor, postscale_factor, process_set)
+        ctx.name, ctx.factor = pending.name, prescale_factor * postscale_factor
+        return tuple(pending.result())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[Gradient, ...]:
+        return (*[None] * 5, *_gathered(ctx, list(grad_output)))
+
+
+def _gathered(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    factor = ctx.factor * (ctx.process_set.size() if ctx.op is Sum else 1)
+    scaled = gradients if factor == 1 else [gradient * factor for gradient in gradients]
+    return verbs.grouped_allgather(scaled, _backward_name(ctx.name), ctx.process_set).result()

@@ -1,0 +1,389 @@
+"""The gradients of one optimizer: kept in buckets of arena memory, and reduced bucket by bucket as they become ready.
+
+Each `p.grad` is a view of its bucket. The first backward pass only watches: after it the ranks agree on the order in
+which gradients come, the buckets are laid out in that order, and from then on a bucket is sent when it is full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from perseus_like.collectives import Op
+from perseus_like.compression import is_identity, wire_of
+from perseus_like.errors import HorovodInternalError, UnavailableError
+from perseus_like.gradients import Agreeing, Bucket, Layout, Member, Passes, claim_name, lay_out
+from perseus_like.handle import Pending
+from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
+
+from .autograd import verbs
+from .sparse import sparse_allreduce_async
+from .tensors import empty
+
+_log = logging.getLogger("perseus_like")
+Kind = tuple[torch.dtype, torch.device]
+Hook = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What happens to gradients on their way."""
+
+    op: Op
+    compression: Any
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+    sparse_as_dense: bool
+
+
+class GradientBuckets:
+    """Made once per optimizer. Knows its parameters, not the optimizer: hooks must not keep that alive."""
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        groups: Sequence[Sequence[int]] | None,
+        reduction: Reduction,
+        passes_per_step: int,
+    ) -> None:
+        self._names: list[str] = []
+        self._parameters: list[torch.Tensor] = []
+        self._known: set[int] = set()  # id() of each parameter
+        self._views: list[torch.Tensor | None] = []  # None: not in a bucket
+        self._groups = groups
+        self._reduction = reduction
+        self._generation = -1
+        self._name = ""
+        self._layout: Layout | None = None
+        self._agreed = False  # by all ranks, none of which had joined
+        self._memory: dict[Kind, torch.Tensor] = {}
+        self._flats: list[torch.Tensor] = []  # per bucket
+        self._in_flight: list[Callable[[], object]] = []
+        self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
+        self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
+        self._hooks: list[Any] = []
+        self.passes = Passes(0, passes_per_step, self._send)
+        self.add(parameters)
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._known
+
+    def add(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """More parameters; the ranks agree anew when the step ends."""
+        for name, parameter in parameters:
+            index = len(self._parameters)
+            self._names.append(name)
+            self._parameters.append(parameter)
+            self._known.add(id(parameter))
+            self._views.append(None)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook(index)))  # type: ignore[no-untyped-call]
+        self.passes.grow(len(parameters))
+        self._forget_layout()
+
+    def close(self) -> None:
+        """The optimizer is gone: its parameters are nobody's now."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._views.clear()
+        self._flats.clear()
+        self._memory.clear()
+
+    @property
+    def pending(self) -> bool:
+        """True while gradients are being reduced, or wait for the rest of their bucket."""
+        return self.passes.ready > 0 or bool(self._in_flight)
+
+    def set_passes_per_step(self, passes: int) -> None:
+        self.passes.passes_per_step = passes
+        self.passes.reset()
+
+    def abandon(self) -> None:
+        """Forgets gradients that are on their way. Their memory is in use until they have arrived, so this waits."""
+        try:
+            self._wait()
+        except HorovodInternalError as error:
+            _log.debug("forgotten gradients had failed: %s", error)
+        finally:
+            self.passes.reset()
+
+    def synchronize(self, late: Sequence[tuple[str, torch.Tensor]] = ()) -> None:
+        """Reduces what has not been, with zeros for gradients that are missing, and waits for all.
+
+        `late`: parameters that are not known yet.
+        """
+        try:
+            if self._generation != session.generation:
+                self._begin_session()
+            with torch.no_grad():
+                if self._layout is None:
+                    self._agree()
+                self._complete()
+                self.passes.send_rest()
+                self._start_sparse()
+                self._reduce_late(late)
+        finally:
+            try:
+                self._wait()
+            finally:
+                self.passes.reset()
+        if late:
+            self.add(late)
+        elif not self._agreed:
+            self._forget_layout()
+        self.passes.synchronized = True
+
+    def _make_hook(self, index: int) -> Hook:
+        views = self._views
+        arrived = self.passes.arrived
+        adopt = self._adopt
+
+        def hook(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            view = views[index]
+            if gradient is not view:
+                adopt(index, parameter, gradient, view)
+            arrived(index)
+
+        return hook
+
+    def _adopt(
+        self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None, view: torch.Tensor | None
+    ) -> None:
+        """Moves a gradient that autograd made into its bucket."""
+        if gradient is None:
+            return
+        if gradient.layout is not torch.strided:
+            if self._reduction.sparse_as_dense:
+                parameter.grad = gradient = gradient.to_dense()
+            elif view is None:
+                self._sparse_seen[index] = gradient.sparse_dim()
+                return
+            else:
+                _say_once(
+                    f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense"
+                )
+                gradient = gradient.to_dense()
+        if view is None or self._generation != session.generation:
+            return
+        view.copy_(gradient.detach() if gradient.requires_grad else gradient)
+        parameter.grad = view
+
+    def _send(self, number: int) -> None:
+        if self._generation != session.generation:  # the layout was agreed on in a session that is over
+            return
+        assert self._layout is not None
+        reduction = self._reduction
+        wire = wire_of(reduction.compression)
+        name = f"{self._name}.{number}"
+        if wire is None and not is_identity(reduction.compression):
+            self._in_flight.append(self._send_compressed(name, self._layout.buckets[number]))
+            return
+        pending = verbs.allreduce(
+            self._flats[number],
+            reduction.op,
+            name,
+            reduction.prescale,
+            reduction.postscale,
+            reduction.process_set,
+            wire,
+            in_place=True,
+        )
+        self._in_flight.append(pending.result)
+
+    def _send_compressed(self, name: str, bucket: Bucket) -> Callable[[], object]:
+        """A compression of the user's works on one gradient at a time."""
+        reduction = self._reduction
+        views = [view for index in bucket.members if (view := self._views[index]) is not None]
+        with torch.no_grad():
+            pairs = [reduction.compression.compress(view) for view in views]
+        pending: Pending[list[torch.Tensor]] = verbs.grouped_allreduce(
+            [small for small, _ in pairs],
+            reduction.op,
+            name,
+            reduction.prescale,
+            reduction.postscale,
+            reduction.process_set,
+        )
+
+        def receive() -> None:
+            for view, small, (_, context) in zip(views, pending.result(), pairs, strict=True):
+                view.copy_(reduction.compression.decompress(small, context))
+
+        return receive
+
+    def _wait(self) -> None:
+        """Waits for all, then raises the first error: memory must not be touched while another bucket is under way."""
+        in_flight, self._in_flight = self._in_flight, []
+        failed: BaseException | None = None
+        with torch.no_grad():
+            for finish in in_flight:
+                try:
+                    finish()
+                except Exception as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _complete(self) -> None:
+        """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
+        for index, parameter in enumerate(self._parameters):
+            view, gradient = self._views[index], parameter.grad
+            if view is None or gradient is view:
+                continue
+            if not self.passes.incomplete(index):
+                # Replaced after it was sent: what all ranks have is in the bucket.
+                if gradient is not None:
+                    parameter.grad = view
+                continue
+            if gradient is not None:
+                self._adopt(index, parameter, gradient, view)
+                continue
+            view.zero_()
+            # A parameter that was frozen meanwhile gets no gradient, but its place travels along.
+            if parameter.requires_grad:
+                parameter.grad = view
+
+    def _start_sparse(self) -> None:
+        reduction = self._reduction
+        for index, dimensions in sorted(self._sparse.items()):
+            parameter = self._parameters[index]
+            gradient = _as_sparse(parameter, dimensions)
+            name = f"{self._name}.sparse.{index}"
+            finish = sparse_allreduce_async(gradient, name, reduction.op, reduction.process_set)
+            self._in_flight.append(_assign_gradient(parameter, finish))
+
+    def _reduce_late(self, late: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Gradients of parameters that had no hook yet: each by itself this time, in a bucket from the next step on."""
+        reduction = self._reduction
+        for name, parameter in late:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            elif parameter.grad.layout is not torch.strided:
+                parameter.grad = parameter.grad.to_dense()
+            wire = wire_of(reduction.compression)
+            factors = (reduction.prescale, reduction.postscale, reduction.process_set, wire)
+            pending = verbs.allreduce(
+                parameter.grad, reduction.op, f"{self._name}.late.{name}", *factors, in_place=True
+            )
+            self._in_flight.append(pending.result)
+
+    def _begin_session(self) -> None:
+        self._generation = session.generation
+        self._name = claim_name(self._reduction.process_set)
+        self._in_flight.clear()
+        self._forget_layout()
+
+    def _forget_layout(self) -> None:
+        self._layout = None
+        self._views[:] = [None] * len(self._parameters)
+        self._sparse_seen.update(self._sparse)
+        self._sparse = {}
+        self.passes.learn()
+
+    def _agree(self) -> None:
+        """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""
+        for index, parameter in enumerate(self._parameters):
+            self._adopt(index, parameter, parameter.grad, None)
+        arrivals = list(dict.fromkeys(self.passes.arrivals))
+        descriptions = [self._describe(index) for index in range(len(self._parameters))]
+        process_set = self._reduction.process_set
+        agreement = Agreeing(self._name, descriptions, arrivals, self._sparse_seen, process_set).settle()
+        self._agreed = agreement.complete
+        self._sparse = agreement.sparse
+        rest = reversed(range(len(self._parameters)))
+        order = [index for index in dict.fromkeys([*agreement.order, *rest]) if index not in agreement.sparse]
+        self._lay_out(order)
+
+    def _describe(self, index: int) -> str:
+        parameter = self._parameters[index]
+        dtype = str(parameter.dtype).removeprefix("torch.")
+        return f"{self._names[index]!r} {dtype}{list(parameter.shape)} with strides {list(_dense_strides(parameter))}"
+
+    def _lay_out(self, order: Sequence[int]) -> None:
+        members = {index: _member(self._parameters[index]) for index in order}
+        self._layout = lay_out(members, order, self._groups)
+        for kind, elements in self._layout.totals.items():
+            old = self._memory.get(kind)
+            if old is None or old.numel() < elements:
+                self._memory[kind] = _allocate(elements, kind)
+        self._flats = []
+        moved: list[tuple[int, torch.Tensor]] = []
+        for bucket in self._layout.buckets:
+            memory = self._memory[bucket.kind]
+            self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
+            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                shape, strides = self._parameters[index].shape, _dense_strides(self._parameters[index])
+                moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))
+        self._move(moved)
+        self.passes.use(self._layout)
+
+    def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Copies gradients to new places. Old places may lie in the same memory: then all are read before one is written."""
+        memories = {memory.untyped_storage().data_ptr() for memory in self._memory.values()}
+        values: list[torch.Tensor | None] = []
+        for index, _ in places:
+            gradient = self._parameters[index].grad
+            if gradient is not None and gradient.untyped_storage().data_ptr() in memories:
+                gradient = gradient.clone()
+            values.append(gradient)
+        for memory in self._memory.values():
+            memory.zero_()
+        for (index, view), value in zip(places, values, strict=True):
+            self._views[index] = view
+            if value is not None:
+                view.copy_(value)
+                self._parameters[index].grad = view
+
+
+def _as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
+    """The gradient with that many sparse dimensions; an empty one if there is none."""
+    gradient = parameter.grad
+    if gradient is None:
+        indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
+        values = parameter.new_empty((0, *parameter.shape[dimensions:]))
+        return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
+    return gradient.to_sparse(dimensions) if gradient.layout is torch.strided else gradient
+
+
+def _assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    def assign() -> None:
+        parameter.grad = finish()
+
+    return assign
+
+
+def _member(parameter: torch.Tensor) -> Member:
+    return Member(parameter.numel(), parameter.element_size(), (parameter.dtype, parameter.device))
+
+
+def _dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's own strides where they leave no gaps, else the nearest that do not."""
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def _allocate(elements: int, kind: Kind) -> torch.Tensor:
+    dtype, device = kind
+    if device.type != "cpu":
+        return torch.zeros(elements, dtype=dtype, device=device)
+    try:
+        return empty(elements, dtype=dtype)
+    except UnavailableError as error:
+        megabytes = elements * dtype.itemsize / 1e6
+        _say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
+        return torch.zeros(elements, dtype=dtype)
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        _log.warning("%s", text)

@@ -1,0 +1,49 @@
+"""How gradients travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from perseus_like.compression import Compressor, NoneCompressor
+from perseus_like.tensor import DType
+
+
+class _CastCompressor(Compressor):
+    dtype: ClassVar[torch.dtype]
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if not tensor.dtype.is_floating_point:
+            return tensor, None
+        return tensor.to(cls.dtype), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(_CastCompressor):
+    """Floating tensors as float16: half the bytes of float32, largest value 65504."""
+
+    wire: ClassVar[DType | None] = DType.float16
+    dtype = torch.float16
+
+
+class BF16Compressor(_CastCompressor):
+    """Floating tensors as bfloat16: half the bytes and the range of float32, three decimal digits."""
+
+    wire: ClassVar[DType | None] = DType.bfloat16
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """The choices for `compression=`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

@@ -1,0 +1,156 @@
+"""From one rank to all: a model's parameters, an optimizer's state, any object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from perseus_like import objects
+from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.session import session
+
+from .autograd import verbs
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Root's values into the tensors of all ranks.
+
+    `params`: a `state_dict()`, a list of (name, tensor), or a list of tensors. What is no tensor is left alone.
+    """
+    if isinstance(params, Mapping):
+        pairs = sorted(params.items())
+    elif isinstance(params, list | tuple):
+        pairs = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise ValueError(f"broadcast_parameters takes a state_dict or a list, not {type(params).__name__}")
+    _broadcast_all(((name, value) for name, value in pairs if isinstance(value, torch.Tensor)), root_rank)
+
+
+def _broadcast_all(pairs: Iterable[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
+    started = [verbs.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs]
+    for pending in started:
+        pending.result()
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Root's object on every rank, pickled on the way."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Every rank's object, by rank, pickled on the way."""
+    return objects.allgather_object(obj, name)
+
+
+@dataclass(frozen=True)
+class _TensorAt:
+    """Stands for a tensor in what is sent as an object; the tensors follow by themselves."""
+
+    place: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device_type: str
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
+    """Root's state and options (learning rate, …) into the optimizers of all ranks, whatever those held before.
+
+    Works for every optimizer: nothing is assumed of the state but that it is made of tensors and picklable values.
+    `model` is not needed, and there for Horovod's sake.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    is_root = session.core.rank() == root_rank
+    tensors: list[torch.Tensor] = []
+    sent = _describe(optimizer, parameters, tensors) if is_root else None
+    state, groups = objects.broadcast_object(sent, root_rank, "optimizer_state")
+    if is_root:
+        _broadcast_all(((f"optimizer_state.{place}", tensor) for place, tensor in enumerate(tensors)), root_rank)
+        return
+    if len(groups) != len(optimizer.param_groups):
+        raise ValueError(
+            f"broadcast_optimizer_state: rank {root_rank} has {len(groups)} parameter groups, "
+            f"rank {session.core.rank()} has {len(optimizer.param_groups)}"
+        )
+    new_state = {
+        key: _rebuild(value, _of_parameter(optimizer, key, parameters), _device(key, parameters), tensors)
+        for key, value in state.items()
+    }
+    new_groups = [
+        _rebuild(sent_options, own, torch.device("cpu"), tensors)
+        for sent_options, own in zip(groups, optimizer.param_groups, strict=True)
+    ]
+    _broadcast_all(((f"optimizer_state.{place}", tensor) for place, tensor in enumerate(tensors)), root_rank)
+    optimizer.state.clear()
+    for key, value in new_state.items():
+        optimizer.state[parameters[key] if isinstance(key, int) else key] = value
+    for own, options in zip(optimizer.param_groups, new_groups, strict=True):
+        own.update(options)
+
+
+def _describe(
+    optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor], tensors: list[torch.Tensor]
+) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
+    """State by the parameter's place, and the groups' options; tensors go to `tensors`."""
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    state = {
+        places[id(key)] if isinstance(key, torch.Tensor) else key: _take_tensors(value, tensors)
+        for key, value in optimizer.state.items()
+        if not isinstance(key, torch.Tensor) or id(key) in places
+    }
+    groups = [
+        {name: _take_tensors(value, tensors) for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    return state, groups
+
+
+def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
+    if isinstance(value, dict):
+        return {key: _take_tensors(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_take_tensors(item, tensors) for item in value)
+    return value
+
+
+def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
+    """The value as sent, with the tensors of `own` where they fit, so that who refers to them sees the new values."""
+    if isinstance(sent, _TensorAt):
+        target = device if sent.device_type != "cpu" else torch.device("cpu")
+        fits = (
+            isinstance(own, torch.Tensor)
+            and own.shape == sent.shape
+            and own.dtype == sent.dtype
+            and own.device.type == sent.device_type
+        )
+        tensor = own if fits else torch.empty(sent.shape, dtype=sent.dtype, device=target)
+        _put(tensors, sent.place, tensor)
+        return tensor
+    if isinstance(sent, dict):
+        mine = own if isinstance(own, dict) else {}
+        return {key: _rebuild(item, mine.get(key), device, tensors) for key, item in sent.items()}
+    if type(sent) in (list, tuple):
+        mine_list = list(own) if type(own) is type(sent) and len(own) == len(sent) else [None] * len(sent)
+        return type(sent)(_rebuild(item, it, device, tensors) for item, it in zip(sent, mine_list, strict=True))
+    return sent
+
+
+def _put(tensors: list[torch.Tensor], place: int, tensor: torch.Tensor) -> None:
+    tensors.extend(torch.empty(0) for _ in range(place + 1 - len(tensors)))
+    tensors[place] = tensor
+
+
+def _of_parameter(optimizer: torch.optim.Optimizer, key: Any, parameters: list[torch.Tensor]) -> Any:
+    own = optimizer.state.get(parameters[key] if isinstance(key, int) else key)
+    return None if own is None else dict(own) if isinstance(own, Mapping) else own
+
+
+def _device(key: Any, parameters: list[torch.Tensor]) -> torch.device:
+    return parameters[key].device if isinstance(key, int) else torch.device("cpu")

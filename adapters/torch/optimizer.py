@@ -1,0 +1,301 @@
+"""DistributedOptimizer: a torch optimizer that steps with the gradients of all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from perseus_like import basics
+from perseus_like.collectives import Adasum, Average, Op, Sum, member_id, resolve_op
+from perseus_like.compression import NoneCompressor
+from perseus_like.errors import UnavailableError
+from perseus_like.gradients import divide_into_groups
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .autograd import verbs
+from .buckets import GradientBuckets, Reduction
+
+Named = tuple[str, torch.Tensor]
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What is added to the wrapped optimizer's class. Without buckets (one rank, or a copy) it changes nothing."""
+
+    _buckets: GradientBuckets | None = None
+    _reduction: Reduction
+    _names: dict[int, str]
+    _wrapped: torch.optim.Optimizer | None = None
+    _should_synchronize = True
+    _passes = 1
+
+    @staticmethod
+    def find_duplicates(lst: Iterable[Any]) -> set[Any]:
+        """The values that occur more than once."""
+        seen: set[Any] = set()
+        return {value for value in lst if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
+        self._passes = _checked_passes(passes)
+        if self._buckets is not None:
+            self._buckets.set_passes_per_step(passes)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced. For use before clipping; see `skip_synchronize`."""
+        if self._buckets is not None:
+            self._buckets.synchronize(self._late_parameters())
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, `step` takes the gradients as they are:
+
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        """
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduces gradients, unless that was done, and steps. A closure's loss is reduced too, so that all ranks
+        that search along it take the same way.
+        """
+        buckets = self._buckets
+        self._mark_stepped()
+        if buckets is None:
+            return super().step() if closure is None else super().step(closure)
+        if closure is not None:
+            return self._step_with_closure(buckets, closure)
+        if self._should_synchronize:
+            self._synchronize_once(buckets)
+        buckets.passes.synchronized = False
+        self._synchronized_for_scaler = False
+        return super().step()
+
+    # torch marks steps whose hooks run; those of the wrapped class do, once they are called from here.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """AssertionError while gradients are being reduced: step() or synchronize() comes first."""
+        if self._buckets is not None and self._buckets.pending:
+            raise AssertionError(
+                "zero_grad() was called after backward() but before step() or synchronize(): the gradients are being "
+                "reduced at this moment"
+            )
+        super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        if self._buckets is not None and not self._buckets.pending:
+            self._buckets.add(self._late_parameters())
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Forgets gradients that are on their way, then loads."""
+        if self._buckets is not None:
+            self._buckets.abandon()
+        super().load_state_dict(*args, **kwargs)
+        # A learning-rate schedule made before wrapping holds the wrapped optimizer.
+        if self._wrapped is not None:
+            self._wrapped.state, self._wrapped.param_groups = self.state, self.param_groups
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler.step reads this before it looks at gradients: the moment to reduce them, so that all ranks find
+        the same infinities and skip the same steps.
+        """
+        if self._buckets is not None and self._buckets.pending and self._should_synchronize:
+            self.synchronize()
+            self._synchronized_for_scaler = True
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    _synchronized_for_scaler = False
+
+    def __reduce__(self) -> Any:
+        """A copy is a plain optimizer of the wrapped class: it belongs to other parameters, on this rank alone."""
+        return copyreg.__newobj__, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[attr-defined]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+    def _mark_stepped(self) -> None:
+        # Read by torch's learning-rate schedules, to warn of a wrong order of calls.
+        if self._wrapped is not None:
+            self._wrapped._opt_called = True  # type: ignore[attr-defined]
+
+    def _synchronize_once(self, buckets: GradientBuckets) -> None:
+        if not buckets.passes.synchronized:
+            self.synchronize()
+        elif not self._synchronized_for_scaler:
+            warnings.warn(
+                "step() was called after synchronize() without skip_synchronize(); the gradients are not reduced "
+                "again. Write: with optimizer.skip_synchronize(): optimizer.step()",
+                stacklevel=3,
+            )
+
+    def _step_with_closure(self, buckets: GradientBuckets, closure: Callable[[], Any]) -> Any:
+        if buckets.pending:
+            self.synchronize()
+
+        def reduced() -> Any:
+            loss = closure()
+            if not buckets.passes.synchronized:
+                self.synchronize()
+            buckets.passes.synchronized = False
+            return self._reduce_loss(loss)
+
+        return super().step(reduced)
+
+    def _reduce_loss(self, loss: Any) -> Any:
+        if not isinstance(loss, float | torch.Tensor):
+            return loss
+        tensor = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
+        reduced = verbs.allreduce(tensor, self._reduction.op, process_set=self._reduction.process_set).result()
+        return reduced if isinstance(loss, torch.Tensor) else reduced.item()
+
+    def _late_parameters(self) -> list[Named]:
+        """Parameters that came with a later group, or were frozen until now."""
+        assert self._buckets is not None
+        knows = self._buckets.knows
+        return [
+            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
+            for number, group in enumerate(self.param_groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.requires_grad and not knows(parameter)
+        ]
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[Named] | None = None,
+    compression: Any = NoneCompressor,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """An optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
+
+    Gradients are reduced while backward goes on. Those that a rank has not computed count as zeros.
+
+    Args:
+        optimizer: the one to wrap; it shares state and parameter groups with the result.
+        named_parameters: `model.named_parameters()`, for error texts.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        backward_passes_per_step: so many backward passes are summed before gradients are reduced.
+        op: Average or Sum.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        groups: parameters whose gradients travel together: lists of them, or the number of groups to make.
+        num_groups: the older name for a number of groups.
+        sparse_as_dense: sparse gradients are made dense, and travel with the others.
+        process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+    """
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("this optimizer is a DistributedOptimizer already")
+    chosen = _checked_op(op, gradient_predivide_factor)
+    _checked_passes(backward_passes_per_step)
+    if num_groups:
+        warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=2)
+        groups = groups or num_groups
+    names = _checked_names(optimizer, named_parameters)
+    distributed = _extend(optimizer)
+    distributed._names = {id(parameter): name for name, parameter in names}
+    distributed._passes = backward_passes_per_step
+    factor = gradient_predivide_factor
+    distributed._reduction = Reduction(chosen, compression, 1.0 / factor, factor, process_set, sparse_as_dense)
+    trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
+    indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])
+    if process_set.included() is not False and (process_set.size() or basics.size()) > 1:
+        member_id(process_set)
+        buckets = GradientBuckets(trained, indexed_groups, distributed._reduction, backward_passes_per_step)
+        distributed._buckets = buckets
+        weakref.finalize(distributed, buckets.close)
+    return distributed
+
+
+def _extend(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
+    """The same optimizer under a class that is derived from its own. Not by its constructor, which may take anything."""
+    base = type(optimizer)
+    cls = type(base.__name__, (_DistributedOptimizer, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    distributed: _DistributedOptimizer = object.__new__(cls)
+    # A learning-rate schedule puts a `step` of its own into the instance, which would go past ours.
+    distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    distributed._wrapped = optimizer
+    return distributed
+
+
+def _checked_op(op: int, predivide: float) -> Op:
+    chosen = resolve_op(op)
+    if chosen is Adasum:
+        raise UnavailableError("Adasum is not available in this version; use Average or Sum")
+    if chosen not in (Average, Sum):
+        raise ValueError(f"DistributedOptimizer knows Average and Sum, not {chosen.name}")
+    if predivide != 1.0 and chosen is not Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+    return chosen
+
+
+def _checked_passes(passes: int) -> int:
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step is {passes}, but at least one backward pass is needed")
+    return passes
+
+
+def _checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Named] | None) -> list[Named]:
+    """Every parameter of the optimizer with its name, in the order of `named_parameters`."""
+    owned = {
+        id(parameter): (f"allreduce.noname.{number}.{place}", parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+    }
+    if named_parameters is None:
+        return list(owned.values())
+    named = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError(
+            "named_parameters must be a sequence of pairs (name, parameter), as of model.named_parameters()"
+        )
+    duplicates = _DistributedOptimizer.find_duplicates(name for name, _ in named)
+    if duplicates:
+        raise ValueError(f"named_parameters has names that occur twice: {', '.join(sorted(duplicates))}")
+    missing = owned.keys() - {id(parameter) for _, parameter in named}
+    if missing:
+        places = ", ".join(owned[key][0].removeprefix("allreduce.noname.") for key in owned if key in missing)
+        raise ValueError(f"named_parameters lacks parameters of the optimizer, at (group.place) {places}")
+    unique = {id(parameter): (name, parameter) for name, parameter in named if id(parameter) in owned}
+    return list(unique.values())
+
+
+def _checked_groups(
+    groups: int | Sequence[Sequence[torch.Tensor]] | None, parameters: Sequence[torch.Tensor]
+) -> list[list[int]] | None:
+    """Groups as indexes of parameters; those that are not trained have no gradient to group."""
+    if groups is None or groups == 0:
+        return None
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}, but cannot be negative")
+        return divide_into_groups(len(parameters), groups)
+    if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
+        raise ValueError("groups must be a number, or a list of lists of parameters")
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    listed = [id(parameter) for group in groups for parameter in group]
+    if len(set(listed)) != len(listed):
+        raise ValueError("groups has a parameter that occurs twice")
+    return [[places[id(parameter)] for parameter in group if id(parameter) in places] for group in groups]

@@ -1,0 +1,37 @@
+"""Sparse (COO) tensors: their indices and values are gathered, which adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from perseus_like.collectives import Average, Op, Sum, resolve_op
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .autograd import verbs
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Starts the reduction (Average or Sum) of a sparse COO tensor. Call what is returned to wait for the result.
+
+    The result is not coalesced: an index that several ranks have occurs several times.
+    """
+    chosen: Op = resolve_op(op)
+    if chosen not in (Average, Sum):
+        raise ValueError(f"sparse_allreduce_async knows Average and Sum, not {chosen.name}")
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce_async needs a sparse COO tensor, not a {tensor.layout} one")
+    # Row-wise, so that the ranks' parts follow one another along dimension 0.
+    indices = verbs.allgather(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
+    values = verbs.allgather(tensor._values().detach(), f"{name}.values", process_set)
+
+    def wait() -> torch.Tensor:
+        gathered_indices, gathered_values = indices.result(), values.result()
+        if chosen is Average:
+            gathered_values = gathered_values / (process_set.size() or 1)
+        return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.size(), check_invariants=False)
+
+    return wait

@@ -1,0 +1,79 @@
+"""torch tensors as the core sees them, and tensors in memory that the ranks of a host share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus_like.session import session
+from perseus_like.tensor import DType, View
+
+_NUMBERS = {
+    torch.uint8: int(DType.uint8),
+    torch.int8: int(DType.int8),
+    torch.int16: int(DType.int16),
+    torch.int32: int(DType.int32),
+    torch.int64: int(DType.int64),
+    torch.float16: int(DType.float16),
+    torch.bfloat16: int(DType.bfloat16),
+    torch.float32: int(DType.float32),
+    torch.float64: int(DType.float64),
+    torch.bool: int(DType.boolean),
+}
+_DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
+
+
+class TorchTensors:
+    """The adapter that `perseus_like.collectives` works through."""
+
+    def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"a torch.Tensor is needed, not {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
+        if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+            return tensor
+        return tensor.detach().contiguous()
+
+    def view(self, tensor: torch.Tensor) -> View:
+        number = _NUMBERS.get(tensor.dtype)
+        if number is None:
+            raise ValueError(f"{tensor.dtype} tensors cannot be communicated; {_names()} can")
+        return (tensor.data_ptr(), number, tensor.shape, tensor.get_device())
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor)
+
+    def from_buffer(self, buffer: Any, like: torch.Tensor | None = None) -> torch.Tensor:
+        dtype = _DTYPES[buffer.dtype]
+        if len(buffer) == 0:
+            tensor = torch.empty(buffer.shape, dtype=dtype)
+        else:
+            tensor = torch.frombuffer(buffer, dtype=dtype).view(buffer.shape)
+        return tensor if like is None or like.device.type == "cpu" else tensor.to(like.device)
+
+    def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        with torch.no_grad():
+            target.copy_(source)
+
+
+tensors = TorchTensors()
+
+
+def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A CPU tensor in memory that the ranks of this host reduce in place, where collectives are fastest.
+
+    Called like `torch.empty`. UnavailableError when there is none left.
+    """
+    sizes = torch.Size(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)  # type: ignore[arg-type]
+    dtype = dtype or torch.get_default_dtype()
+    number = _NUMBERS.get(dtype)
+    if number is None:
+        raise ValueError(f"{dtype} tensors cannot be communicated; {_names()} can")
+    return tensors.from_buffer(session.core.allocate(list(sizes), number))
+
+
+def _names() -> str:
+    return ", ".join(str(dtype) for dtype in _NUMBERS)

@@ -1,0 +1,283 @@
+"""The bookkeeping of gradients, without a tensor in sight: which are ready, how they share buckets, what is agreed.
+
+A bucket is a run of memory that holds several gradients and travels as one request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from .collectives import Collectives, Op
+from .errors import DisagreementError
+from .objects import allgather_object
+from .process_sets import ProcessSet
+from .session import session
+from .tensor import ArrayTensors
+
+K = TypeVar("K", bound=Hashable)
+
+# A bucket is sent when it is full: small ones start early, large ones cost less per byte.
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Member(Generic[K]):
+    """A gradient to be placed. Only those of one `kind` (dtype and device) can share memory."""
+
+    elements: int
+    element_bytes: int
+    kind: K
+
+    @property
+    def padded_elements(self) -> int:
+        step = max(1, ALIGNMENT_BYTES // self.element_bytes)
+        return -(-self.elements // step) * step
+
+
+@dataclass
+class Bucket(Generic[K]):
+    """Gradients that travel together: consecutive in the memory of their kind."""
+
+    kind: K
+    start: int = 0  # element
+    elements: int = 0
+    members: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)  # element in the memory of the kind, per member
+
+
+@dataclass(frozen=True)
+class Layout(Generic[K]):
+    """Buckets in the order in which they are sent, and the elements of memory that each kind needs."""
+
+    buckets: list[Bucket[K]]
+    totals: dict[K, int]
+
+
+def lay_out(
+    members: dict[int, Member[K]],
+    order: Sequence[int],
+    groups: Sequence[Sequence[int]] | None = None,
+    first_bytes: int = FIRST_BUCKET_BYTES,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Layout[K]:
+    """Places `members` in the given order of arrival, in buckets of a limited size.
+
+    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size.
+    """
+    group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
+    buckets: list[Bucket[K]] = []
+    open_buckets: dict[tuple[K, int | None], Bucket[K]] = {}
+    sizes: dict[int, int] = {}
+    for index in order:
+        member = members[index]
+        key = (member.kind, group_of.get(index))
+        bytes_ = member.padded_elements * member.element_bytes
+        bucket = open_buckets.get(key)
+        limit = first_bytes if bucket is not None and bucket is buckets[0] else bucket_bytes
+        if bucket is None or (key[1] is None and bucket.members and sizes[id(bucket)] + bytes_ > limit):
+            bucket = open_buckets[key] = Bucket(member.kind)
+            buckets.append(bucket)
+            sizes[id(bucket)] = 0
+        bucket.members.append(index)
+        sizes[id(bucket)] += bytes_
+    # A bucket is full when its last gradient comes, so that is the order to send them in.
+    position = {index: place for place, index in enumerate(order)}
+    buckets.sort(key=lambda bucket: position[bucket.members[-1]])
+    return Layout(buckets, _place(buckets, members))
+
+
+def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[K, int]:
+    totals: dict[K, int] = {}
+    for bucket in buckets:
+        bucket.start = totals.get(bucket.kind, 0)
+        end = bucket.start
+        for index in bucket.members:
+            bucket.offsets.append(end)
+            end += members[index].padded_elements
+        bucket.elements = end - bucket.start
+        totals[bucket.kind] = end
+    return totals
+
+
+class Passes:
+    """Counts backward passes of each gradient, and says when a bucket can be sent: full, and after those before it."""
+
+    def __init__(self, count: int, passes_per_step: int, send: Callable[[int], None]) -> None:
+        self.passes_per_step = passes_per_step
+        self.ready = 0  # gradients whose passes are all done
+        self.synchronized = False  # reduced, and no gradient came since
+        self.arrivals: list[int] = []  # kept until there is a layout
+        self._send = send
+        self._left = [passes_per_step] * count
+        self._bucket_of: list[int | None] = [None] * count
+        self._sizes: list[int] = []
+        self._missing: list[int] = []
+        self._next = 0
+        self._learning = True
+
+    def learn(self) -> None:
+        """From now on there are no buckets: gradients are counted, and the order in which they come is noted."""
+        self._learning = True
+        self._bucket_of = [None] * len(self._left)
+        self._sizes = self._missing = []
+        self._next = 0
+
+    def use(self, layout: Layout[Any]) -> None:
+        """From now on gradients fill the buckets of `layout`."""
+        self.arrivals.clear()
+        self._learning = False
+        self._bucket_of = [None] * len(self._left)
+        for number, bucket in enumerate(layout.buckets):
+            for index in bucket.members:
+                self._bucket_of[index] = number
+        self._sizes = [len(bucket.members) for bucket in layout.buckets]
+        self.reset()
+
+    def grow(self, count: int) -> None:
+        """More gradients to count."""
+        self._left.extend([self.passes_per_step] * count)
+        self._bucket_of.extend([None] * count)
+
+    def arrived(self, index: int) -> None:
+        """A backward pass has added to this gradient. Called for each gradient of each pass: keep it short."""
+        self.synchronized = False
+        left = self._left[index] - 1
+        if left > 0:
+            self._left[index] = left
+            return
+        if left < 0:
+            raise AssertionError(
+                "gradients were computed more than backward_passes_per_step times before step() or synchronize(); "
+                "increase backward_passes_per_step to accumulate gradients locally"
+            )
+        self._left[index] = 0
+        self.ready += 1
+        if self._learning:
+            self.arrivals.append(index)
+            return
+        bucket = self._bucket_of[index]
+        if bucket is not None:
+            self._missing[bucket] -= 1
+            if bucket == self._next and not self._missing[bucket]:
+                self._send_full()
+
+    def incomplete(self, index: int) -> bool:
+        """Whether backward passes are missing for this gradient."""
+        return self._left[index] > 0
+
+    def send_rest(self) -> None:
+        """Sends what was not full."""
+        self._missing = [0] * len(self._sizes)
+        self._send_full()
+
+    def reset(self) -> None:
+        """A new step begins."""
+        self._left = [self.passes_per_step] * len(self._left)
+        self._missing = list(self._sizes)
+        self._next = 0
+        self.ready = 0
+        if self._learning:
+            self.arrivals.clear()
+
+    def _send_full(self) -> None:
+        while self._next < len(self._missing) and not self._missing[self._next]:
+            number = self._next
+            self._next += 1
+            self._send(number)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks of a process set found out about their gradients."""
+
+    order: list[int]  # in which gradients came on the first rank; empty if that rank had joined
+    sparse: dict[int, int]  # sparse on some rank: how many of its dimensions are
+    complete: bool  # no rank was missing because it had joined
+
+
+class Agreeing:
+    """Two small allreduces in which every rank says what it has, in a way that the zeros of a joined rank do no harm.
+
+    Equal digests are recognised by their mean and their mean square. Lists, whose length is the number of gradients,
+    follow when the digests agree.
+    """
+
+    _PIECES = 8
+
+    def __init__(
+        self,
+        name: str,
+        descriptions: Sequence[str],
+        order: Sequence[int],
+        sparse: dict[int, int],
+        process_set: ProcessSet,
+    ) -> None:
+        self._name = name
+        self._descriptions = list(descriptions)
+        self._process_set = process_set
+        self._count = len(descriptions)
+        self._body = np.zeros(2 * self._count, np.int64)
+        if process_set.rank() == 0:
+            self._body[: len(order)] = np.array(order, np.int64) + 1
+        for index, dimensions in sparse.items():
+            self._body[self._count + index] = dimensions
+
+    def settle(self) -> Agreement:
+        """Waits. DisagreementError, the same on all ranks, when the ranks have different parameters."""
+        digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
+        pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
+        head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "digest")
+        present = int(head[0])
+        sums, squares = head[1 : 1 + self._PIECES], head[1 + self._PIECES :]
+        complete = present == self._process_set.size()
+        if not np.array_equal(present * squares, sums * sums):
+            raise DisagreementError(self._difference() if complete else "ranks have different parameters to optimize")
+        body = self._reduce(self._body, Op.Max, "order").tolist()
+        order = [place - 1 for place in body[: self._count] if place > 0]
+        sparse = {index: dimensions for index, dimensions in enumerate(body[self._count :]) if dimensions > 0}
+        return Agreement(order, sparse, complete)
+
+    def _reduce(self, values: np.ndarray[Any, Any], op: Op, what: str) -> np.ndarray[Any, Any]:
+        return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
+
+    def _difference(self) -> str:
+        everybody: list[list[str]] = allgather_object(self._descriptions, self._name, self._process_set)
+        ranks = self._process_set.ranks or []
+        first = everybody[0]
+        for rank, theirs in zip(ranks, everybody, strict=True):
+            for place in range(max(len(first), len(theirs))):
+                one = first[place] if place < len(first) else "nothing"
+                other = theirs[place] if place < len(theirs) else "nothing"
+                if one != other:
+                    return (
+                        f"ranks optimize different parameters: at place {place}, rank {ranks[0]} has {one}, "
+                        f"rank {rank} has {other}; build the same model and the same DistributedOptimizer on all ranks"
+                    )
+        return "ranks optimize different parameters"
+
+
+_arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
+_claims: dict[int, int] = {}
+session.on_start(_claims.clear)
+
+
+def claim_name(process_set: ProcessSet) -> str:
+    """A name for one optimizer's gradients; the same on all ranks if they first use their optimizers in one order."""
+    set_id = process_set.require_id()
+    number = _claims.get(set_id, 0)
+    _claims[set_id] = number + 1
+    return f"gradients.{number}"
+
+
+def divide_into_groups(count: int, groups: int) -> list[list[int]]:
+    """`groups` nearly equal runs of the numbers below `count`."""
+    bounds = [count * number // groups for number in range(groups + 1)]
+    return [list(range(start, end)) for start, end in itertools.pairwise(bounds) if end > start]
