@@ -18,6 +18,9 @@ class Bootstrap {
 
   // Collective over all ranks: every rank's bytes, by rank. Throws Error(peer_lost | timed_out | transport).
   virtual std::vector<std::string> allgather(std::string_view mine) = 0;
+
+  // In a forked child: lets go of what would keep a connection open after the parent's end.
+  virtual void close_after_fork() {}
 };
 
 }  // namespace perseus

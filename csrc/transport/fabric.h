@@ -40,12 +40,30 @@ class Fabric {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
+  // The destruction that follows is orderly. Without it the peers take it for the death of this rank.
+  virtual void say_goodbye() {}
+
+  // In a forked child: lets go of what would tell peers that the parent still lives.
+  virtual void close_after_fork() {}
+
   // One line for the log: "shm on 1 host", "mpi (Open MPI 5.0.11) between 4 hosts, shm inside".
   virtual std::string description() const = 0;
 };
 
+// Which engine carries the ranks of one host.
+enum class LocalEngine { automatic, shm, mpi };
+
+struct FabricOptions {
+  LocalEngine local_engine = LocalEngine::automatic;  // automatic: shm, and MPI where the ranks cannot reach each other
+  std::size_t arena_bytes = 0;                        // address space per rank; 0: from the machine's memory
+  std::size_t chunk_bytes = 0;                        // pipeline piece for private memory; 0: from the caches
+  std::chrono::microseconds spin{30};                 // a wait polls at most so long before it sleeps
+  std::chrono::milliseconds start_timeout{60'000};
+};
+
 // Chooses by topology: self for one rank, shm on one host, hierarchy of shm and mpi on several.
 // Collective over the bootstrap's ranks. Throws Error.
-std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness);
+std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                    const FabricOptions& options = {});
 
 }  // namespace perseus

@@ -1,0 +1,183 @@
+#include "bootstrap/local_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+// Far more than any rank says at start; a length beyond it is garbage.
+constexpr std::uint64_t kLongestFrame = std::uint64_t{1} << 30;
+
+Error failed(const std::string& what, int error) { return {ErrorKind::transport, what + ": " + std::strerror(error)}; }
+
+struct Address {
+  sockaddr_un name{};
+  socklen_t length = 0;
+};
+
+Address abstract(const std::string& name) {
+  Address address;
+  address.name.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof address.name.sun_path) {
+    throw Error(ErrorKind::invalid_argument, "the rendezvous name '" + name + "' is too long for a Unix socket");
+  }
+  std::memcpy(address.name.sun_path + 1, name.data(), name.size());  // a leading zero byte: no file
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+UniqueFd new_socket() {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw failed("cannot make a Unix socket", errno);
+  return fd;
+}
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd entry{fd, events, 0};
+    const auto limit = std::clamp<std::int64_t>(left.count(), 0, 1 << 30);
+    const int ready = poll(&entry, 1, static_cast<int>(limit));
+    if (ready > 0) return true;
+    if (ready == 0 && left.count() <= 0) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+// Repeats `step` (bytes moved, 0 for closed, negative with errno) until `count` bytes have moved.
+template <class Step>
+Wire move_all(int socket, std::size_t count, short events, Deadline deadline, Step step) {
+  std::size_t done = 0;
+  while (done < count) {
+    const auto moved = step(done);
+    if (moved > 0) {
+      done += static_cast<std::size_t>(moved);
+    } else if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait_for(socket, events, deadline)) return Wire::late;
+    } else if (moved == 0 || errno != EINTR) {
+      return Wire::closed;
+    }
+  }
+  return Wire::ok;
+}
+
+union FdMessage {
+  cmsghdr header;
+  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+}  // namespace
+
+void UniqueFd::reset(int fd) {
+  if (fd_ >= 0) close(fd_);
+  fd_ = fd;
+}
+
+UniqueFd listen_on(const std::string& name) {
+  auto fd = new_socket();
+  const auto address = abstract(name);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    throw failed("cannot listen on the Unix socket '@" + name + "'", errno);
+  }
+  return fd;
+}
+
+UniqueFd connect_to(const std::string& name) {
+  auto fd = new_socket();
+  const auto address = abstract(name);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) == 0) return fd;
+  // EAGAIN: the listener's queue is full for the moment.
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+  throw failed("cannot connect to the Unix socket '@" + name + "'", errno);
+}
+
+UniqueFd accept_from(int listener) {
+  return UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+bool is_same_user(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
+}
+
+bool wait_readable(int fd, Deadline deadline) { return wait_for(fd, POLLIN, deadline); }
+
+Wire send_all(int socket, const void* bytes, std::size_t count, Deadline deadline) {
+  return move_all(socket, count, POLLOUT, deadline, [&](std::size_t done) {
+    return send(socket, static_cast<const char*>(bytes) + done, count - done, MSG_NOSIGNAL);
+  });
+}
+
+Wire receive_all(int socket, void* bytes, std::size_t count, Deadline deadline) {
+  return move_all(socket, count, POLLIN, deadline,
+                  [&](std::size_t done) { return recv(socket, static_cast<char*>(bytes) + done, count - done, 0); });
+}
+
+Wire send_frame(int socket, std::string_view bytes, Deadline deadline) {
+  const std::uint64_t length = bytes.size();
+  if (const auto wire = send_all(socket, &length, sizeof length, deadline); wire != Wire::ok) return wire;
+  return send_all(socket, bytes.data(), bytes.size(), deadline);
+}
+
+Wire receive_frame(int socket, std::string& bytes, Deadline deadline) {
+  std::uint64_t length = 0;
+  if (const auto wire = receive_all(socket, &length, sizeof length, deadline); wire != Wire::ok) return wire;
+  if (length > kLongestFrame) return Wire::closed;
+  bytes.resize(length);
+  return receive_all(socket, bytes.data(), bytes.size(), deadline);
+}
+
+Wire send_fd(int socket, int fd, Deadline deadline) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  FdMessage control{};
+  control.header.cmsg_level = SOL_SOCKET;
+  control.header.cmsg_type = SCM_RIGHTS;
+  control.header.cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control.bytes;
+  return move_all(socket, 1, POLLOUT, deadline, [&](std::size_t) { return sendmsg(socket, &message, MSG_NOSIGNAL); });
+}
+
+Wire receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  FdMessage control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const auto wire = move_all(socket, 1, POLLIN, deadline, [&](std::size_t) {
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control.bytes;
+    return recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  });
+  if (wire != Wire::ok) return wire;
+  const auto* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return Wire::closed;
+  }
+  int received = -1;
+  std::memcpy(&received, CMSG_DATA(header), sizeof received);
+  fd.reset(received);
+  return Wire::ok;
+}
+
+}  // namespace perseus

@@ -1,0 +1,223 @@
+#include "bootstrap/local_star.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::uint32_t kMagic = 0x50535231;  // "PSR1"
+
+// What a rank says first. The secret follows as a frame.
+struct Hello {
+  std::uint32_t magic = kMagic;
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t pid = 0;
+};
+
+std::string seconds_text(std::chrono::milliseconds limit) {
+  const auto tenths = limit.count() / 100;
+  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+std::string random_star_address() {
+  std::array<unsigned char, 24> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw Error(ErrorKind::transport, std::string("no random bytes: ") + std::strerror(errno));
+  }
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const auto byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+LocalStar::LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit)
+    : rank_(rank), size_(size), limit_(limit) {
+  if (size < 1 || rank < 0 || rank >= size || address.empty()) {
+    throw Error(ErrorKind::invalid_argument, "a rendezvous at '" + std::string(address) + "' for rank " +
+                                                 std::to_string(rank) + " of " + std::to_string(size) +
+                                                 " makes no sense; start the job with perseusrun");
+  }
+  const auto half = (address.size() + 1) / 2;
+  const auto name = "perseus-" + std::string(address.substr(0, half));
+  if (rank == 0) {
+    gather_ranks(name, address.substr(half), deadline());
+  } else {
+    join(name, address.substr(half), deadline());
+  }
+}
+
+void LocalStar::gather_ranks(const std::string& name, std::string_view secret, Deadline deadline) {
+  sockets_.resize(static_cast<std::size_t>(size_));
+  if (size_ == 1) return;
+  const auto listener = listen_on(name);
+  for (int come = 1; come < size_;) {
+    auto socket = accept_from(listener.get());
+    if (socket) {
+      const int rank = admit(socket, secret, deadline);
+      if (rank < 0) continue;
+      sockets_[static_cast<std::size_t>(rank)] = std::move(socket);
+      ++come;
+    } else if (!wait_readable(listener.get(), deadline)) {
+      std::vector<int> missing;
+      for (int r = 1; r < size_; ++r) {
+        if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);
+      }
+      const auto text = "only " + std::to_string(come) + " of " + std::to_string(size_) +
+                        " ranks of this host came within " + seconds_text(limit_) + "; missing: rank " +
+                        list_of(missing) + ". See whether they failed before init, or raise PERSEUS_START_TIMEOUT";
+      refuse(text);
+      throw Error(ErrorKind::timed_out, text);
+    }
+  }
+  for (const auto& socket : sockets_) {
+    if (socket) static_cast<void>(send_frame(socket.get(), "", deadline));
+  }
+}
+
+// The rank that knocks, or -1 for a stranger, who is left standing outside.
+int LocalStar::admit(const UniqueFd& socket, std::string_view secret, Deadline deadline) {
+  if (!is_same_user(socket.get())) return -1;
+  Hello hello;
+  std::string told;
+  const auto patience = std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2));
+  if (receive_all(socket.get(), &hello, sizeof hello, patience) != Wire::ok || hello.magic != kMagic ||
+      receive_frame(socket.get(), told, patience) != Wire::ok || told != secret) {
+    return -1;
+  }
+  const bool fits = hello.size == size_ && hello.rank > 0 && hello.rank < size_;
+  if (fits && !sockets_[static_cast<std::size_t>(hello.rank)]) return hello.rank;
+  const auto text = "process " + std::to_string(hello.pid) + " says it is rank " + std::to_string(hello.rank) + " of " +
+                    std::to_string(hello.size) + ", but " +
+                    (fits ? "that rank is here already" : "this host has " + std::to_string(size_) + " ranks") +
+                    "; two jobs may share one rendezvous name";
+  static_cast<void>(send_frame(socket.get(), text, patience));
+  refuse(text);
+  throw Error(ErrorKind::transport, text);
+}
+
+void LocalStar::refuse(const std::string& why) {
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  for (const auto& socket : sockets_) {
+    if (socket) static_cast<void>(send_frame(socket.get(), why, soon));
+  }
+}
+
+void LocalStar::join(const std::string& name, std::string_view secret, Deadline deadline) {
+  UniqueFd socket;
+  // The centre may not be listening yet, and nothing tells when it does.
+  for (auto nap = std::chrono::microseconds(200);; nap = std::min(2 * nap, std::chrono::microseconds(10'000))) {
+    socket = connect_to(name);
+    if (socket) break;
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorKind::timed_out, "rank " + std::to_string(rank_) + " found no rank 0 on this host within " +
+                                            seconds_text(limit_) +
+                                            ". See whether it failed before init, or raise PERSEUS_START_TIMEOUT");
+    }
+    std::this_thread::sleep_for(nap);
+  }
+  if (!is_same_user(socket.get())) {
+    throw Error(ErrorKind::transport, "the rendezvous '@" + name + "' belongs to another user; start the job again");
+  }
+  const Hello hello{kMagic, rank_, size_, getpid()};
+  auto wire = send_all(socket.get(), &hello, sizeof hello, deadline);
+  if (wire == Wire::ok) wire = send_frame(socket.get(), secret, deadline);
+  // The centre gives up at its own deadline and then says who is missing.
+  std::string refusal;
+  if (wire == Wire::ok) wire = receive_frame(socket.get(), refusal, deadline + std::chrono::seconds(5));
+  sockets_.push_back(std::move(socket));
+  check(wire, 0);
+  if (!refusal.empty()) throw Error(ErrorKind::timed_out, refusal);
+}
+
+void LocalStar::check(Wire wire, int peer) const {
+  switch (wire) {
+    case Wire::ok: return;
+    case Wire::closed:
+      throw Error(ErrorKind::peer_lost, "local rank " + std::to_string(peer) + " ended while the job was starting");
+    case Wire::late:
+      throw Error(ErrorKind::timed_out, "local rank " + std::to_string(peer) + " did not answer within " +
+                                            seconds_text(limit_) + " while the job was starting");
+  }
+}
+
+std::vector<std::string> LocalStar::allgather(std::string_view mine) {
+  const auto end = deadline();
+  std::vector<std::string> all(static_cast<std::size_t>(size_));
+  if (rank_ != 0) {
+    check(send_frame(sockets_[0].get(), mine, end), 0);
+    for (auto& bytes : all) check(receive_frame(sockets_[0].get(), bytes, end), 0);
+    return all;
+  }
+  all[0] = mine;
+  for (int r = 1; r < size_; ++r) {
+    check(receive_frame(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
+  }
+  for (int r = 1; r < size_; ++r) {
+    for (const auto& bytes : all) check(send_frame(sockets_[static_cast<std::size_t>(r)].get(), bytes, end), r);
+  }
+  return all;
+}
+
+std::vector<UniqueFd> LocalStar::exchange_fds(int mine) {
+  const auto end = deadline();
+  std::vector<UniqueFd> all(static_cast<std::size_t>(size_));
+  if (rank_ != 0) {
+    check(send_fd(sockets_[0].get(), mine, end), 0);
+    for (auto& fd : all) check(receive_fd(sockets_[0].get(), fd, end), 0);
+    return all;
+  }
+  all[0].reset(fcntl(mine, F_DUPFD_CLOEXEC, 0));
+  if (!all[0]) throw Error(ErrorKind::transport, std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
+  for (int r = 1; r < size_; ++r) {
+    check(receive_fd(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
+  }
+  for (int r = 1; r < size_; ++r) {
+    for (const auto& fd : all) check(send_fd(sockets_[static_cast<std::size_t>(r)].get(), fd.get(), end), r);
+  }
+  return all;
+}
+
+void LocalStar::watch(Liveness& liveness, const std::vector<int>& world_ranks) {
+  std::vector<LocalWatch::Peer> peers;
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    if (sockets_[i]) peers.push_back({world_ranks[i], std::move(sockets_[i])});
+  }
+  sockets_.clear();
+  watch_ = std::make_unique<LocalWatch>(std::move(peers), rank_ == 0, liveness);
+}
+
+void LocalStar::say_goodbye() {
+  if (watch_) watch_->say_goodbye();
+}
+
+void LocalStar::close_after_fork() {
+  for (auto& socket : sockets_) socket.reset();
+  if (watch_) watch_->close_after_fork();
+}
+
+}  // namespace perseus

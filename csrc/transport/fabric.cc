@@ -1,0 +1,77 @@
+#include "transport/fabric.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "bootstrap/local_star.h"
+#include "transport/self/fabric.h"
+#include "transport/shm/fabric.h"
+#if __has_include("transport/hierarchy/fabric.h")
+#include "transport/hierarchy/fabric.h"
+#endif
+
+namespace perseus {
+
+namespace {
+
+std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
+                                     const FabricOptions& options) {
+  if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
+  auto star = std::make_unique<LocalStar>(address, topology.local_rank(), topology.local_size(), options.start_timeout);
+  return shm::ShmFabric::create(std::move(star), topology.local_ranks(), liveness, options);
+}
+
+// The fabric inside this rank's host, or nothing where the ranks of any host cannot reach each other; `why` says so,
+// the same on all ranks.
+std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                      const FabricOptions& options, std::string& why) {
+  const auto addresses = bootstrap.allgather(topology.local_rank() == 0 ? random_star_address() : "");
+  std::unique_ptr<Fabric> local;
+  std::string failure;
+  try {
+    const auto leader = static_cast<std::size_t>(topology.local_ranks().front());
+    local = connect_host(addresses[leader], topology, liveness, options);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  const auto failures = bootstrap.allgather(failure);
+  const auto first = std::find_if(failures.begin(), failures.end(), [](const auto& text) { return !text.empty(); });
+  if (first == failures.end()) return local;
+  why = "rank " + std::to_string(first - failures.begin()) + ": " + *first;
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                    const FabricOptions& options) {
+  if (topology.size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
+  const bool has_mpi = bootstrap.name() == "mpi";
+  std::unique_ptr<Fabric> local;
+  if (options.local_engine != LocalEngine::mpi) {
+    std::string why;
+    local = connect_hosts(bootstrap, topology, liveness, options, why);
+    if (local == nullptr && (!has_mpi || options.local_engine == LocalEngine::shm)) {
+      throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
+    }
+    if (local == nullptr && topology.rank() == 0) {
+      log(LogLevel::warning,
+          "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
+    }
+  }
+  if (local != nullptr && topology.host_count() == 1) return local;
+  if (!has_mpi) {
+    throw Error(ErrorKind::unavailable, "ranks on " + std::to_string(topology.host_count()) +
+                                            " hosts are connected by MPI, and this job was not started by an mpirun; "
+                                            "start it with perseusrun --mpi or mpirun");
+  }
+#if __has_include("transport/hierarchy/fabric.h")
+  return make_cluster_fabric(bootstrap, topology, liveness, std::move(local));
+#else
+  throw Error(ErrorKind::unavailable, "this build has no MPI transport");
+#endif
+}
+
+}  // namespace perseus

@@ -1,0 +1,24 @@
+// The control channel of one rank: messages to oneself.
+#pragma once
+
+#include <deque>
+
+#include "transport/control_channel.h"
+
+namespace perseus::self {
+
+class SelfChannel final : public ControlChannel {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void send(int to, std::string bytes) override;
+  bool receive(ControlMessage& message) override;
+  Doorbell& doorbell() override { return doorbell_; }
+  bool needs_polling() const override { return false; }
+
+ private:
+  std::deque<std::string> messages_;
+  Doorbell doorbell_;
+};
+
+}  // namespace perseus::self

@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <array>
+
+#include "transport/shm/group.h"
+
+namespace perseus::shm {
+
+namespace {
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kPage = 4096;
+
+// True if a contribution travels as it is, so that the owner's memory serves as well as the packed copy.
+bool is_plain(const Reduction& reduction) { return reduction.wire == reduction.dtype && reduction.scale.pre == 1.0; }
+
+}  // namespace
+
+Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return guarded([&] {
+    const auto count = total_of(in);
+    if (count == 0) return;
+    if (static_cast<std::size_t>(count) * size_of(reduction.wire) <= staging_.small_bytes) {
+      reduce_small(reduction, in, out, count);
+      return;
+    }
+    offer_pieces(in, out, size_of(reduction.dtype));
+    sync();
+    if (all_reachable()) {
+      reduce_in_arena(reduction, count);
+    } else if (size() <= 2) {
+      reduce_in_pairs(reduction, in, out, count);
+    } else {
+      reduce_in_slices(reduction, in, out, count);
+    }
+    next_offer();
+  });
+}
+
+// One sync: everybody shows its contribution and everybody reduces all of them.
+void Group::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+  const auto place = staging_.small(smalls_++);
+  const auto wire_size = size_of(reduction.wire);
+  auto* mine = membership_->block(rank()) + place;
+  std::int64_t done = 0;
+  for (const auto& piece : in) {
+    if (piece.count == 0) continue;
+    host::pack(reduction, piece.data, at_element(mine, done, wire_size), piece.count, host::Store::cached);
+    done += piece.count;
+  }
+  sync();
+  std::vector<const void*> from(static_cast<std::size_t>(size()));
+  Walk(out, size_of(reduction.dtype)).each(0, count, [&](std::byte* data, std::int64_t first, std::int64_t run) {
+    for (int m = 0; m < size(); ++m) {
+      from[static_cast<std::size_t>(m)] = at_element(membership_->block(m) + place, first, wire_size);
+    }
+    const std::array<void*, 1> to = {data};
+    host::reduce({.reduction = reduction, .from = from, .packed = true, .to = to, .count = run});
+  });
+}
+
+// Everybody reduces its share of the buffer, straight from and into all members' memory.
+void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
+  const auto size_each = size_of(reduction.dtype);
+  const auto members = static_cast<std::size_t>(size());
+  std::vector<Runs> runs(members);
+  for (std::size_t m = 0; m < members; ++m) runs[m] = runs_of(static_cast<int>(m), size_each, count);
+  const auto unit = (count * static_cast<std::int64_t>(size_each) > size() * 16 * kPage ? kPage : kLine) /
+                    static_cast<std::int64_t>(size_each);
+  const auto share = share_of(rank(), count, unit);
+
+  // The members' runs may have different bounds: each step goes to the next bound of any.
+  std::vector<std::size_t> index(members, 0);
+  std::vector<std::int64_t> inside(members, share.begin);
+  for (std::size_t m = 0; m < members; ++m) {
+    while (index[m] < runs[m].size() && inside[m] >= runs[m][index[m]].count) inside[m] -= runs[m][index[m]++].count;
+  }
+  std::vector<const void*> from(members);
+  std::vector<void*> to(members);
+  for (std::int64_t done = 0; done < share.count;) {
+    auto step = share.count - done;
+    for (std::size_t m = 0; m < members; ++m) {
+      const auto& run = runs[m][index[m]];
+      from[m] = at_element(run.in, inside[m], size_each);
+      to[m] = at_element(run.out, inside[m], size_each);
+      step = std::min(step, run.count - inside[m]);
+    }
+    host::reduce({.reduction = reduction, .from = from, .to = to, .count = step});
+    done += step;
+    for (std::size_t m = 0; m < members; ++m) {
+      inside[m] += step;
+      if (inside[m] < runs[m][index[m]].count) continue;
+      inside[m] = 0;
+      ++index[m];
+    }
+  }
+  sync();
+}
+
+// Two members: both show a chunk and both reduce it, which is one step per chunk and no second copy.
+void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+  const auto wire_size = size_of(reduction.wire);
+  const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes / wire_size);
+  const bool plain = is_plain(reduction);
+  Walk packing(in, size_of(reduction.dtype)), reading(in, size_of(reduction.dtype)),
+      writing(out, size_of(reduction.dtype));
+  std::vector<const void*> from(static_cast<std::size_t>(size()));
+
+  const auto pack = [&](std::int64_t c) {
+    packing.each(c * chunk, std::min(chunk, count - c * chunk),
+                 [&](std::byte* data, std::int64_t first, std::int64_t run) {
+                   host::pack(reduction, data, at_element(slot(rank(), c), first, wire_size), run, host::Store::cached);
+                 });
+  };
+  const auto consume = [&](std::int64_t c) {
+    writing.each(c * chunk, std::min(chunk, count - c * chunk),
+                 [&](std::byte* data, std::int64_t first, std::int64_t run) {
+                   for (int m = 0; m < size(); ++m) {
+                     from[static_cast<std::size_t>(m)] = at_element(slot(m, c), first, wire_size);
+                   }
+                   if (plain) {
+                     reading.each(c * chunk + first, run, [&](std::byte* own, std::int64_t, std::int64_t) {
+                       from[static_cast<std::size_t>(rank())] = own;
+                     });
+                   }
+                   const std::array<void*, 1> to = {data};
+                   host::reduce({.reduction = reduction, .from = from, .packed = true, .to = to, .count = run});
+                 });
+  };
+  pipeline((count + chunk - 1) / chunk, pack, consume);
+}
+
+// More members: each reduces its share of a chunk and shows it, and all collect the shares. In round c a member packs
+// chunk c, reduces c - 1 and collects c - 2. Raising step c it has reduced c - 1 and collected c - 3; reducing c - 1 it
+// has seen all raise c - 1, who then have collected c - 4: three results.
+void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+  const auto wire_size = size_of(reduction.wire);
+  const auto line = kLine / static_cast<std::int64_t>(wire_size);
+  const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes / wire_size);
+  const auto chunks = (count + chunk - 1) / chunk;
+  const auto length = [&](std::int64_t c) { return std::min(chunk, count - c * chunk); };
+  Walk packing(in, size_of(reduction.dtype)), writing(out, size_of(reduction.dtype));
+  std::vector<const void*> from(static_cast<std::size_t>(size()));
+
+  const auto pack = [&](std::int64_t c) {
+    packing.each(c * chunk, length(c), [&](std::byte* data, std::int64_t first, std::int64_t run) {
+      host::pack(reduction, data, at_element(slot(rank(), c), first, wire_size), run, host::Store::cached);
+    });
+  };
+  const auto reduce = [&](std::int64_t c) {
+    const auto share = share_of(rank(), length(c), line);
+    if (share.count == 0) return;
+    for (int m = 0; m < size(); ++m) {
+      from[static_cast<std::size_t>(m)] = at_element(slot(m, c), share.begin, wire_size);
+    }
+    const std::array<void*, 1> to = {at_element(result(rank(), c), share.begin, wire_size)};
+    host::reduce(
+        {.reduction = reduction, .from = from, .packed = true, .to = to, .to_wire = true, .count = share.count});
+  };
+  const auto collect = [&](std::int64_t c) {
+    for (int m = 0; m < size(); ++m) {
+      const auto share = share_of(m, length(c), line);
+      writing.each(c * chunk + share.begin, share.count, [&](std::byte* data, std::int64_t first, std::int64_t run) {
+        host::unpack(reduction, at_element(result(m, c), share.begin + first, wire_size), data, run,
+                     host::Store::cached);
+      });
+    }
+  };
+
+  const auto base = step_;
+  for (std::int64_t c = 0; c <= chunks + 1; ++c) {
+    if (c < chunks) pack(c);
+    if (c > 0) wait_all(base + static_cast<std::uint32_t>(c));
+    if (c > 0 && c <= chunks) reduce(c - 1);
+    if (c <= chunks) raise();
+    if (c > 1) collect(c - 2);
+  }
+}
+
+}  // namespace perseus::shm

@@ -1,0 +1,192 @@
+#include "transport/shm/arena.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "base/error.h"
+
+namespace perseus::shm {
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kGiB = std::size_t{1} << 30;
+constexpr std::size_t kMostBytes = 64 * kGiB;
+constexpr std::size_t kLeastBytes = 16 * kMiB;     // groups and channels fit into it
+constexpr std::size_t kGranule = 64 * 1024;        // pages come and go in such pieces
+constexpr std::size_t kRetainedBytes = 16 * kMiB;  // free memory whose pages are kept for the next caller
+constexpr std::size_t kCarefulBytes = kMiB;        // from here on the free memory is asked for first
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::size_t number_in(const char* path, std::size_t otherwise) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  return file >> value ? value : otherwise;
+}
+
+// "MemAvailable:    24000000 kB"
+std::size_t memory_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  std::size_t value = 0;
+  while (file >> key >> value >> unit) {
+    if (key == "MemAvailable:") return value * 1024;
+  }
+  return SIZE_MAX;
+}
+
+// What may still be taken without waking the out-of-memory killer, which ends processes instead of failing calls.
+std::size_t memory_left() {
+  const auto limit = number_in("/sys/fs/cgroup/memory.max", SIZE_MAX);  // "max" is no number
+  const auto used = number_in("/sys/fs/cgroup/memory.current", 0);
+  return std::min(memory_available(), limit > used ? limit - used : 0);
+}
+
+// A quarter of what the address-space limit leaves, shared by the segments of all ranks.
+std::size_t address_space_per_rank(int ranks) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  const auto used = number_in("/proc/self/statm", 0) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+  return left / 4 / static_cast<std::size_t>(ranks);
+}
+
+std::string size_text(std::size_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
+
+// Error of a step that all ranks take together: if it fails on one, all throw.
+void agree(LocalStar& star, const std::string& failure) {
+  const auto all = star.allgather(failure);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].empty()) throw Error(ErrorKind::unavailable, "local rank " + std::to_string(r) + ": " + all[r]);
+  }
+}
+
+std::size_t agree_on_bytes(LocalStar& star, std::size_t wanted, std::string& note) {
+  const auto asked = wanted != 0 ? wanted : std::min(physical_memory(), kMostBytes);
+  const auto mine = std::min(asked, address_space_per_rank(star.size()));
+  std::string text(sizeof mine, '\0');
+  std::memcpy(text.data(), &mine, sizeof mine);
+  auto least = asked;
+  for (const auto& bytes : star.allgather(text)) {
+    std::size_t value = 0;
+    if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+    least = std::min(least, value);
+  }
+  least = least / kGranule * kGranule;
+  if (least < kLeastBytes) {
+    throw Error(ErrorKind::unavailable,
+                "the ranks of this host can share " + size_text(least) + " each, and need " + size_text(kLeastBytes) +
+                    " at least; raise the address-space limit (ulimit -v) or PERSEUS_ARENA_BYTES");
+  }
+  if (least < asked / kGranule * kGranule) {
+    note = "memory shared with the ranks of this host is limited to " + size_text(least) + " per rank instead of " +
+           size_text(asked) + ": the address-space limit (ulimit -v) leaves no more";
+  }
+  return least;
+}
+
+}  // namespace
+
+Segments share_segments(LocalStar& star, std::size_t wanted, std::string& note) {
+  const auto bytes = agree_on_bytes(star, wanted, note);
+  Segments segments(static_cast<std::size_t>(star.size()));
+  std::string failure;
+  auto& mine = segments[static_cast<std::size_t>(star.rank())];
+  try {
+    mine = std::make_shared<Segment>(Segment::create(bytes));
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree(star, failure);
+  auto fds = star.exchange_fds(mine->fd());
+  try {
+    for (std::size_t r = 0; r < segments.size(); ++r) {
+      if (!segments[r]) segments[r] = std::make_shared<Segment>(Segment::adopt(std::move(fds[r]), bytes));
+    }
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree(star, failure);
+  return segments;
+}
+
+Arena::Arena(Segments segments, int local_rank)
+    : segments_(std::move(segments)),
+      local_rank_(local_rank),
+      mine_(*segments_[static_cast<std::size_t>(local_rank)]),
+      heap_(mine_.bytes()),
+      committed_(mine_.bytes() / kGranule) {}
+
+void* Arena::allocate(std::size_t bytes) {
+  std::scoped_lock lock(mutex_);
+  const auto range = heap_.allocate(bytes);
+  if (!range) return nullptr;
+  if (!commit(*range)) {
+    heap_.release(range->offset);
+    return nullptr;
+  }
+  return mine_.base() + range->offset;
+}
+
+void Arena::release(void* memory) {
+  if (memory == nullptr) return;
+  std::scoped_lock lock(mutex_);
+  const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(memory) - mine_.base());
+  if (heap_.release(offset) && committed_bytes_ > heap_.used() + kRetainedBytes) decommit_free();
+}
+
+bool Arena::commit(Heap::Range range) {
+  const auto first = range.offset / kGranule;
+  const auto last = (range.offset + range.bytes - 1) / kGranule;
+  if (range.bytes >= kCarefulBytes) {
+    const auto missing = std::count(committed_.begin() + static_cast<std::ptrdiff_t>(first),
+                                    committed_.begin() + static_cast<std::ptrdiff_t>(last) + 1, false);
+    if (missing > 0 && static_cast<std::size_t>(missing) * kGranule > memory_left()) return false;
+  }
+  for (auto g = first; g <= last; ++g) {
+    if (committed_[g]) continue;
+    auto end = g;
+    while (end <= last && !committed_[end]) ++end;
+    if (!mine_.commit(g * kGranule, (end - g) * kGranule)) return false;
+    committed_bytes_ += (end - g) * kGranule;
+    while (g < end) committed_[g++] = true;
+  }
+  return true;
+}
+
+void Arena::decommit_free() {
+  for (const auto& [offset, bytes] : heap_.free_ranges()) {
+    const auto last = (offset + bytes) / kGranule;
+    for (auto g = (offset + kGranule - 1) / kGranule; g < last; ++g) {
+      auto end = g;
+      while (end < last && committed_[end]) committed_[end++] = false;
+      if (end == g) continue;
+      mine_.decommit(g * kGranule, (end - g) * kGranule);
+      committed_bytes_ -= (end - g) * kGranule;
+      g = end;
+    }
+  }
+}
+
+std::optional<std::uint64_t> Arena::offset_of(const void* data, std::size_t bytes) const {
+  const auto base = reinterpret_cast<std::uintptr_t>(mine_.base());
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (address < base || address - base > mine_.bytes() || bytes > mine_.bytes() - (address - base)) return std::nullopt;
+  return address - base;
+}
+
+std::byte* Arena::at(int local_rank, std::uint64_t offset, std::uint64_t bytes) const {
+  const auto& segment = *segments_[static_cast<std::size_t>(local_rank)];
+  if (offset > segment.bytes() || bytes > segment.bytes() - offset) return nullptr;
+  return segment.base() + offset;
+}
+
+}  // namespace perseus::shm

@@ -1,0 +1,48 @@
+#include <algorithm>
+
+#include "transport/shm/group.h"
+
+namespace perseus::shm {
+
+Status Group::broadcast(Pieces buffers, int root) {
+  return guarded([&] {
+    const auto bytes = total_of(buffers);
+    if (bytes == 0 || size() == 1) return;
+    Walk walk(buffers, 1);
+    if (rank() == root) offer_pieces(buffers, buffers, 1);
+    sync();
+    if (offer_of(root).reachable != 0) {
+      if (rank() != root) {
+        std::int64_t done = 0;
+        for (const auto& run : runs_of(root, 1, bytes)) {
+          walk.each(done, run.count, [&](std::byte* data, std::int64_t first, std::int64_t count) {
+            host::copy(data, run.in + first, static_cast<std::size_t>(count), host::Store::cached);
+          });
+          done += run.count;
+        }
+      }
+      sync();
+    } else {
+      const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes);
+      const auto move = [&](std::int64_t c, bool out) {
+        walk.each(c * chunk, std::min(chunk, bytes - c * chunk),
+                  [&](std::byte* data, std::int64_t first, std::int64_t count) {
+                    auto* shown = slot(root, c) + first;
+                    host::copy(out ? shown : data, out ? data : shown, static_cast<std::size_t>(count),
+                               host::Store::cached);
+                  });
+      };
+      const bool is_root = rank() == root;
+      pipeline((bytes + chunk - 1) / chunk,
+               [&](std::int64_t c) {
+                 if (is_root) move(c, true);
+               },
+               [&](std::int64_t c) {
+                 if (!is_root) move(c, false);
+               });
+    }
+    next_offer();
+  });
+}
+
+}  // namespace perseus::shm

@@ -1,0 +1,133 @@
+#include "transport/shm/group.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace perseus::shm {
+
+Group::Group(std::shared_ptr<Membership> membership, Staging staging, Waiter waiter, const Liveness& liveness)
+    : membership_(std::move(membership)), staging_(staging), waiter_(waiter), liveness_(liveness) {}
+
+Status Group::fail(const Status& status) {
+  failure_ = status;
+  auto& seat = membership_->seat(rank());
+  seat.broken.store(1, std::memory_order_seq_cst);
+  futex_wake(seat.flag.step);
+  return failure_;
+}
+
+void Group::throw_lost(int member) const {
+  // The member may have stopped because it knows already of a death that this process is about to hear of.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  const std::atomic<std::uint32_t> never{0};
+  while (!liveness_.any_lost() && std::chrono::steady_clock::now() < end) {
+    futex_wait(never, 0, std::chrono::milliseconds(10));
+  }
+  liveness_.status().throw_if_failed();
+  throw Error(ErrorKind::transport, "rank " + std::to_string(member) +
+                                        " of the group gave up in the middle of a collective; its own error says why");
+}
+
+void Group::wait(int member, std::uint32_t step) {
+  auto& seat = membership_->seat(member);
+  if (!waiter_.wait(seat.flag, step, seat.broken)) throw_lost(member);
+}
+
+void Group::wait_all(std::uint32_t step) {
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank()) wait(member, step);
+  }
+}
+
+void Group::sync() {
+  raise();
+  wait_all(step_);
+}
+
+Status Group::barrier() {
+  return guarded([&] { sync(); });
+}
+
+std::byte* Group::reach(int member, std::uint64_t offset, std::uint64_t bytes) const {
+  auto* data = membership_->arena().at(membership_->local_rank_of(member), offset, bytes);
+  if (data == nullptr) {
+    throw Error(ErrorKind::transport, "rank " + std::to_string(member) +
+                                          " of the group offered memory outside its segment; its process is corrupted");
+  }
+  return data;
+}
+
+void Group::offer_pieces(Pieces in, Pieces out, std::size_t element_size) {
+  auto& offer = my_offer();
+  const auto& arena = membership_->arena();
+  offer.reachable = 0;
+  offer.runs = 0;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(in[i].count) * element_size;
+    if (bytes == 0) continue;
+    const auto from = arena.offset_of(in[i].data, bytes);
+    const auto to = arena.offset_of(out[i].data, bytes);
+    if (!from || !to) return;
+    if (offer.runs > 0) {
+      auto& last = offer.run[offer.runs - 1];
+      if (last.in + last.bytes == *from && last.out + last.bytes == *to) {
+        last.bytes += bytes;
+        continue;
+      }
+    }
+    if (offer.runs == Offer::kRuns) return;
+    offer.run[offer.runs++] = {*from, *to, bytes};
+  }
+  offer.reachable = 1;
+}
+
+void Group::offer_range(const void* data, std::uint64_t bytes) {
+  auto& offer = my_offer();
+  const auto at = membership_->arena().offset_of(data, bytes);
+  offer.reachable = at.has_value() ? 1 : 0;
+  offer.runs = 1;
+  offer.run[0] = {at.value_or(0), 0, bytes};
+}
+
+bool Group::all_reachable() const {
+  for (int member = 0; member < size(); ++member) {
+    if (offer_of(member).reachable == 0) return false;
+  }
+  return true;
+}
+
+Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t count) const {
+  const auto& offer = offer_of(member);
+  const auto runs = std::min<std::size_t>(offer.runs, Offer::kRuns);
+  Runs result(runs);
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < runs; ++i) {
+    const auto run = offer.run[i];
+    result[i] = {reach(member, run.in, run.bytes), reach(member, run.out, run.bytes),
+                 static_cast<std::int64_t>(run.bytes / element_size)};
+    total += result[i].count;
+  }
+  if (total != count) {
+    throw Error(ErrorKind::transport, "rank " + std::to_string(member) + " of the group offered " +
+                                          std::to_string(total) + " elements where " + std::to_string(count) +
+                                          " were agreed on");
+  }
+  return result;
+}
+
+std::byte* Group::slot(int member, std::int64_t chunk) const {
+  return membership_->block(member) + staging_.slot(static_cast<std::uint32_t>(chunk));
+}
+
+std::byte* Group::result(int member, std::int64_t chunk) const {
+  return membership_->block(member) + staging_.result(static_cast<std::uint32_t>(chunk % Staging::kResults));
+}
+
+Group::Share Group::share_of(int member, std::int64_t count, std::int64_t unit) const {
+  const auto part = ((count + size() - 1) / size() + unit - 1) / unit * unit;
+  const auto begin = std::min(count, part * member);
+  return {begin, std::min(part, count - begin)};
+}
+
+}  // namespace perseus::shm

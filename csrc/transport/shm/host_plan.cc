@@ -1,0 +1,64 @@
+#include "transport/shm/host_plan.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace perseus::shm {
+
+namespace {
+
+constexpr std::size_t kLeastChunk = 16 * 1024;
+constexpr std::size_t kMostChunk = 4 * 1024 * 1024;
+
+// What each rank tells the others.
+struct View {
+  cpu_set_t cores;
+  std::size_t chunk_bytes;
+};
+
+// The slots of a rank, twice over, should stay in the cache of its own core.
+std::size_t chunk_for_caches() {
+  const auto l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  const std::size_t bytes = l2 > 0 ? static_cast<std::size_t>(l2) : 1024 * 1024;
+  return std::clamp<std::size_t>(bytes / 16, 64 * 1024, 256 * 1024);
+}
+
+}  // namespace
+
+HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOptions& options) {
+  View mine{};
+  if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_ZERO(&mine.cores);
+  mine.chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : chunk_for_caches();
+  std::string bytes(sizeof mine, '\0');
+  std::memcpy(bytes.data(), &mine, sizeof mine);
+
+  auto all = mine;
+  for (const auto& text : star.allgather(bytes)) {
+    View view{};
+    if (text.size() != sizeof view) continue;
+    std::memcpy(&view, text.data(), sizeof view);
+    CPU_OR(&all.cores, &all.cores, &view.cores);
+    all.chunk_bytes = std::min(all.chunk_bytes, view.chunk_bytes);
+  }
+  HostPlan plan;
+  plan.local_rank = star.rank();
+  plan.chunk_bytes = all.chunk_bytes;
+  plan.spin = options.spin;
+  plan.crowded = static_cast<int>(ranks.size()) > CPU_COUNT(&all.cores);
+  plan.ranks = std::move(ranks);
+  return plan;
+}
+
+Staging staging_for(const HostPlan& plan, int members) {
+  const auto count = static_cast<std::size_t>(members);
+  // With more members a small operation reads more; a chunk has a place of a line at least for each of them.
+  const auto small = std::clamp<std::size_t>(128 * 1024 / count, 4 * 1024, 64 * 1024);
+  const auto chunk = std::clamp(plan.chunk_bytes, std::max(kLeastChunk, 1024 * count), kMostChunk);
+  return {.small_bytes = small / 4096 * 4096, .chunk_bytes = (chunk + 4095) / 4096 * 4096};
+}
+
+}  // namespace perseus::shm

@@ -1,0 +1,58 @@
+// What one member of a group shows to the others: its flag, its offers and its staging memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/shm/flag.h"
+
+namespace perseus::shm {
+
+// A run of a member's buffer in its own segment.
+struct OfferedRun {
+  std::uint64_t in = 0;  // offsets
+  std::uint64_t out = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Said before an operation: where the member's memory is, if the others can reach it.
+struct alignas(64) Offer {
+  static constexpr std::size_t kRuns = 1024;
+
+  std::uint32_t reachable = 0;
+  std::uint32_t runs = 0;
+  std::uint64_t number = 0;  // an operation's own use
+  OfferedRun run[kRuns];
+};
+
+// Lies in its owner's segment. The owner writes; the others read, except for `left`.
+struct Seat {
+  Flag flag;
+  alignas(64) std::atomic<std::uint32_t> broken{0};  // the owner has given up
+  alignas(64) std::atomic<std::uint32_t> left{0};    // members, the owner included, that will not look here again
+  // Alternate between operations: a slow reader may still be at the last one.
+  Offer offers[2];
+};
+
+// Sizes and places of the staging memory behind a seat; the same on all members.
+struct Staging {
+  // As many as keep a member that runs ahead from writing what a slower one still reads: see Group::pipeline and
+  // Group::reduce_in_slices.
+  static constexpr std::uint32_t kSlots = 4;
+  static constexpr std::uint32_t kResults = 3;
+
+  std::size_t small_bytes = 0;  // largest operation done in one step
+  std::size_t chunk_bytes = 0;  // of the pipelines
+
+  std::size_t small(std::uint32_t parity) const { return kHeader + parity % 2 * small_bytes; }
+  std::size_t slot(std::uint32_t number) const { return kHeader + 2 * small_bytes + number % kSlots * chunk_bytes; }
+  std::size_t result(std::uint32_t number) const {
+    return kHeader + 2 * small_bytes + (kSlots + number % kResults) * chunk_bytes;
+  }
+  std::size_t total() const { return kHeader + 2 * small_bytes + (kSlots + kResults) * chunk_bytes; }
+
+  static constexpr std::size_t kHeader = (sizeof(Seat) + 4095) / 4096 * 4096;
+};
+
+}  // namespace perseus::shm

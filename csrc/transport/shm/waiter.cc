@@ -1,0 +1,60 @@
+#include "transport/shm/waiter.h"
+
+#include <algorithm>
+
+namespace perseus::shm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kNap{50'000};  // so long a lost peer may go unnoticed
+constexpr std::chrono::microseconds kCrowdedSpin{2};
+
+// Processors differ tenfold in the length of their pause instruction.
+int pauses_in(std::chrono::microseconds time) {
+  constexpr int kSample = 64;
+  auto best = Clock::duration::max();
+  for (int round = 0; round < 3; ++round) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < kSample; ++i) pause();
+    best = std::min(best, Clock::now() - begin);
+  }
+  const auto each = std::max<double>(std::chrono::duration<double, std::nano>(best).count() / kSample, 1.0);
+  return static_cast<int>(std::chrono::duration<double, std::nano>(time).count() / each) + 1;
+}
+
+}  // namespace
+
+Waiter::Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness)
+    : longest_(pauses_in(crowded ? std::min(longest_spin, kCrowdedSpin) : longest_spin)),
+      shortest_(std::max(1, longest_ / 32)),
+      polls_(longest_),
+      liveness_(liveness) {}
+
+bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) {
+  for (int i = 0; i < polls_; ++i) {
+    pause();
+    if (flag.reached(step)) {
+      polls_ = std::min(longest_, polls_ + polls_ / 4 + 1);
+      return true;
+    }
+  }
+  polls_ = std::max(shortest_, polls_ - polls_ / 8);
+  return sleep(flag, step, broken);
+}
+
+bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
+  flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  bool reached = false;
+  for (;;) {
+    const auto seen = flag.step.load(std::memory_order_seq_cst);
+    reached = static_cast<std::int32_t>(seen - step) >= 0;
+    if (reached || liveness_.any_lost() || broken.load(std::memory_order_acquire) != 0) break;
+    futex_wait(flag.step, seen, kNap);
+  }
+  flag.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return reached;
+}
+
+}  // namespace perseus::shm

@@ -1,0 +1,58 @@
+// Scattered pieces as one logical buffer.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/tensor_view.h"
+#include "transport/transport.h"
+
+namespace perseus::shm {
+
+inline std::byte* at_element(void* data, std::int64_t element, std::size_t size) {
+  return static_cast<std::byte*>(data) + static_cast<std::size_t>(element) * size;
+}
+
+// Remembers its place, so that walking on costs nothing.
+class Walk {
+ public:
+  Walk(Pieces pieces, std::size_t element_size) : pieces_(pieces), size_(element_size) {}
+
+  // Calls visit(data, first, count) for the contiguous runs of elements [begin, begin + count), in order;
+  // `first` counts from begin.
+  template <class Visit>
+  void each(std::int64_t begin, std::int64_t count, const Visit& visit) {
+    seek(begin);
+    for (std::int64_t done = 0; done < count;) {
+      const auto& piece = pieces_[index_];
+      const auto inside = begin + done - start_;
+      const auto run = std::min(piece.count - inside, count - done);
+      if (run > 0) visit(at_element(piece.data, inside, size_), done, run);
+      done += run;
+      if (inside + run == piece.count) {
+        start_ += piece.count;
+        ++index_;
+      }
+    }
+  }
+
+ private:
+  void seek(std::int64_t begin) {
+    while (begin < start_) start_ -= pieces_[--index_].count;
+    while (index_ < pieces_.size() && begin >= start_ + pieces_[index_].count) start_ += pieces_[index_++].count;
+  }
+
+  Pieces pieces_;
+  std::size_t size_;
+  std::size_t index_ = 0;
+  std::int64_t start_ = 0;  // logical element with which piece index_ begins
+};
+
+inline std::int64_t total_of(Pieces pieces) {
+  std::int64_t total = 0;
+  for (const auto& piece : pieces) total += piece.count;
+  return total;
+}
+
+}  // namespace perseus::shm
