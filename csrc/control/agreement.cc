@@ -1,0 +1,122 @@
+#include "control/agreement.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace perseus {
+
+namespace {
+
+std::string number(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (!text.empty() && text.back() == '.') text.pop_back();
+  return text;
+}
+
+std::string op_of(const Request& request) {
+  return request.scale.divisor > 1 ? "average" : std::string(name_of(request.op));
+}
+
+std::string wire_of(const Request& request) {
+  return request.wire < 0 ? "none" : std::string(name_of(static_cast<DType>(request.wire)));
+}
+
+std::string list_of(const std::vector<std::int64_t>& values) { return to_string(Shape(values)); }
+
+// One way in which two requests may differ, and how a rank's side of it is told.
+struct Aspect {
+  std::string verb;  // "has", "asks for"
+  std::function<std::string(const Request&)> value;
+};
+
+const std::vector<Aspect>& aspects() {
+  static const std::vector<Aspect> kAspects = {
+      {"calls", [](const Request& r) { return std::string(name_of(r.verb)); }},
+      {"has a group of", [](const Request& r) { return std::to_string(r.members.size()) + " tensors"; }},
+      {"asks for op", op_of},
+      {"asks for", [](const Request& r) { return "root " + std::to_string(r.root); }},
+      {"asks for prescale", [](const Request& r) { return number(r.scale.pre); }},
+      {"asks for postscale", [](const Request& r) { return number(r.scale.post); }},
+      {"asks for compression", wire_of},
+      {"has it on", [](const Request& r) { return std::string(r.on_host ? "the host" : "an accelerator"); }},
+      {"asks for", [](const Request& r) { return "ranks " + list_of(r.ranks); }},
+  };
+  return kAspects;
+}
+
+std::string tell(const std::vector<Claim>& claims, const std::vector<int>& world_ranks, const std::string& verb,
+                 const std::function<std::string(const Request&)>& value) {
+  std::string text;
+  for (const auto& claim : claims) {
+    std::vector<int> ranks;
+    for (const int rank : claim.ranks) ranks.push_back(world_ranks[static_cast<std::size_t>(rank)]);
+    if (!text.empty()) text += ", ";
+    std::string its_verb = verb;
+    if (ranks.size() > 1) {
+      if (its_verb.starts_with("has")) its_verb.replace(0, 3, "have");
+      else if (its_verb.starts_with("asks")) its_verb.replace(0, 4, "ask");
+      else if (its_verb == "calls") its_verb = "call";
+    }
+    text += describe_ranks(ranks) + " " + its_verb + " " + value(claim.request);
+  }
+  return text;
+}
+
+bool differ(const std::vector<Claim>& claims, const std::function<std::string(const Request&)>& value) {
+  const auto first = value(claims.front().request);
+  return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) { return value(claim.request) != first; });
+}
+
+// The first member on which the claims differ in dtype or shape.
+std::size_t differing_member(const std::vector<Claim>& claims) {
+  const auto& first = claims.front().request;
+  for (std::size_t i = 0; i < first.members.size(); ++i) {
+    Request mine = first;
+    mine.members = {first.members[i]};
+    for (const auto& claim : claims) {
+      Request other = claim.request;
+      other.members = {claim.request.members[i]};
+      if (!mine.agrees_with(other)) return i;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string describe_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string describe_disagreement(const std::vector<Claim>& claims, const std::vector<int>& world_ranks) {
+  const auto& first = claims.front().request;
+  const std::string what = std::string(name_of(first.verb)) + " '" + first.name + "'";
+  for (const auto& aspect : aspects()) {
+    if (differ(claims, aspect.value)) {
+      return what + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) +
+             "; all ranks must pass the same";
+    }
+  }
+  const auto i = differing_member(claims);
+  const auto value = [i](const Request& r) {
+    return std::string(name_of(r.members[i].dtype)) + to_string(r.members[i].shape);
+  };
+  const std::string where = first.members.size() > 1 ? " (member " + std::to_string(i) + " of the group)" : "";
+  const bool free = first.verb == Verb::allgather || first.verb == Verb::alltoall;
+  return what + where + ": " + tell(claims, world_ranks, "has", value) +
+         (free ? "; dtype and all but the first dimension must be the same on all ranks"
+               : "; dtype and shape must be the same on all ranks");
+}
+
+}  // namespace perseus

@@ -1,0 +1,330 @@
+#include "control/negotiator.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace perseus {
+
+namespace {
+
+// Ranks that joined give zeros; only a reduction can take them.
+bool works_with_joined_ranks(Verb verb) { return verb == Verb::allreduce || verb == Verb::barrier; }
+
+}  // namespace
+
+Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
+    : tree_(std::move(tree)),
+      options_(options),
+      cache_(options.cache_capacity),
+      joined_(static_cast<std::size_t>(tree_.size()), false) {}
+
+std::size_t Negotiator::source_of(int child) const {
+  const auto found = std::lower_bound(tree_.children.begin(), tree_.children.end(), child);
+  if (found == tree_.children.end() || *found != child) {
+    throw Error(ErrorKind::transport, "a report came from a rank that does not report here");
+  }
+  return static_cast<std::size_t>(found - tree_.children.begin()) + 1;
+}
+
+std::vector<int> Negotiator::ranks_of(std::size_t source) const {
+  std::vector<int> ranks;
+  if (source == 0) {
+    ranks.push_back(tree_.rank);
+  } else {
+    ranks = tree_.ranks_below[source - 1];
+  }
+  std::erase_if(ranks, [this](int rank) { return joined_[static_cast<std::size_t>(rank)]; });
+  return ranks;
+}
+
+bool Negotiator::all_joined(std::size_t source) const { return ranks_of(source).empty(); }
+
+Negotiator::Entry& Negotiator::entry(const std::string& name, Clock::time_point now) {
+  auto [found, fresh] = entries_.try_emplace(name);
+  if (fresh) {
+    found->second.have.assign(sources(), false);
+    found->second.by_id.assign(sources(), false);
+    found->second.since = now;
+    found->second.warned = now;
+  }
+  return found->second;
+}
+
+void Negotiator::submit(const Request& request, Clock::time_point now) {
+  if (const auto id = cache_.find(request)) {
+    add_cached(0, *id, now);
+  } else {
+    add_claims(0, {{request, {tree_.rank}}}, now);
+  }
+}
+
+void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_point now) {
+  const auto& name = cache_.at(id).name;
+  auto& waiting = entry(name, now);
+  waiting.id = id;
+  waiting.have[source] = true;
+  waiting.by_id[source] = true;
+  complete_if_ready(name);
+}
+
+void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now) {
+  if (claims.empty()) return;
+  const std::string name = claims.front().request.name;
+  auto& waiting = entry(name, now);
+  waiting.have[source] = true;
+  for (auto& claim : claims) {
+    const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
+                                   [&](const Claim& known) { return known.request.agrees_with(claim.request); });
+    if (same == waiting.claims.end()) {
+      waiting.claims.push_back(std::move(claim));
+    } else {
+      same->ranks.insert(same->ranks.end(), claim.ranks.begin(), claim.ranks.end());
+    }
+  }
+  complete_if_ready(name);
+}
+
+// Ranks that asked by id, told in full, because another rank did not ask for the same.
+void Negotiator::expand(Entry& waiting) {
+  std::vector<int> ranks;
+  for (std::size_t source = 0; source < sources(); ++source) {
+    if (!waiting.by_id[source]) continue;
+    const auto its = ranks_of(source);
+    ranks.insert(ranks.end(), its.begin(), its.end());
+  }
+  if (ranks.empty()) return;
+  const auto& request = cache_.at(waiting.id);
+  const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
+                                 [&](const Claim& claim) { return claim.request.agrees_with(request); });
+  if (same == waiting.claims.end()) {
+    waiting.claims.push_back({request, std::move(ranks)});
+  } else {
+    same->ranks.insert(same->ranks.end(), ranks.begin(), ranks.end());
+  }
+}
+
+void Negotiator::complete_if_ready(const std::string& name) {
+  const auto found = entries_.find(name);
+  auto& waiting = found->second;
+  for (std::size_t source = 0; source < sources(); ++source) {
+    if (!waiting.have[source] && !all_joined(source)) return;
+  }
+  if (waiting.claims.empty()) {
+    report_.cached.push_back(waiting.id);
+  } else {
+    expand(waiting);
+    report_.claims.push_back(std::move(waiting.claims));
+  }
+  notes_.erase(name);
+  entries_.erase(found);
+}
+
+void Negotiator::complete_all_ready() {
+  std::vector<std::string> names;
+  names.reserve(entries_.size());
+  for (const auto& [name, waiting] : entries_) names.push_back(name);
+  // The table has no order of its own; runs must not differ from one another.
+  std::sort(names.begin(), names.end());
+  for (const auto& name : names) complete_if_ready(name);
+}
+
+void Negotiator::join() {
+  note_joined(tree_.rank);
+  complete_all_ready();
+}
+
+void Negotiator::note_joined(int rank) {
+  joined_[static_cast<std::size_t>(rank)] = true;
+  report_.joined.push_back(rank);
+  if (tree_.is_root()) join_order_.push_back(rank);
+}
+
+void Negotiator::leave() {
+  report_.left.push_back(tree_.rank);
+  urgent_ = true;
+}
+
+void Negotiator::receive(int from, std::string_view bytes, Clock::time_point now) {
+  if (from == tree_.parent) {
+    const auto plan = decode_plan(bytes);
+    for (const int child : tree_.children) relayed_.push_back({child, std::string(bytes)});
+    apply(plan);
+    return;
+  }
+  receive_report(source_of(from), decode_report(bytes), now);
+}
+
+void Negotiator::receive_report(std::size_t source, const Report& report, Clock::time_point now) {
+  urgent_ = urgent_ || report.urgent;
+  for (const auto id : report.cached) add_cached(source, id, now);
+  for (const auto& claims : report.claims) add_claims(source, claims, now);
+  for (const int rank : report.joined) note_joined(rank);
+  if (!report.joined.empty()) complete_all_ready();
+  report_.left.insert(report_.left.end(), report.left.begin(), report.left.end());
+  for (const auto& note : report.stalls) {
+    if (tree_.is_root()) {
+      hear_of_stall(note, now);
+    } else {
+      report_.stalls.push_back(note);
+    }
+  }
+}
+
+bool Negotiator::has_news() const {
+  const bool report = !(report_.cached.empty() && report_.claims.empty() && report_.joined.empty() &&
+                        report_.left.empty() && report_.stalls.empty());
+  return report || !relayed_.empty() || !extra_.empty();
+}
+
+std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
+  std::vector<Outgoing> out = std::exchange(relayed_, {});
+  if (!has_news()) return out;
+  if (!tree_.is_root()) {
+    report_.urgent = std::exchange(urgent_, false);
+    if (!closed_) out.push_back({tree_.parent, encode(report_)});
+    report_ = {};
+    return out;
+  }
+  urgent_ = false;
+  Plan plan;
+  for (const auto id : report_.cached) plan.decisions.push_back(decide({{cache_.at(id), {}}}));
+  for (const auto& claims : report_.claims) plan.decisions.push_back(decide(claims));
+  decide_joined(plan.decisions);
+  std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
+  extra_.clear();
+  if (!report_.left.empty() && !closed_) {
+    Decision close;
+    close.kind = Decision::Kind::close;
+    close.error = ErrorKind::peer_lost;
+    close.rank = tree_.world_ranks[static_cast<std::size_t>(report_.left.front())];
+    close.text = "rank " + std::to_string(close.rank) + " has left the job (it shut down or ended)";
+    plan.decisions.push_back(std::move(close));
+  }
+  report_ = {};
+  if (plan.empty()) return out;
+  const auto bytes = encode(plan);
+  for (const int child : tree_.children) out.push_back({child, bytes});
+  apply(plan);
+  return out;
+}
+
+Decision Negotiator::decide(const std::vector<Claim>& claims) {
+  Decision decision;
+  decision.request = claims.front().request;
+  const auto& request = decision.request;
+  if (claims.size() > 1) {
+    decision.kind = Decision::Kind::fail;
+    decision.text = describe_disagreement(claims, tree_.world_ranks);
+  } else if (!works_with_joined_ranks(request.verb) &&
+             std::find(joined_.begin(), joined_.end(), true) != joined_.end()) {
+    decision.kind = Decision::Kind::fail;
+    decision.text = std::string(name_of(request.verb)) + " '" + request.name + "' is not supported while a rank has " +
+                    "joined (join() contributes zeros to allreduce only); call it before any rank joins";
+  } else if (const auto known = cache_.find(request)) {
+    decision.id = *known;
+    decision.cached = true;
+  } else if (const auto id = cache_.choose_id(request)) {
+    decision.id = *id;
+    cache_.put(*id, request);
+  }
+  return decision;
+}
+
+void Negotiator::decide_joined(std::vector<Decision>& plan) {
+  if (join_order_.size() < joined_.size()) return;
+  Decision all;
+  all.kind = Decision::Kind::joined;
+  all.rank = tree_.world_ranks[static_cast<std::size_t>(join_order_.back())];
+  plan.push_back(std::move(all));
+  join_order_.clear();
+}
+
+void Negotiator::apply(const Plan& plan) {
+  for (const auto& decision : plan.decisions) {
+    if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
+      cache_.put(decision.id, decision.request);
+    }
+    if (decision.kind == Decision::Kind::joined) joined_.assign(joined_.size(), false);
+    if (decision.kind == Decision::Kind::close) {
+      closed_ = true;
+      entries_.clear();
+      notes_.clear();
+      report_ = {};
+    }
+    decisions_.push_back(decision);
+  }
+}
+
+std::vector<int> Negotiator::world_ranks_missing(const std::vector<int>& present) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < tree_.size(); ++rank) {
+    const bool here = std::find(present.begin(), present.end(), rank) != present.end();
+    if (!here && !joined_[static_cast<std::size_t>(rank)]) {
+      missing.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+    }
+  }
+  return missing;
+}
+
+void Negotiator::check_stalls(Clock::time_point now) {
+  const auto first = options_.stall_warning.count() > 0 ? options_.stall_warning : options_.stall_shutdown;
+  if (first.count() == 0 || closed_) return;
+  const auto period = options_.stall_shutdown.count() > 0 ? std::min(first, options_.stall_shutdown) : first;
+  for (auto& [name, waiting] : entries_) {
+    if (now - waiting.warned < period) continue;
+    waiting.warned = now;
+    StallNote note;
+    note.name = name;
+    note.verb = name_of(waiting.claims.empty() ? cache_.at(waiting.id).verb : waiting.claims.front().request.verb);
+    for (std::size_t source = 0; source < sources(); ++source) {
+      if (!waiting.have[source]) continue;
+      const auto ranks = ranks_of(source);
+      note.present.insert(note.present.end(), ranks.begin(), ranks.end());
+    }
+    note.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since).count();
+    if (tree_.is_root()) {
+      hear_of_stall(std::move(note), now);
+    } else {
+      report_.stalls.push_back(std::move(note));
+    }
+  }
+}
+
+void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
+  auto [found, fresh] = notes_.try_emplace(note.name);
+  auto& waiting = found->second;
+  if (fresh) waiting.since = now - std::chrono::milliseconds(note.waited_ms);
+  for (const int rank : waiting.note.present) {
+    if (std::find(note.present.begin(), note.present.end(), rank) == note.present.end()) note.present.push_back(rank);
+  }
+  waiting.note = std::move(note);
+  if (const auto own = entries_.find(found->first); own != entries_.end()) {
+    for (std::size_t source = 0; source < sources(); ++source) {
+      if (!own->second.have[source]) continue;
+      for (const int rank : ranks_of(source)) {
+        auto& present = waiting.note.present;
+        if (std::find(present.begin(), present.end(), rank) == present.end()) present.push_back(rank);
+      }
+    }
+  }
+  warn_of_stall(waiting, now);
+}
+
+void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
+  std::vector<int> ready;
+  for (const int rank : waiting.note.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+  const auto tenths = (waited.count() + 50) / 100;
+  Decision decision;
+  decision.request.name = waiting.note.name;
+  decision.text = waiting.note.verb + " '" + waiting.note.name + "' has waited " + std::to_string(tenths / 10) + "." +
+                  std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
+                  describe_ranks(world_ranks_missing(waiting.note.present)) +
+                  ". All ranks must call the same collectives; is one still busy, or has it taken another path?";
+  const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
+  decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
+  decision.error = ErrorKind::timed_out;
+  if (over || options_.stall_warning.count() > 0) extra_.push_back(std::move(decision));
+}
+
+}  // namespace perseus

@@ -1,0 +1,114 @@
+// Decides, alike on all ranks of a group, what is executed next: pure logic, no I/O, no clock of its own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "control/messages.h"
+#include "control/response_cache.h"
+#include "control/tree.h"
+
+namespace perseus {
+
+struct NegotiatorOptions {
+  std::int64_t cache_capacity = 16384;
+  std::chrono::milliseconds stall_warning{60000};  // 0: never
+  std::chrono::milliseconds stall_shutdown{0};     // 0: never
+};
+
+// Every rank has one. A node of the tree waits until all ranks below it have asked for a name, then reports it to
+// its parent; the root turns complete names into a plan, which travels down unchanged. One thread at a time.
+class Negotiator {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Outgoing {
+    int to;
+    std::string bytes;
+  };
+
+  Negotiator(Tree tree, NegotiatorOptions options);
+
+  // What this rank does.
+  void submit(const Request& request, Clock::time_point now);
+  void join();
+  void leave();
+  // Somebody is blocked: what is reported next is not to be kept back anywhere.
+  void urge() { urgent_ = true; }
+
+  // A message of a neighbour in the tree. Throws Error(transport) on nonsense.
+  void receive(int from, std::string_view bytes, Clock::time_point now);
+
+  // Whether flush() has something to say.
+  bool has_news() const;
+  bool urgent() const { return urgent_; }
+
+  // Reports or plans to send now. At the root this also decides.
+  std::vector<Outgoing> flush(Clock::time_point now);
+
+  // What this rank carries out next, in order.
+  std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
+
+  // Names or joins under way here: the engine then looks at the clock.
+  bool waiting() const { return !entries_.empty() || !notes_.empty(); }
+
+  // Looks for names that wait too long; news, if any, go out with the next flush.
+  void check_stalls(Clock::time_point now);
+
+  const Request& agreed(std::uint32_t id) const { return cache_.at(id); }
+
+ private:
+  // A name that not all ranks below have asked for. Source 0 is this rank, source i + 1 is child i.
+  struct Entry {
+    std::vector<bool> have;
+    std::vector<bool> by_id;  // asked for by id only; expanded when ranks turn out to differ
+    std::vector<Claim> claims;
+    std::uint32_t id = Decision::kNoId;
+    Clock::time_point since;
+    Clock::time_point warned;
+  };
+  struct Waiting {
+    StallNote note;
+    Clock::time_point since;
+  };
+
+  std::size_t sources() const { return tree_.children.size() + 1; }
+  std::size_t source_of(int child) const;
+  std::vector<int> ranks_of(std::size_t source) const;
+  bool all_joined(std::size_t source) const;
+  Entry& entry(const std::string& name, Clock::time_point now);
+  void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
+  void add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now);
+  void complete_if_ready(const std::string& name);
+  void complete_all_ready();
+  void expand(Entry& entry);
+  void receive_report(std::size_t source, const Report& report, Clock::time_point now);
+  void apply(const Plan& plan);
+  void note_joined(int rank);
+  Decision decide(const std::vector<Claim>& claims);
+  void decide_joined(std::vector<Decision>& plan);
+  void hear_of_stall(StallNote note, Clock::time_point now);
+  void warn_of_stall(const Waiting& waiting, Clock::time_point now);
+  std::vector<int> world_ranks_missing(const std::vector<int>& present) const;
+
+  Tree tree_;
+  NegotiatorOptions options_;
+  ResponseCache cache_;
+  std::unordered_map<std::string, Entry> entries_;
+  Report report_;  // complete below, not reported (at the root: not decided) yet
+  std::vector<Outgoing> relayed_;    // plans on their way down
+  std::vector<Decision> extra_;      // root: warnings and closings to go out with the next plan
+  std::vector<Decision> decisions_;  // for this rank
+  std::vector<bool> joined_;         // by group rank
+  std::vector<int> join_order_;      // root: in the order of arrival
+  std::map<std::string, Waiting> notes_;  // root: stalled names by what was heard of them
+  bool urgent_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace perseus

@@ -1,0 +1,44 @@
+#include "control/request.h"
+
+#include <algorithm>
+#include <array>
+
+namespace perseus {
+
+namespace {
+
+bool first_dimension_is_free(Verb verb) { return verb == Verb::allgather || verb == Verb::alltoall; }
+
+bool members_agree(const Member& a, const Member& b, bool first_is_free) {
+  if (a.dtype != b.dtype || a.shape.size() != b.shape.size()) return false;
+  const auto skip = first_is_free && !a.shape.empty() ? 1 : 0;
+  return std::equal(a.shape.begin() + skip, a.shape.end(), b.shape.begin() + skip);
+}
+
+}  // namespace
+
+std::string_view name_of(Verb verb) {
+  constexpr std::array<std::string_view, 8> kNames = {
+      "allreduce", "broadcast", "allgather",       "alltoall",
+      "reduce_scatter", "barrier", "add_process_set", "remove_process_set",
+  };
+  return kNames[static_cast<std::size_t>(verb)];
+}
+
+std::int64_t Request::bytes() const {
+  std::int64_t total = 0;
+  for (const auto& member : members) {
+    total += count_of(member.shape) * static_cast<std::int64_t>(size_of(member.dtype));
+  }
+  return total;
+}
+
+bool Request::agrees_with(const Request& other) const {
+  const bool free = first_dimension_is_free(verb);
+  return verb == other.verb && op == other.op && scale == other.scale && wire == other.wire && root == other.root &&
+         on_host == other.on_host && ranks == other.ranks && members.size() == other.members.size() &&
+         std::equal(members.begin(), members.end(), other.members.begin(),
+                    [free](const Member& a, const Member& b) { return members_agree(a, b, free); });
+}
+
+}  // namespace perseus

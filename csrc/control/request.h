@@ -1,0 +1,54 @@
+// What one rank asks for: everything that all ranks have to agree on before data moves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reduce.h"
+#include "base/tensor_view.h"
+
+namespace perseus {
+
+enum class Verb : std::uint8_t {
+  allreduce,
+  broadcast,
+  allgather,
+  alltoall,
+  reduce_scatter,
+  barrier,
+  add_process_set,
+  remove_process_set,
+};
+
+std::string_view name_of(Verb verb);
+
+struct Member {
+  DType dtype = DType::float32;
+  Shape shape;
+
+  bool operator==(const Member&) const = default;
+};
+
+// More than one member is a grouped operation: agreed, executed and failed as one.
+struct Request {
+  Verb verb = Verb::allreduce;
+  std::string name;  // unique among the requests in flight in a process set
+  std::vector<Member> members;
+  ReduceOp op = ReduceOp::sum;
+  Scale scale;
+  std::int8_t wire = -1;  // DType that values travel in; -1: their own
+  int root = 0;
+  bool on_host = true;              // host memory or an accelerator's
+  std::vector<std::int64_t> ranks;  // process set verbs: the ranks or the id
+
+  std::int64_t bytes() const;
+
+  // True where ranks may execute this together. The first dimension of an allgather's or alltoall's
+  // members is each rank's own affair.
+  bool agrees_with(const Request& other) const;
+};
+
+}  // namespace perseus
