@@ -60,7 +60,7 @@ class GradientBuckets:
         self._reduction = reduction
         self._generation = -1
         self._name = ""
-        self._layout: Layout | None = None
+        self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
         self._memory: dict[Kind, torch.Tensor] = {}
         self._flats: list[torch.Tensor] = []  # per bucket
@@ -197,7 +197,7 @@ class GradientBuckets:
         )
         self._in_flight.append(pending.result)
 
-    def _send_compressed(self, name: str, bucket: Bucket) -> Callable[[], object]:
+    def _send_compressed(self, name: str, bucket: Bucket[Kind]) -> Callable[[], object]:
         """A compression of the user's works on one gradient at a time."""
         reduction = self._reduction
         views = [view for index in bucket.members if (view := self._views[index]) is not None]
@@ -221,15 +221,10 @@ class GradientBuckets:
     def _wait(self) -> None:
         """Waits for all, then raises the first error: memory must not be touched while another bucket is under way."""
         in_flight, self._in_flight = self._in_flight, []
-        failed: BaseException | None = None
         with torch.no_grad():
-            for finish in in_flight:
-                try:
-                    finish()
-                except Exception as error:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+            errors = [error for finish in in_flight if (error := _error_of(finish)) is not None]
+        if errors:
+            raise errors[0]
 
     def _complete(self) -> None:
         """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
@@ -325,7 +320,7 @@ class GradientBuckets:
         self.passes.use(self._layout)
 
     def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Copies gradients to new places. Old places may lie in the same memory: then all are read before one is written."""
+        """Copies gradients to new places. Old ones may be in the same memory, so all are read before one is written."""
         memories = {memory.untyped_storage().data_ptr() for memory in self._memory.values()}
         values: list[torch.Tensor | None] = []
         for index, _ in places:
@@ -352,6 +347,14 @@ def _as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
     return gradient.to_sparse(dimensions) if gradient.layout is torch.strided else gradient
 
 
+def _error_of(finish: Callable[[], object]) -> Exception | None:
+    try:
+        finish()
+    except Exception as error:
+        return error
+    return None
+
+
 def _assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Callable[[], None]:
     def assign() -> None:
         parameter.grad = finish()
@@ -359,7 +362,7 @@ def _assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]
     return assign
 
 
-def _member(parameter: torch.Tensor) -> Member:
+def _member(parameter: torch.Tensor) -> Member[Kind]:
     return Member(parameter.numel(), parameter.element_size(), (parameter.dtype, parameter.device))
 
 

@@ -1,4 +1,4 @@
-"""The verbs on torch tensors: blocking and differentiable, asynchronous (a handle), in place (a trailing underscore)."""
+"""The verbs on torch tensors: blocking and differentiable, asynchronous (`_async`), in place (an underscore)."""
 
 from __future__ import annotations
 

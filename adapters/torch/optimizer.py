@@ -230,7 +230,7 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _extend(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
-    """The same optimizer under a class that is derived from its own. Not by its constructor, which may take anything."""
+    """The same optimizer under a class derived from its own; not by its constructor, which may want anything."""
     base = type(optimizer)
     cls = type(base.__name__, (_DistributedOptimizer, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     distributed: _DistributedOptimizer = object.__new__(cls)
