@@ -15,3 +15,9 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `pytest`, not `python -m pytest`, without PYTHONPATH",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
+
+
+@pytest.fixture(autouse=True)
+def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m` and `python -c` import from the working directory first, so no child starts in the source tree."""
+    monkeypatch.chdir(tmp_path)
