@@ -29,8 +29,9 @@ struct Hello {
 };
 
 std::string seconds_text(std::chrono::milliseconds limit) {
-  const auto tenths = limit.count() / 100;
-  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+  auto text = std::to_string(limit.count() / 1000);
+  if (const auto tenths = limit.count() / 100 % 10; tenths != 0) text += '.' + std::to_string(tenths);
+  return text + " s";
 }
 
 std::string list_of(const std::vector<int>& ranks) {

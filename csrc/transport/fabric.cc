@@ -6,11 +6,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bootstrap/local_star.h"
+#include "transport/hierarchy/fabric.h"
+#include "transport/mpi/fabric.h"
 #include "transport/self/fabric.h"
 #include "transport/shm/fabric.h"
-#if __has_include("transport/hierarchy/fabric.h")
-#include "transport/hierarchy/fabric.h"
-#endif
 
 namespace perseus {
 
@@ -48,30 +47,27 @@ std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topo
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                     const FabricOptions& options) {
   if (topology.size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
-  const bool has_mpi = bootstrap.name() == "mpi";
   std::unique_ptr<Fabric> local;
-  if (options.local_engine != LocalEngine::mpi) {
-    std::string why;
-    local = connect_hosts(bootstrap, topology, liveness, options, why);
-    if (local == nullptr && (!has_mpi || options.local_engine == LocalEngine::shm)) {
-      throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
-    }
-    if (local == nullptr && topology.rank() == 0) {
-      log(LogLevel::warning,
-          "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
-    }
-  }
+  std::string why = "PERSEUS_CPU_TRANSPORT asks for MPI";
+  if (options.local_engine != LocalEngine::mpi) local = connect_hosts(bootstrap, topology, liveness, options, why);
   if (local != nullptr && topology.host_count() == 1) return local;
-  if (!has_mpi) {
-    throw Error(ErrorKind::unavailable, "ranks on " + std::to_string(topology.host_count()) +
-                                            " hosts are connected by MPI, and this job was not started by an mpirun; "
-                                            "start it with perseusrun --mpi or mpirun");
+
+  if (local == nullptr && options.local_engine == LocalEngine::shm) {
+    throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
-#if __has_include("transport/hierarchy/fabric.h")
-  return make_cluster_fabric(bootstrap, topology, liveness, std::move(local));
-#else
-  throw Error(ErrorKind::unavailable, "this build has no MPI transport");
-#endif
+  auto cross = mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
+  if (cross == nullptr) {
+    throw Error(
+        ErrorKind::unavailable,
+        (local == nullptr ? "the ranks cannot share memory (" + why + "), and"
+                          : "ranks of " + std::to_string(topology.host_count()) + " hosts are connected by MPI, but") +
+            std::string(" this job was not started by an mpirun; start it with mpirun or perseusrun --mpi"));
+  }
+  if (local == nullptr && options.local_engine == LocalEngine::automatic && topology.rank() == 0) {
+    log(LogLevel::warning,
+        "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
+  }
+  return hierarchy::make_cluster_fabric(bootstrap, topology, std::move(local), std::move(cross));
 }
 
 }  // namespace perseus

@@ -1,0 +1,56 @@
+// Buffers of every kind that a transport may be given, filled with numbers that every dtype holds exactly.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/reduce.h"
+#include "base/tensor_view.h"
+#include "transport/fabric.h"
+
+namespace perseus::testing {
+
+// Where a rank's memory is.
+enum class Place { heap, arena, mixed };  // mixed: every second piece in the arena
+
+// `count` elements in one or several pieces, with room around them that must stay as it is.
+class Buffer {
+ public:
+  Buffer(Fabric& fabric, Place place, DType dtype, const std::vector<std::int64_t>& counts);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  void* data() const { return pieces_.at(0).data; }
+  std::int64_t count() const;
+
+  void set(std::int64_t element, std::int64_t value);
+  std::int64_t get(std::int64_t element) const;
+  // True if nobody wrote beside the pieces.
+  bool margins_intact() const;
+
+ private:
+  std::uint8_t* at(std::int64_t element) const;
+
+  Fabric& fabric_;
+  DType dtype_;
+  std::vector<Piece> pieces_;
+  struct Block {
+    std::uint8_t* memory = nullptr;
+    std::size_t bytes = 0;
+    bool in_arena = false;
+  };
+  std::vector<Block> blocks_;
+};
+
+// Cuts `count` elements into `pieces` uneven pieces, some of them empty.
+std::vector<std::int64_t> cut(std::int64_t count, int pieces);
+
+// What rank r contributes at element i: small whole numbers; `unit` makes their sums divisible.
+std::int64_t contribution(DType dtype, ReduceOp op, int rank, std::int64_t element, std::int64_t unit);
+// The reduction over `ranks` ranks of these, computed in int64.
+std::int64_t expected(DType dtype, ReduceOp op, int ranks, std::int64_t element, std::int64_t unit);
+
+}  // namespace perseus::testing

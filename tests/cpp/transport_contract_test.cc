@@ -1,0 +1,305 @@
+// The contract of transport.h, once, over every engine of one host.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+#include <optional>
+
+#include "transport_buffers.h"
+#include "transport_world.h"
+
+namespace perseus::testing {
+namespace {
+
+constexpr std::array kDTypes = {DType::uint8,   DType::int8,     DType::int16,   DType::int32,   DType::int64,
+                                DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::boolean};
+constexpr std::array kPlaces = {Place::heap, Place::arena, Place::mixed};
+// Small ones, both sides of one step, of a chunk (16 KiB), and of several.
+constexpr std::array<std::int64_t, 9> kCounts = {0, 1, 3, 17, 1023, 16384, 16385, 70'001, 200'000};
+
+struct Case {
+  Reduction reduction;
+  std::int64_t count = 0;
+  int pieces = 1;
+  Place in = Place::heap, out = Place::heap;
+  bool in_place = false;
+};
+
+std::string describe(const Case& c) {
+  return std::string(name_of(c.reduction.op)) + " of " + std::to_string(c.count) + " " +
+         std::string(name_of(c.reduction.dtype)) + " as " + std::string(name_of(c.reduction.wire)) + " in " +
+         std::to_string(c.pieces) + " pieces, places " + std::to_string(static_cast<int>(c.in)) +
+         std::to_string(static_cast<int>(c.out)) + (c.in_place ? " in place" : "");
+}
+
+void check_allreduce(World& world, Transport& transport, const Case& c) {
+  const auto unit = c.reduction.scale.divisor;
+  const auto counts = cut(c.count, c.pieces);
+  Buffer in(world.fabric, c.in, c.reduction.dtype, counts);
+  std::optional<Buffer> other;
+  if (!c.in_place) other.emplace(world.fabric, c.out, c.reduction.dtype, counts);
+  Buffer& out = c.in_place ? in : *other;
+  const auto mine = [&](std::int64_t i) {
+    return contribution(c.reduction.dtype, c.reduction.op, world.rank, i, unit);
+  };
+  for (std::int64_t i = 0; i < c.count; ++i) in.set(i, mine(i));
+
+  const auto status = transport.allreduce(c.reduction, in.pieces(), out.pieces());
+  ASSERT_TRUE(status.ok()) << status.text();
+  for (std::int64_t i = 0; i < c.count; ++i) {
+    const auto want = expected(c.reduction.dtype, c.reduction.op, world.size, i, unit) / unit;
+    ASSERT_EQ(out.get(i), want) << describe(c) << " at element " << i;
+    if (!c.in_place) {
+      ASSERT_EQ(in.get(i), mine(i)) << describe(c) << ": the input was changed";
+    }
+  }
+  EXPECT_TRUE(in.margins_intact() && out.margins_intact()) << describe(c);
+}
+
+class Contract : public ::testing::TestWithParam<std::tuple<Ranks, int>> {
+ protected:
+  void on_every_rank(const std::function<void(World&, Transport&)>& body) {
+    const auto [kind, size] = GetParam();
+    run_world(kind, size, [&](World& world) {
+      const auto link = world.connect_all();
+      EXPECT_EQ(link.transport->rank(), world.rank);
+      EXPECT_EQ(link.transport->size(), world.size);
+      body(world, *link.transport);
+      const auto status = link.transport->barrier();
+      EXPECT_TRUE(status.ok()) << status.text();
+    });
+  }
+};
+
+TEST_P(Contract, AllreduceOfEveryDTypeAndOp) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto dtype : kDTypes) {
+      for (const auto op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product, ReduceOp::band,
+                            ReduceOp::bor, ReduceOp::bxor}) {
+        const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+        if (bitwise && is_floating(dtype)) continue;
+        for (const auto count : {std::int64_t{33}, std::int64_t{70'001}}) {
+          for (const auto place : {Place::heap, Place::arena}) {
+            check_allreduce(world, transport, {{dtype, dtype, op, {}}, count, 1, place, place, false});
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, AllreduceOfEverySizeAndPlace) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto count : kCounts) {
+      for (const int pieces : {1, 2, 7}) {
+        for (const auto in : kPlaces) {
+          check_allreduce(world, transport, {{}, count, pieces, in, in, true});
+          for (const auto out : kPlaces) check_allreduce(world, transport, {{}, count, pieces, in, out, false});
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, AllreduceOfMoreRunsThanCanBeOffered) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const int pieces : {900, 3000}) {
+      check_allreduce(world, transport, {{}, 100'000, pieces, Place::arena, Place::arena, true});
+    }
+  });
+}
+
+TEST_P(Contract, AllreduceWhereRanksDifferInPlace) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto count : kCounts) {
+      const auto place = world.rank == 0 ? Place::heap : Place::arena;
+      check_allreduce(world, transport, {{}, count, 1 + world.rank, place, place, true});
+      // All can be reached, but the pieces have other bounds on each rank.
+      check_allreduce(world, transport, {{}, count, 3 + 2 * world.rank, Place::arena, Place::arena, false});
+    }
+  });
+}
+
+TEST_P(Contract, AverageAndFactors) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto dtype : kDTypes) {
+      if (dtype == DType::boolean) continue;
+      for (const auto place : kPlaces) {
+        for (const auto count : {std::int64_t{5}, std::int64_t{70'001}}) {
+          Reduction average{dtype, dtype, ReduceOp::sum, {1.0, 1.0, world.size}};
+          check_allreduce(world, transport, {average, count, 2, place, place, false});
+          Reduction twice_and_half{dtype, dtype, ReduceOp::sum, {2.0, 0.5, world.size}};
+          check_allreduce(world, transport, {twice_and_half, count, 2, place, place, true});
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, CompressionOnTheWire) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto dtype : {DType::float32, DType::float64}) {
+      for (const auto wire : {DType::float16, DType::bfloat16}) {
+        for (const auto place : kPlaces) {
+          for (const auto count : kCounts) {
+            check_allreduce(world, transport,
+                            {{dtype, wire, ReduceOp::sum, {2.0, 0.5, world.size}}, count, 3, place, place, true});
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, BroadcastFromEveryRoot) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (int root = 0; root < world.size; ++root) {
+      for (const auto count : kCounts) {
+        for (const auto place : kPlaces) {
+          Buffer buffer(world.fabric, place, DType::uint8, cut(count, 3 + world.rank));
+          for (std::int64_t i = 0; i < count; ++i) buffer.set(i, world.rank == root ? (i * 5 + root) % 251 : 0);
+          const auto status = transport.broadcast(buffer.pieces(), root);
+          ASSERT_TRUE(status.ok()) << status.text();
+          for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(buffer.get(i), (i * 5 + root) % 251);
+          EXPECT_TRUE(buffer.margins_intact());
+        }
+      }
+    }
+  });
+}
+
+// Different for each rank, and nothing from one of them.
+std::vector<std::int64_t> uneven(int size, std::int64_t count, int shift = 0) {
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < size; ++r) counts.push_back((r + shift) % size == 1 ? 0 : count + 3 * ((r + shift) % size));
+  return counts;
+}
+
+TEST_P(Contract, AllgatherOfUnevenParts) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto count : kCounts) {
+      for (const auto place : {Place::heap, Place::arena}) {
+        for (const bool in_place : {false, true}) {
+          const auto counts = uneven(world.size, count);
+          const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+          const auto begin = std::accumulate(counts.begin(), counts.begin() + world.rank, std::int64_t{0});
+          const auto mine = counts[static_cast<std::size_t>(world.rank)];
+          Buffer in(world.fabric, world.rank == 0 ? Place::arena : place, DType::uint8, {mine});
+          Buffer out(world.fabric, place, DType::uint8, {total});
+          for (std::int64_t i = 0; i < mine; ++i) {
+            in.set(i, (world.rank * 50 + i) % 251);
+            if (in_place) out.set(begin + i, (world.rank * 50 + i) % 251);
+          }
+          const void* from = in_place ? static_cast<std::uint8_t*>(out.data()) + begin : in.data();
+          const auto status = transport.allgather(from, out.data(), counts);
+          ASSERT_TRUE(status.ok()) << status.text();
+          std::int64_t at = 0;
+          for (int r = 0; r < world.size; ++r) {
+            for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(r)]; ++i) {
+              ASSERT_EQ(out.get(at++), (r * 50 + i) % 251) << "part of rank " << r;
+            }
+          }
+          EXPECT_TRUE(out.margins_intact());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, AlltoallOfUnevenParts) {
+  on_every_rank([](World& world, Transport& transport) {
+    // From s to r: some bytes, different for each pair.
+    const auto bytes = [&](int s, int r, std::int64_t count) { return (s + 2 * r) % 3 == 1 ? 0 : count + 5 * s + r; };
+    const auto value = [](int s, int r, std::int64_t i) { return (s * 70 + r * 20 + i) % 251; };
+    for (const auto count : kCounts) {
+      for (const auto place : {Place::heap, Place::arena}) {
+        for (const bool in_place : {false, true}) {
+          std::vector<std::int64_t> send, receive;
+          for (int r = 0; r < world.size; ++r) {
+            send.push_back(bytes(world.rank, r, count));
+            receive.push_back(bytes(r, world.rank, count));
+          }
+          const auto sent = std::accumulate(send.begin(), send.end(), std::int64_t{0});
+          const auto received = std::accumulate(receive.begin(), receive.end(), std::int64_t{0});
+          const auto room = in_place ? std::max(sent, received) : sent;
+          Buffer in(world.fabric, world.rank == 1 ? Place::heap : place, DType::uint8, {room});
+          Buffer other(world.fabric, place, DType::uint8, {received});
+          auto& out = in_place ? in : other;
+          std::int64_t at = 0;
+          for (int r = 0; r < world.size; ++r) {
+            for (std::int64_t i = 0; i < send[static_cast<std::size_t>(r)]; ++i) in.set(at++, value(world.rank, r, i));
+          }
+          const auto status = transport.alltoall(in.data(), send, out.data(), receive);
+          ASSERT_TRUE(status.ok()) << status.text();
+          at = 0;
+          for (int s = 0; s < world.size; ++s) {
+            for (std::int64_t i = 0; i < receive[static_cast<std::size_t>(s)]; ++i) {
+              ASSERT_EQ(out.get(at++), value(s, world.rank, i)) << "part of rank " << s;
+            }
+          }
+          EXPECT_TRUE(in.margins_intact() && out.margins_intact());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, ReduceScatterOfUnevenParts) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (const auto& reduction : {Reduction{}, Reduction{DType::float64, DType::float64, ReduceOp::max, {}},
+                                  Reduction{DType::int32, DType::int32, ReduceOp::sum, {2.0, 0.5, world.size}},
+                                  Reduction{DType::float32, DType::float16, ReduceOp::sum, {1.0, 1.0, world.size}}}) {
+      for (const auto count : kCounts) {
+        for (const auto place : {Place::heap, Place::arena}) {
+          for (const bool in_place : {false, true}) {
+            const auto counts = uneven(world.size, count, 1);
+            const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+            const auto begin = std::accumulate(counts.begin(), counts.begin() + world.rank, std::int64_t{0});
+            const auto unit = reduction.scale.divisor;
+            Buffer in(world.fabric, place, reduction.dtype, {total});
+            Buffer other(world.fabric, Place::heap, reduction.dtype, {counts[static_cast<std::size_t>(world.rank)]});
+            auto& out = in_place ? in : other;
+            for (std::int64_t i = 0; i < total; ++i) {
+              in.set(i, contribution(reduction.dtype, reduction.op, world.rank, i, unit));
+            }
+            const auto status = transport.reduce_scatter(reduction, in.data(), out.data(), counts);
+            ASSERT_TRUE(status.ok()) << status.text();
+            for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(world.rank)]; ++i) {
+              const auto want = expected(reduction.dtype, reduction.op, world.size, begin + i, unit) / unit;
+              ASSERT_EQ(out.get(i), want) << "element " << i << " of " << count;
+            }
+            EXPECT_TRUE(in.margins_intact() && out.margins_intact());
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Contract, VerbsFollowEachOtherWithoutWaiting) {
+  on_every_rank([](World& world, Transport& transport) {
+    for (int round = 0; round < 300; ++round) {
+      const auto count = std::int64_t{1} << (round % 17);
+      const auto place = kPlaces[static_cast<std::size_t>(round + world.rank) % kPlaces.size()];
+      check_allreduce(world, transport, {{}, count, 1 + round % 4, place, place, round % 2 == 0});
+      Buffer buffer(world.fabric, place, DType::uint8, {count});
+      for (std::int64_t i = 0; i < count; ++i) buffer.set(i, world.rank == round % world.size ? (i + round) % 251 : 0);
+      const auto status = transport.broadcast(buffer.pieces(), round % world.size);
+      ASSERT_TRUE(status.ok()) << status.text();
+      ASSERT_EQ(buffer.get(count - 1), (count - 1 + round) % 251);
+    }
+  });
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Ranks, int>>& info) {
+  const auto [kind, size] = info.param;
+  return (kind == Ranks::threads ? "Threads" : "Processes") + std::to_string(size);
+}
+
+INSTANTIATE_TEST_SUITE_P(OneHost, Contract,
+                         ::testing::Combine(::testing::Values(Ranks::threads, Ranks::processes),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace perseus::testing

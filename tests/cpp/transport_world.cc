@@ -1,0 +1,117 @@
+#include "transport_world.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <exception>
+#include <iostream>
+#include <numeric>
+#include <thread>
+
+#include "bootstrap/local.h"
+#include "bootstrap/local_star.h"
+#include "transport/self/fabric.h"
+#include "transport/shm/thread_world.h"
+
+namespace perseus::testing {
+
+namespace {
+
+constexpr unsigned kPatienceSeconds = 120;
+
+void guarded(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "threw: " << error.what();
+  }
+}
+
+void run_threads(int size, const Body& body, const FabricOptions& options) {
+  alarm(kPatienceSeconds);
+  Liveness liveness;
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  if (size == 1) {
+    fabrics.push_back(std::make_unique<self::SelfFabric>());
+  } else {
+    for (auto& fabric : shm::make_thread_fabrics(size, liveness, options)) fabrics.push_back(std::move(fabric));
+  }
+  std::barrier gate(size);
+  std::vector<std::string> notes(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto exchange = [&, r](std::string_view mine) {
+        notes[static_cast<std::size_t>(r)] = mine;
+        gate.arrive_and_wait();
+        auto all = notes;
+        gate.arrive_and_wait();
+        return all;
+      };
+      World world{r, size, *fabrics[static_cast<std::size_t>(r)], exchange, liveness};
+      guarded([&] { body(world); });
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  alarm(0);
+}
+
+void run_processes(int size, const Body& body, const FabricOptions& options) {
+  const auto address = random_star_address();
+  std::vector<int> children;
+  for (int r = 0; r < size; ++r) {
+    children.push_back(fork_rank([&] {
+      LocalBootstrap bootstrap({.rank = r, .size = size, .address = address});
+      Liveness liveness;
+      const auto topology = Topology::discover(bootstrap);
+      const auto fabric = make_fabric(bootstrap, topology, liveness, options);
+      World world{r, size, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
+      body(world);
+      fabric->say_goodbye();
+    }));
+  }
+  for (const int child : children) EXPECT_TRUE(ended_well(child));
+}
+
+}  // namespace
+
+Link World::connect_all() {
+  std::vector<int> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  return connect(members);
+}
+
+FabricOptions small_options() {
+  FabricOptions options;
+  options.arena_bytes = std::size_t{128} << 20;
+  options.chunk_bytes = 16 * 1024;
+  return options;
+}
+
+void run_world(Ranks kind, int size, const Body& body, const FabricOptions& options) {
+  if (kind == Ranks::threads) {
+    run_threads(size, body, options);
+  } else {
+    run_processes(size, body, options);
+  }
+}
+
+int fork_rank(const std::function<void()>& body) {
+  std::cout.flush();
+  std::cerr.flush();
+  const int pid = fork();
+  if (pid != 0) return pid;
+  alarm(kPatienceSeconds);
+  guarded(body);
+  std::cout.flush();
+  _exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+bool ended_well(int pid) {
+  int status = -1;
+  return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace perseus::testing
