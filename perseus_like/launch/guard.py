@@ -7,8 +7,10 @@ cleans up when the pipe closes without one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from typing import NoReturn
 
 from .processes import has_in_environment, process_table, send
@@ -31,12 +33,16 @@ class Guard:
 
     def watch(self, session: int) -> None:
         """Adds a rank's session to those to be ended."""
-        os.write(self._write_end, f"{session}\n".encode())
+        self._tell(f"{session}\n".encode())
 
     def dismiss(self) -> None:
         """The launcher has cleaned up itself."""
-        os.write(self._write_end, _GOODBYE)
+        self._tell(_GOODBYE)
         os.close(self._write_end)
+
+    def _tell(self, text: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+            os.write(self._write_end, text)
 
 
 def _guard(pipe: int, entry: bytes) -> NoReturn:
@@ -59,12 +65,13 @@ def _keep_only(pipe: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    os.closerange(3, pipe)
-    os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if descriptor > 2 and descriptor != pipe:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(descriptor)
 
 
 def _kill_all(sessions: set[int], entry: bytes) -> None:
-    waiter = signal.sigtimedwait
     for _ in range(_KILL_ROUNDS):
         members = [
             process.pid
@@ -74,4 +81,4 @@ def _kill_all(sessions: set[int], entry: bytes) -> None:
         if not members:
             return
         send(members, signal.SIGKILL)
-        waiter([], _ROUND_SECONDS)
+        time.sleep(_ROUND_SECONDS)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import IO, Protocol
 
 from . import processes
 from .errors import LaunchError
@@ -71,6 +71,8 @@ class Supervisor:
         self._terminate_seconds = terminate
         self._children: dict[int, Child] = {}
         self._feeds: dict[int, Feed] = {}
+        self._streams: dict[int, IO[bytes]] = {}
+        self._is_listening = True
         self._agenda: list[tuple[float, Callable[[], None]]] = []
         self._failure: Child | None = None
         self._failed: list[Child] = []  # without those that were told to end
@@ -88,7 +90,8 @@ class Supervisor:
         self._old_wakeup = signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
         self._old_handlers = {}
         for signum in _HANDLED:
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+            # nohup stays nohup; the ends of children must be heard of.
+            if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGCHLD:
                 self._old_handlers[signum] = signal.signal(signum, _note_signal)
         self._selector.register(self._wake, selectors.EVENT_READ)
         return self
@@ -133,7 +136,8 @@ class Supervisor:
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
             self._feeds[stream.fileno()] = feed
-            self._selector.register(stream, selectors.EVENT_READ)
+            self._streams[stream.fileno()] = stream
+            self._selector.register(stream.fileno(), selectors.EVENT_READ)
 
     def run(self) -> int:
         """Waits for all children; returns the exit code of the job."""
@@ -150,15 +154,18 @@ class Supervisor:
 
     def fail(self, text: str, code: int, grace: float) -> None:
         """Says what has failed and ends the job with that exit code, `grace` seconds later; the first call counts."""
+        if self._code_override is not None or self._failure or self._stop_reason not in {None, "failure"}:
+            return
+        self._screen.say(text)
+        self._code_override = code
         if self._stop_reason is None:
-            self._screen.say(text)
-            self._code_override = code
             self._stop("failure", grace)
 
     # One turn of the loop.
 
     def _turn(self, longest: float | None = None) -> None:
         self._watch_sinks()
+        self._watch_feeds()
         wait = self._time_to_wait(longest)
         events = self._selector.select(wait)
         if not events:
@@ -198,15 +205,23 @@ class Supervisor:
             elif not sink.backlog and sink.descriptor in registered:
                 self._selector.unregister(sink.descriptor)
 
+    def _watch_feeds(self) -> None:
+        """While the reader of our output is slow, the ranks wait, too."""
+        is_listening = self._screen.backlog < _MOST_BACKLOG
+        if is_listening != self._is_listening:
+            self._is_listening = is_listening
+            for descriptor in self._feeds:
+                if is_listening:
+                    self._selector.register(descriptor, selectors.EVENT_READ)
+                else:
+                    self._selector.unregister(descriptor)
+
     def _flush(self, descriptor: int) -> None:
         for sink in self._screen.sinks:
             if sink.descriptor == descriptor and sink.backlog:
                 sink.flush_some()
 
     def _read(self, descriptor: int) -> None:
-        if self._screen.backlog > _MOST_BACKLOG:
-            self._selector.select(0.01)  # the reader of our output is slow: let the ranks wait, too
-            return
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -218,7 +233,9 @@ class Supervisor:
 
     def _forget(self, descriptor: int) -> None:
         self._feeds.pop(descriptor).finish()
-        self._selector.unregister(descriptor)
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+        self._streams.pop(descriptor).close()
 
     # Ends of processes.
 

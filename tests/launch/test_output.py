@@ -103,7 +103,7 @@ def test_progress_bar_in_a_file_shares_a_line(perseusrun, script):
 
 
 def on_terminal(args, answers):
-    """Runs perseusrun on a terminal; returns all it wrote. `answers`: (text to wait for, what to type then), in order."""
+    """Runs perseusrun on a terminal; returns all it wrote. `answers`: (text to wait for, what to type then)."""
     leader, follower = pty.openpty()
     quiet = termios.tcgetattr(follower)
     quiet[3] &= ~termios.ECHO

@@ -22,7 +22,7 @@ from .family import Family, Mpirun, find_mpirun, with_own_folder
 from .plan import Line, Plan
 
 # mpirun ends the job by itself about a second after a rank has failed (rank_main.py); this is for when it does not.
-FAILURE_GRACE_SECONDS = 2.0
+FAILURE_GRACE_SECONDS = 1.5
 # It has other hosts to clean up.
 TERMINATE_SECONDS = 5.0
 
