@@ -1,0 +1,124 @@
+// Lane's second half: what happens to a plan.
+#include <utility>
+
+#include "base/log.h"
+#include "engine/fuse.h"
+#include "engine/lane.h"
+
+namespace perseus {
+
+namespace {
+
+std::string about(const Request& request, const std::string& text) {
+  return std::string(name_of(request.verb)) + " '" + request.name + "': " + text;
+}
+
+}  // namespace
+
+void Lane::carry_out(std::vector<Decision> decisions) {
+  std::vector<Decision> runs;
+  for (auto& decision : decisions) {
+    if (decision.kind == Decision::Kind::run) {
+      runs.push_back(std::move(decision));
+      continue;
+    }
+    carry_out_runs(std::exchange(runs, {}));
+    switch (decision.kind) {
+      case Decision::Kind::run:
+        break;
+      case Decision::Kind::fail:
+        fail(decision);
+        break;
+      case Decision::Kind::joined:
+        if (auto done = std::exchange(joining_, nullptr)) {
+          {
+            std::scoped_lock lock(join_mutex_);
+            asked_join_.reset();
+          }
+          done->number = decision.rank;
+          done->finish({});
+        }
+        break;
+      case Decision::Kind::warn:
+        if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
+        break;
+      case Decision::Kind::close:
+        break_off({decision.error, decision.text});
+        break;
+    }
+  }
+  carry_out_runs(runs);
+}
+
+void Lane::carry_out_runs(const std::vector<Decision>& runs) {
+  if (runs.empty()) return;
+  std::vector<Task> tasks;
+  std::vector<const Request*> requests;
+  for (const auto& run : runs) {
+    Task task;
+    task.request = run.cached ? &negotiator_.agreed(run.id) : &run.request;
+    if (const auto found = pending_.find(task.request->name); found != pending_.end()) task.work = found->second.get();
+    tasks.push_back(task);
+    requests.push_back(task.request);
+  }
+  for (const auto& batch : fuse(requests, options_.fusion_threshold_bytes)) {
+    // After a failure everything pending has been failed already.
+    if (!broken_.ok()) return;
+    std::vector<Task> together;
+    for (const auto i : batch) together.push_back(tasks[i]);
+    run_batch(together);
+  }
+}
+
+void Lane::run_batch(const std::vector<Task>& tasks) {
+  const auto& request = *tasks.front().request;
+  const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
+  Completion* completion = tasks.front().work == nullptr ? nullptr : tasks.front().work->completion.get();
+  const auto status = about_sets ? set_verbs_(request, completion) : execute(*link_.transport, tasks);
+  // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
+  if (!status.ok() && !about_sets) {
+    break_off(status);
+    return;
+  }
+  for (const auto& task : tasks) {
+    if (task.work == nullptr) continue;
+    const auto found = pending_.find(task.request->name);
+    const auto work = std::move(found->second);
+    pending_.erase(found);
+    finish(*work, status);
+  }
+}
+
+void Lane::finish(Work& work, Status status) {
+  // The name is free before the waiter can know that the work is done.
+  inbox_.done(work.request.name);
+  const auto completion = work.completion;
+  completion->finish(status.ok() || status.kind() == ErrorKind::disagreement
+                         ? std::move(status)
+                         : Status(status.kind(), about(work.request, status.text())));
+}
+
+void Lane::fail(const Decision& decision) {
+  const auto found = pending_.find(decision.request.name);
+  if (found == pending_.end()) return;
+  const auto work = std::move(found->second);
+  pending_.erase(found);
+  finish(*work, {decision.error, decision.text});
+}
+
+void Lane::break_off(const Status& reason) {
+  if (broken_.ok()) broken_ = reason;
+  inbox_.close(broken_);
+  for (auto& [name, work] : std::exchange(pending_, {})) finish(*work, broken_);
+  for (auto& work : inbox_.take()) finish(*work, broken_);
+  if (auto joining = std::exchange(joining_, nullptr)) {
+    {
+      std::scoped_lock lock(join_mutex_);
+      asked_join_.reset();
+    }
+    joining->finish(broken_);
+  }
+  if (!closed_.done()) closed_.finish({});
+}
+
+}  // namespace perseus

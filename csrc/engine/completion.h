@@ -1,0 +1,80 @@
+// The outcome of one piece of work: set once by the engine, waited for by whoever asked.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/tensor_view.h"
+
+namespace perseus {
+
+// A result that the core allocated, because its size is known only when all ranks have asked.
+class Result {
+ public:
+  // Throws Error(unavailable) when there is no memory.
+  Result(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
+    constexpr std::size_t kAlignment = 64;
+    const auto bytes = (this->bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    data_.reset(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
+    if (!data_) {
+      throw Error(ErrorKind::unavailable, "no memory for a result of " + std::to_string(bytes) + " bytes");
+    }
+  }
+
+  void* data() const { return data_.get(); }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(count_of(shape_)) * size_of(dtype_); }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  DType dtype_;
+  Shape shape_;
+  std::unique_ptr<void, Free> data_;
+};
+
+class Completion {
+ public:
+  // Everything but the state is written before finish() and read after done().
+  std::vector<std::shared_ptr<Result>> results;
+  std::vector<std::int64_t> received_splits;  // rows, by rank
+  std::int64_t number = 0;                    // join: the last rank; add_process_set: the id
+  std::function<void(const Status&)> on_done;  // C frameworks; called once, by the thread that finishes, under no lock
+
+  bool done() const { return state_.load(std::memory_order_acquire) != 0; }
+  const Status& status() const { return status_; }
+
+  void finish(Status status) {
+    status_ = std::move(status);
+    // Taken out first: once the state is set, the waiter may drop this object's last other owner.
+    const auto callback = std::move(on_done);
+    state_.store(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(state_);
+    if (callback) callback(status_);
+  }
+
+  // Sleeps until done or `limit`.
+  void wait(std::chrono::microseconds limit) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    if (state_.load(std::memory_order_seq_cst) == 0) futex_wait(state_, 0, limit);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+ private:
+  std::atomic<std::uint32_t> state_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+  Status status_;
+};
+
+}  // namespace perseus

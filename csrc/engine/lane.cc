@@ -1,0 +1,220 @@
+#include "engine/lane.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/futex.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
+constexpr std::chrono::microseconds kLook{100'000};     // how often waiting work looks at the clock
+constexpr std::chrono::microseconds kShortestPoll{20};  // engines without a ring are asked again so soon
+constexpr std::chrono::microseconds kLongestPoll{500};
+
+}  // namespace
+
+Lane::Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVerbs set_verbs)
+    : tree_(tree),
+      link_(std::move(link)),
+      options_(options),
+      liveness_(liveness),
+      set_verbs_(std::move(set_verbs)),
+      negotiator_(std::move(tree), options.negotiator),
+      spin_(options.spin),
+      thread_([this] { run(); }) {}
+
+Lane::~Lane() { close(std::chrono::milliseconds(0)); }
+
+void Lane::submit(std::unique_ptr<Work> work) {
+  inbox_.put(std::move(work));
+  wake();
+}
+
+std::shared_ptr<Completion> Lane::join() {
+  auto completion = std::make_shared<Completion>();
+  {
+    std::scoped_lock lock(join_mutex_);
+    if (asked_join_) throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
+    asked_join_ = completion;
+  }
+  wake();
+  return completion;
+}
+
+void Lane::wait(Completion& completion) {
+  // Whoever holds the driver lock mostly holds it for a moment only.
+  constexpr int kTries = 200;
+  while (!completion.done()) {
+    urgent_.store(true, std::memory_order_release);
+    bool driving = false;
+    for (int i = 0; i < kTries && !driving && !completion.done(); ++i) {
+      driving = driver_.try_lock();
+      if (!driving) pause();
+    }
+    if (!driving) {
+      completion.wait(kLook);
+      continue;
+    }
+    drive(completion);
+  }
+}
+
+void Lane::drive(Completion& completion) {
+  auto& bell = link_.control->doorbell();
+  auto seen = bell.rings();
+  auto spin_until = Clock::now() + spin_;
+  bool slept = false;
+  while (!completion.done()) {
+    bell.attend();
+    seen = bell.rings();
+    if (cycle() == Cycle::busy) {
+      spin_until = Clock::now() + spin_;
+      continue;
+    }
+    if (completion.done()) break;
+    if (Clock::now() < spin_until) {
+      pause();
+      continue;
+    }
+    slept = true;
+    bell.wait(seen, Sleeper::caller, sleep_limit());
+  }
+  // Where spinning was in vain there is somebody who needs this core more.
+  spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
+  const bool poll = link_.control->needs_polling() && negotiator_.waiting();
+  driver_.unlock();
+  bell.hand_back(poll ? bell.rings() - 1 : seen);
+}
+
+void Lane::run() {
+  pthread_setname_np(pthread_self(), "perseus-lane");
+  // The default slack of 50 microseconds is more than a whole linger.
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  auto& bell = link_.control->doorbell();
+  while (!stop_.load(std::memory_order_acquire)) {
+    const auto seen = bell.rings();
+    auto limit = kForever;
+    auto result = Cycle::idle;
+    if (driver_.try_lock()) {
+      result = cycle();
+      limit = sleep_limit();
+      driver_.unlock();
+    }
+    if (result == Cycle::linger) std::this_thread::sleep_for(options_.linger);
+    if (result == Cycle::idle) bell.wait(seen, Sleeper::engine, limit);
+  }
+}
+
+std::chrono::microseconds Lane::sleep_limit() {
+  const bool waiting = negotiator_.waiting() || !pending_.empty() || joining_;
+  if (!link_.control->needs_polling()) return waiting ? kLook : kForever;
+  // Messages come without a ring: ask often while something is expected, else now and then for those who wait for us.
+  poll_ = std::clamp(poll_ * 2, kShortestPoll, waiting ? kLongestPoll : kLook);
+  return poll_;
+}
+
+Lane::Cycle Lane::cycle() {
+  if (liveness_.any_lost() && broken_.ok()) break_off(liveness_.status());
+  const auto now = Clock::now();
+  if (urgent_.exchange(false, std::memory_order_acq_rel)) negotiator_.urge();
+  const bool arrived = take_inbox(now);
+  const bool heard = receive(now);
+  if (now >= next_stall_check_) {
+    negotiator_.check_stalls(now);
+    next_stall_check_ = now + kLook;
+  }
+  if (should_linger(arrived, now)) return Cycle::linger;
+  for (auto& message : negotiator_.flush(now)) link_.control->send(message.to, std::move(message.bytes));
+  auto decisions = negotiator_.take_decisions();
+  const bool decided = !decisions.empty();
+  if (decided) carry_out(std::move(decisions));
+  const bool busy = arrived || heard || decided;
+  if (busy) poll_ = std::chrono::microseconds(0);
+  return busy ? Cycle::busy : Cycle::idle;
+}
+
+bool Lane::take_inbox(Clock::time_point now) {
+  auto taken = inbox_.take();
+  for (auto& work : taken) {
+    if (!broken_.ok()) {
+      finish(*work, broken_);
+      continue;
+    }
+    constexpr std::int64_t kSmall = 256 << 10;
+    small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
+    const auto& request = work->request;
+    auto& place = pending_[request.name];
+    place = std::move(work);
+    negotiator_.submit(place->request, now);
+  }
+  {
+    std::scoped_lock lock(join_mutex_);
+    if (asked_join_ && !joining_) {
+      joining_ = asked_join_;
+      if (broken_.ok()) {
+        negotiator_.join();
+      } else {
+        std::exchange(asked_join_, nullptr)->finish(broken_);
+        joining_.reset();
+      }
+      return true;
+    }
+  }
+  if (leaving_.load(std::memory_order_acquire) && !std::exchange(said_leave_, true)) {
+    negotiator_.leave();
+    return true;
+  }
+  return !taken.empty();
+}
+
+bool Lane::receive(Clock::time_point now) {
+  bool any = false;
+  ControlMessage message;
+  while (broken_.ok() && link_.control->receive(message)) {
+    any = true;
+    try {
+      negotiator_.receive(message.from, message.bytes, now);
+    } catch (const Error& error) {
+      break_off(Status::from(error));
+    }
+  }
+  return any;
+}
+
+// Gradients arrive in bursts; waiting briefly lets a burst share a message and a buffer.
+bool Lane::should_linger(bool arrived, Clock::time_point now) {
+  constexpr int kMostLingers = 10;
+  const bool worth = arrived && small_burst_ && !negotiator_.urgent() && options_.linger.count() > 0 &&
+                     !leaving_.load(std::memory_order_relaxed);
+  if (worth && !std::exchange(in_burst_, true)) burst_since_ = now;
+  if (worth && now - burst_since_ < kMostLingers * options_.linger) return true;
+  in_burst_ = false;
+  small_burst_ = true;
+  return false;
+}
+
+void Lane::close(std::chrono::milliseconds grace) {
+  std::call_once(closing_, [&] {
+    leaving_.store(true, std::memory_order_release);
+    wake();
+    const auto deadline = Clock::now() + grace;
+    while (!closed_.done() && !liveness_.any_lost() && Clock::now() < deadline) {
+      closed_.wait(std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()));
+    }
+    stop_.store(true, std::memory_order_release);
+    wake();
+    // The engine may be in a collective whose peers are gone; transports look at the liveness and return.
+    thread_.join();
+    std::scoped_lock lock(driver_);
+    take_inbox(Clock::now());
+    break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
+  });
+}
+
+}  // namespace perseus

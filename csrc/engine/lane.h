@@ -1,0 +1,112 @@
+// One process set at work: its queue, its negotiation, its transport, and the thread that drives them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "bootstrap/liveness.h"
+#include "control/negotiator.h"
+#include "engine/execute.h"
+#include "engine/inbox.h"
+#include "engine/work.h"
+#include "transport/fabric.h"
+
+namespace perseus {
+
+struct LaneOptions {
+  NegotiatorOptions negotiator;
+  std::int64_t fusion_threshold_bytes = 64 << 20;
+  std::chrono::microseconds linger{20};
+  std::chrono::microseconds spin{30};
+};
+
+// Process set verbs change the session, not data: the session carries them out.
+using SetVerbs = std::function<Status(const Request&, Completion*)>;
+
+// Lanes are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
+// Whoever waits for a handle drives the lane itself meanwhile, which saves two thread switches per collective.
+class Lane {
+ public:
+  Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVerbs set_verbs);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  int rank() const { return tree_.rank; }
+  int size() const { return tree_.size(); }
+  const std::vector<int>& world_ranks() const { return tree_.world_ranks; }
+  Transport& transport() { return *link_.transport; }
+
+  // Throws Error(invalid_argument) for a name in flight, or the reason why the lane takes no more work.
+  void submit(std::unique_ptr<Work> work);
+
+  // This rank has no more work until all ranks have joined.
+  std::shared_ptr<Completion> join();
+
+  // Until the completion is done. Never throws; the outcome is in the completion.
+  void wait(Completion& completion);
+
+  // Tells the others that this rank leaves, finishes what is under way, and fails what is left. `grace`: how long the
+  // others' answer is waited for. Idempotent. Not from a callback.
+  void close(std::chrono::milliseconds grace);
+
+  // From any thread: somebody was lost, look at once.
+  void wake() { link_.control->doorbell().ring(); }
+
+ private:
+  using Clock = Negotiator::Clock;
+  enum class Cycle { idle, busy, linger };
+
+  void run();
+  Cycle cycle();
+  void drive(Completion& completion);
+  bool take_inbox(Clock::time_point now);
+  bool receive(Clock::time_point now);
+  bool should_linger(bool arrived, Clock::time_point now);
+  void carry_out(std::vector<Decision> decisions);
+  void carry_out_runs(const std::vector<Decision>& runs);
+  void run_batch(const std::vector<Task>& tasks);
+  void finish(Work& work, Status status);
+  void fail(const Decision& decision);
+  void break_off(const Status& reason);
+  std::chrono::microseconds sleep_limit();
+
+  Tree tree_;
+  Link link_;
+  LaneOptions options_;
+  Liveness& liveness_;
+  SetVerbs set_verbs_;
+  Inbox inbox_;
+
+  std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
+  Negotiator negotiator_;
+  std::unordered_map<std::string, std::unique_ptr<Work>> pending_;
+  std::shared_ptr<Completion> joining_;
+  Status broken_;
+  Clock::time_point burst_since_{};
+  bool in_burst_ = false;
+  bool small_burst_ = true;
+  bool said_leave_ = false;
+  std::chrono::microseconds spin_;
+  std::chrono::microseconds poll_{0};
+  Clock::time_point next_stall_check_{};
+
+  std::mutex join_mutex_;  // guards asked_join_
+  std::shared_ptr<Completion> asked_join_;
+  std::atomic<bool> urgent_{false};
+  std::atomic<bool> leaving_{false};
+  std::atomic<bool> stop_{false};
+  Completion closed_;  // done once the lane takes part in nothing any more
+  std::once_flag closing_;
+  std::thread thread_;
+};
+
+}  // namespace perseus

@@ -1,0 +1,207 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "control/agreement.h"
+
+namespace perseus {
+
+namespace {
+
+FabricOptions fabric_options(const Config& config) {
+  FabricOptions options;
+  if (config.transport == "shm") options.local_engine = LocalEngine::shm;
+  if (config.transport == "mpi") options.local_engine = LocalEngine::mpi;
+  options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);
+  options.chunk_bytes = static_cast<std::size_t>(config.chunk_bytes);
+  options.spin = config.spin;
+  options.start_timeout = config.start_timeout;
+  return options;
+}
+
+LaneOptions lane_options(const Config& config) {
+  LaneOptions options;
+  options.negotiator = {config.cache_capacity, config.stall_warning, config.stall_shutdown};
+  options.fusion_threshold_bytes = config.fusion_threshold_bytes;
+  options.linger = config.linger;
+  options.spin = config.spin;
+  return options;
+}
+
+// The bytes of every rank of a transport's group. Throws Error.
+std::vector<std::string> exchange_over(Transport& transport, std::string_view mine) {
+  const auto ranks = static_cast<std::size_t>(transport.size());
+  const auto size = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(ranks);
+  transport.allgather(&size, sizes.data(), std::vector<std::int64_t>(ranks, sizeof size)).throw_if_failed();
+  std::string all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})), '\0');
+  transport.allgather(mine.data(), all.data(), sizes).throw_if_failed();
+  std::vector<std::string> texts;
+  std::size_t at = 0;
+  for (const auto length : sizes) {
+    texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+    at += static_cast<std::size_t>(length);
+  }
+  return texts;
+}
+
+std::string text_of(const std::vector<int>& ranks) {
+  return to_string(Shape(ranks.begin(), ranks.end()));
+}
+
+}  // namespace
+
+Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std::move(config)) {
+  bootstrap_ = choose_bootstrap(bootstrap);
+  set_log_identity(bootstrap_->rank(), config_.log_level);
+  topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
+  fabric_ = make_fabric(*bootstrap_, *topology_, liveness_, fabric_options(config_));
+  liveness_.on_lost([this] {
+    std::scoped_lock lock(mutex_);
+    for (const auto& [id, set] : sets_) {
+      if (set.lane) set.lane->wake();
+    }
+  });
+  std::vector<int> everybody(static_cast<std::size_t>(topology_->size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto lane = make_lane(everybody, [this](std::string_view mine) { return bootstrap_->allgather(mine); });
+  std::scoped_lock lock(mutex_);
+  sets_[kWorld] = {std::move(everybody), std::move(lane)};
+  log(LogLevel::info, description());
+}
+
+Session::~Session() {
+  const auto grace = failing_ ? std::chrono::milliseconds(0) : std::chrono::milliseconds(1000);
+  std::map<ProcessSetId, Set> sets;
+  {
+    std::scoped_lock lock(mutex_);
+    sets = sets_;
+  }
+  // The world goes last: the others are made and removed on it.
+  for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
+    if (it->second.lane) it->second.lane->close(grace);
+  }
+  if (!failing_) fabric_->say_goodbye();
+}
+
+std::string Session::description() const {
+  return std::string(bootstrap_->name()) + ": " + std::to_string(topology_->size()) +
+         (topology_->size() == 1 ? " rank, " : " ranks, ") + fabric_->description();
+}
+
+std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Exchange& exchange) {
+  auto link = fabric_->connect(ranks, exchange);
+  const auto mine = std::find(ranks.begin(), ranks.end(), topology_->rank());
+  if (mine == ranks.end()) return nullptr;
+  std::vector<int> hosts;
+  for (const int rank : ranks) hosts.push_back(topology_->host_of(rank));
+  auto tree = make_tree(static_cast<int>(mine - ranks.begin()), hosts, ranks);
+  return std::make_shared<Lane>(std::move(tree), std::move(link), lane_options(config_), liveness_,
+                                [this](const Request& request, Completion* completion) {
+                                  return change_sets(request, completion);
+                                });
+}
+
+std::vector<int> Session::ranks_of(ProcessSetId set) const {
+  std::scoped_lock lock(mutex_);
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) {
+    throw Error(ErrorKind::invalid_argument, "there is no process set with id " + std::to_string(set) +
+                                                 "; was it removed, or made on other ranks only?");
+  }
+  return found->second.ranks;
+}
+
+std::vector<ProcessSetId> Session::set_ids() const {
+  std::scoped_lock lock(mutex_);
+  std::vector<ProcessSetId> ids;
+  for (const auto& [id, set] : sets_) ids.push_back(id);
+  return ids;
+}
+
+std::shared_ptr<Lane> Session::lane_of(ProcessSetId set) const {
+  {
+    std::scoped_lock lock(mutex_);
+    const auto found = sets_.find(set);
+    if (found != sets_.end() && found->second.lane) return found->second.lane;
+  }
+  throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " is not in process set " +
+                                               std::to_string(set) + " (ranks " + text_of(ranks_of(set)) + ")");
+}
+
+Handle Session::submit(ProcessSetId set, std::unique_ptr<Work> work, bool average) {
+  auto lane = lane_of(set);
+  auto& request = work->request;
+  if (average) request.scale.divisor = lane->size();
+  if (request.verb == Verb::broadcast && (request.root < 0 || request.root >= lane->size())) {
+    throw Error(ErrorKind::invalid_argument, "broadcast '" + request.name + "': root " + std::to_string(request.root) +
+                                                 " is not a rank of the process set, which has " +
+                                                 std::to_string(lane->size()));
+  }
+  if (request.verb == Verb::alltoall && work->splits.size() != static_cast<std::size_t>(lane->size())) {
+    throw Error(ErrorKind::invalid_argument, "alltoall '" + request.name + "': " + std::to_string(work->splits.size()) +
+                                                 " splits for " + std::to_string(lane->size()) + " ranks");
+  }
+  Handle handle{std::move(lane), work->completion};
+  handle.lane->submit(std::move(work));
+  return handle;
+}
+
+Handle Session::join(ProcessSetId set) {
+  auto lane = lane_of(set);
+  auto completion = lane->join();
+  return {std::move(lane), std::move(completion)};
+}
+
+Status Session::change_sets(const Request& request, Completion* completion) {
+  try {
+    return request.verb == Verb::add_process_set ? add_set(request, completion) : remove_set(request, completion);
+  } catch (const Error& error) {
+    return Status::from(error);
+  }
+}
+
+// On the world's lane, at the same place of the plan on all ranks: ids agree by counting.
+Status Session::add_set(const Request& request, Completion* completion) {
+  const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
+  const auto world = lane_of(kWorld);
+  auto lane = make_lane(ranks, [&](std::string_view mine) { return exchange_over(world->transport(), mine); });
+  std::scoped_lock lock(mutex_);
+  const auto id = next_set_++;
+  sets_[id] = {ranks, std::move(lane)};
+  if (completion != nullptr) completion->number = id;
+  return {};
+}
+
+Status Session::remove_set(const Request& request, Completion* completion) {
+  const auto id = static_cast<ProcessSetId>(request.ranks.front());
+  std::shared_ptr<Lane> lane;
+  {
+    std::scoped_lock lock(mutex_);
+    const auto found = sets_.find(id);
+    if (id == kWorld || found == sets_.end()) {
+      return {ErrorKind::invalid_argument, "there is no process set with id " + std::to_string(id) + " to remove"};
+    }
+    lane = std::move(found->second.lane);
+    sets_.erase(found);
+  }
+  if (lane) lane->close(std::chrono::milliseconds(1000));
+  if (completion != nullptr) completion->number = id;
+  return {};
+}
+
+std::shared_ptr<void> Session::allocate(std::size_t bytes) {
+  void* memory = fabric_->allocate(bytes);
+  if (memory == nullptr) {
+    throw Error(ErrorKind::unavailable, "the shared arena has no " + std::to_string(bytes) +
+                                            " bytes left; raise PERSEUS_ARENA_BYTES or use private memory");
+  }
+  return {memory, [fabric = fabric_](void* given) { fabric->release(given); }};
+}
+
+void Session::abandon_after_fork() { fabric_->close_after_fork(); }
+
+}  // namespace perseus

@@ -1,0 +1,89 @@
+// The one owner of everything between init and shutdown; started in order, stopped in reverse.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "bootstrap/choose.h"
+#include "bootstrap/liveness.h"
+#include "bootstrap/topology.h"
+#include "engine/lane.h"
+#include "transport/fabric.h"
+
+namespace perseus {
+
+using ProcessSetId = int;
+inline constexpr ProcessSetId kWorld = 0;
+
+// A collective under way. Keeps its lane, so that it can be waited for even while the session shuts down.
+struct Handle {
+  std::shared_ptr<Lane> lane;
+  std::shared_ptr<Completion> completion;
+
+  // Blocks until done; throws Error with what went wrong.
+  void wait() const {
+    lane->wait(*completion);
+    completion->status().throw_if_failed();
+  }
+};
+
+class Session {
+ public:
+  // Collective over all ranks that were started. Throws Error.
+  Session(Config config, const BootstrapOptions& bootstrap);
+  // Leaves the job: pending work fails, the others are told.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Topology& topology() const { return *topology_; }
+  std::string description() const;
+
+  // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
+  Handle submit(ProcessSetId set, std::unique_ptr<Work> work, bool average);
+  Handle join(ProcessSetId set);
+
+  // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
+  std::vector<int> ranks_of(ProcessSetId set) const;
+  std::vector<ProcessSetId> set_ids() const;
+
+  // Memory that local peers reduce in place. Throws Error(unavailable).
+  std::shared_ptr<void> allocate(std::size_t bytes);
+
+  // The process ends because of an error: nobody's answer is waited for.
+  void mark_failing() { failing_ = true; }
+
+  // In a forked child, which has none of the threads.
+  void abandon_after_fork();
+
+ private:
+  struct Set {
+    std::vector<int> ranks;
+    std::shared_ptr<Lane> lane;  // null on ranks outside
+  };
+
+  std::shared_ptr<Lane> lane_of(ProcessSetId set) const;
+  std::shared_ptr<Lane> make_lane(const std::vector<int>& ranks, const Exchange& exchange);
+  Status change_sets(const Request& request, Completion* completion);
+  Status add_set(const Request& request, Completion* completion);
+  Status remove_set(const Request& request, Completion* completion);
+
+  Config config_;
+  std::unique_ptr<Bootstrap> bootstrap_;
+  std::unique_ptr<Topology> topology_;
+  Liveness liveness_;
+  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework still holds keeps it
+
+  mutable std::mutex mutex_;  // guards sets_ and next_set_
+  std::map<ProcessSetId, Set> sets_;
+  ProcessSetId next_set_ = 1;
+  std::atomic<bool> failing_{false};
+};
+
+}  // namespace perseus
