@@ -38,18 +38,13 @@ double greatest(double a, double b) { return std::isnan(a) ? a : std::isnan(b) ?
 
 double combine_real(DType wire, ReduceOp op, double a, double b) {
   switch (op) {
-    case ReduceOp::sum:
-      return rounded_for(wire, add(a, b));
-    case ReduceOp::product:
-      return rounded_for(wire, multiply(a, b));
-    case ReduceOp::min:
-      return least(a, b);
-    case ReduceOp::max:
-      return greatest(a, b);
+    case ReduceOp::sum: return rounded_for(wire, add(a, b));
+    case ReduceOp::product: return rounded_for(wire, multiply(a, b));
+    case ReduceOp::min: return least(a, b);
+    case ReduceOp::max: return greatest(a, b);
     case ReduceOp::band:
     case ReduceOp::bor:
-    case ReduceOp::bxor:
-      break;
+    case ReduceOp::bxor: break;
   }
   std::abort();
 }
@@ -58,20 +53,13 @@ std::int64_t combine_whole(ReduceOp op, std::int64_t a, std::int64_t b) {
   const auto x = static_cast<std::uint64_t>(a);
   const auto y = static_cast<std::uint64_t>(b);
   switch (op) {
-    case ReduceOp::sum:
-      return static_cast<std::int64_t>(x + y);
-    case ReduceOp::product:
-      return static_cast<std::int64_t>(x * y);
-    case ReduceOp::min:
-      return std::min(a, b);
-    case ReduceOp::max:
-      return std::max(a, b);
-    case ReduceOp::band:
-      return a & b;
-    case ReduceOp::bor:
-      return a | b;
-    case ReduceOp::bxor:
-      return a ^ b;
+    case ReduceOp::sum: return static_cast<std::int64_t>(x + y);
+    case ReduceOp::product: return static_cast<std::int64_t>(x * y);
+    case ReduceOp::min: return std::min(a, b);
+    case ReduceOp::max: return std::max(a, b);
+    case ReduceOp::band: return a & b;
+    case ReduceOp::bor: return a | b;
+    case ReduceOp::bxor: return a ^ b;
   }
   std::abort();
 }
@@ -173,25 +161,16 @@ std::uint16_t nearest_half(DType dtype, double value) {
 
 Value decode(DType dtype, const std::uint8_t* from) {
   switch (dtype) {
-    case DType::uint8:
-      return {*from, 0};
-    case DType::int8:
-      return {read<std::int8_t>(from), 0};
-    case DType::int16:
-      return {read<std::int16_t>(from), 0};
-    case DType::int32:
-      return {read<std::int32_t>(from), 0};
-    case DType::int64:
-      return {read<std::int64_t>(from), 0};
-    case DType::boolean:
-      return {*from != 0, 0};
+    case DType::uint8: return {*from, 0};
+    case DType::int8: return {read<std::int8_t>(from), 0};
+    case DType::int16: return {read<std::int16_t>(from), 0};
+    case DType::int32: return {read<std::int32_t>(from), 0};
+    case DType::int64: return {read<std::int64_t>(from), 0};
+    case DType::boolean: return {*from != 0, 0};
     case DType::float16:
-    case DType::bfloat16:
-      return {0, half_value(dtype, read<std::uint16_t>(from))};
-    case DType::float32:
-      return {0, read<float>(from)};
-    case DType::float64:
-      return {0, read<double>(from)};
+    case DType::bfloat16: return {0, half_value(dtype, read<std::uint16_t>(from))};
+    case DType::float32: return {0, read<float>(from)};
+    case DType::float64: return {0, read<double>(from)};
   }
   std::abort();
 }
@@ -199,23 +178,15 @@ Value decode(DType dtype, const std::uint8_t* from) {
 void encode(DType dtype, Value value, std::uint8_t* to) {
   switch (dtype) {
     case DType::uint8:
-    case DType::int8:
-      return write(to, static_cast<std::uint8_t>(value.whole));
-    case DType::int16:
-      return write(to, static_cast<std::int16_t>(value.whole));
-    case DType::int32:
-      return write(to, static_cast<std::int32_t>(value.whole));
-    case DType::int64:
-      return write(to, value.whole);
-    case DType::boolean:
-      return write(to, static_cast<std::uint8_t>(value.whole != 0));
+    case DType::int8: return write(to, static_cast<std::uint8_t>(value.whole));
+    case DType::int16: return write(to, static_cast<std::int16_t>(value.whole));
+    case DType::int32: return write(to, static_cast<std::int32_t>(value.whole));
+    case DType::int64: return write(to, value.whole);
+    case DType::boolean: return write(to, static_cast<std::uint8_t>(value.whole != 0));
     case DType::float16:
-    case DType::bfloat16:
-      return write(to, nearest_half(dtype, value.real));
-    case DType::float32:
-      return write(to, static_cast<float>(value.real));
-    case DType::float64:
-      return write(to, value.real);
+    case DType::bfloat16: return write(to, nearest_half(dtype, value.real));
+    case DType::float32: return write(to, static_cast<float>(value.real));
+    case DType::float64: return write(to, value.real);
   }
   std::abort();
 }

@@ -1,5 +1,9 @@
 #include "device/host/kernels.h"
 
+#if defined(PERSEUS_HAVE_AVX2) || defined(PERSEUS_HAVE_AVX512)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -13,9 +17,16 @@ namespace perseus::host {
 namespace {
 
 #if defined(PERSEUS_HAVE_AVX2) || defined(PERSEUS_HAVE_AVX512)
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// Not all compilers' __builtin_cpu_supports know it.
+bool has_f16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 #endif
 
 std::vector<const Kernels*> find_usable() {

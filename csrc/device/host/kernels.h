@@ -10,6 +10,7 @@
 namespace perseus::host {
 
 // Non-temporal stores do not fetch the line they overwrite: they win where the result is larger than the caches.
+// Destinations that are sources as well are in the cache already and get ordinary stores either way.
 enum class Store : std::uint8_t { cached, streaming };
 
 void copy(void* to, const void* from, std::size_t bytes, Store store);
@@ -34,6 +35,10 @@ struct ReduceCall {
   Store store = Store::cached;
 };
 
+// The same bits on every processor, and wherever an element lies. Minimum and maximum with a NaN are NaN. Integers
+// wrap. Booleans: sum, max and bor are "any", product, min and band are "all"; any byte but 0 is true, and Scale is
+// nothing to them. Throws Error for what does not exist: bit operations on floating types, other wires than those of
+// Reduction, a divisor of 0.
 void reduce(const ReduceCall& call);
 
 // "avx512", "avx2", "neon" or "scalar": for the log and the tests, which run every form this processor has.

@@ -43,10 +43,11 @@ PERSEUS_INLINE To bits_as(From from) {
 }
 
 // A product that the compiler may not fuse with a following addition: a fused one is rounded once instead of
-// twice, and results would depend on the instruction set.
+// twice, and results would depend on the instruction set. Clang fuses within one expression only.
 template <class V>
 PERSEUS_INLINE V rounded(V value) {
-#if defined(__x86_64__)
+#if defined(__clang__)
+#elif defined(__x86_64__)
   asm("" : "+v"(value));
 #elif defined(__aarch64__)
   asm("" : "+w"(value));
