@@ -1,0 +1,51 @@
+#include "bootstrap/choose.h"
+
+#include "base/error.h"
+#include "bootstrap/local.h"
+#include "bootstrap/mpi.h"
+#include "bootstrap/single.h"
+
+namespace perseus {
+namespace {
+
+// srun starts tasks with or without a PMI; without one every MPI sees a world of one.
+void require_pmi(const Launcher& launcher, const LauncherEnvironment& environment) {
+  if (launcher.kind != LauncherKind::slurm) return;
+  if (environment.get("PMI_SIZE") || environment.get("PMI_FD") || environment.get("PMIX_RANK")) return;
+  if (environment.get("I_MPI_PMI_LIBRARY")) return;  // Slurm's own PMI-1 asks the step's daemon, without variables
+  throw Error(ErrorKind::unavailable,
+              "srun started " + std::to_string(launcher.size) + " tasks (" + launcher.evidence +
+                  ") without a PMI, so that they cannot find each other. Start with `srun --mpi=pmix` (Open MPI), "
+                  "`srun --mpi=pmi2` (MPICH, Intel MPI), or with mpirun or perseusrun inside the allocation.");
+}
+
+std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOptions& options) {
+  MpiJob job;
+  job.launcher = launcher;
+  job.environment = options.environment;
+  job.library = options.mpi_library;
+  job.start_timeout = options.start_timeout;
+  return make_mpi_bootstrap(job);
+}
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
+  const auto launcher = detect_launcher(options.environment);
+  // The user's own MPI world is the job, whoever started it.
+  if (running_mpi_size() > 1) return make_mpi(launcher, options);
+  if (launcher.size == 1 || launcher.kind == LauncherKind::none) return std::make_unique<SingleBootstrap>();
+  if (launcher.kind == LauncherKind::perseusrun) {
+    LocalJob job;
+    job.rank = launcher.rank;
+    job.size = launcher.size;
+    job.address = launcher.rendezvous;
+    job.generation = options.generation;
+    job.start_timeout = options.start_timeout;
+    return std::make_unique<LocalBootstrap>(job);
+  }
+  require_pmi(launcher, options.environment);
+  return make_mpi(launcher, options);
+}
+
+}  // namespace perseus

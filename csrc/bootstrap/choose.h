@@ -1,0 +1,23 @@
+// Which bootstrap this process needs: nobody started it, perseusrun did, or an mpirun.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/launcher.h"
+
+namespace perseus {
+
+struct BootstrapOptions {
+  LauncherEnvironment environment;
+  std::string mpi_library;  // empty: found by itself
+  std::chrono::milliseconds start_timeout{60'000};
+  int generation = 0;  // which init of this process it is, counted alike on all ranks
+};
+
+// Collective over the ranks that were started. Throws Error.
+std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options);
+
+}  // namespace perseus

@@ -1,0 +1,32 @@
+// Ranks started by an mpirun or srun. Declared here, made in transport/mpi, which alone knows libmpi.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/launcher.h"
+
+namespace perseus {
+
+struct MpiJob {
+  Launcher launcher;
+  LauncherEnvironment environment;
+  std::string library;  // PERSEUS_MPI_LIBRARY; empty: found by itself
+  std::chrono::milliseconds start_timeout{60'000};
+};
+
+// Opens and initialises MPI unless that has happened, and duplicates the world. Collective.
+// Throws Error(unavailable) that names the launcher and the remedy when no fitting libmpi is found.
+std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job);
+
+// The ranks of the MPI that somebody else (mpi4py, the user's own code) has initialised in this process; 0: none has.
+int running_mpi_size();
+
+// For the end of the process, not of a session: MPI cannot be initialised twice. Ends the MPI that this library has
+// initialised, if any. False when the other ranks did not come within `limit`, or when `failing`: then MPI is left as it
+// is, and the launcher ends the job when it sees this process end.
+bool finalize_mpi(bool failing, std::chrono::milliseconds limit = std::chrono::seconds(10));
+
+}  // namespace perseus

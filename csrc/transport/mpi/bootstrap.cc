@@ -1,0 +1,44 @@
+#include "transport/mpi/bootstrap.h"
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "transport/mpi/moves.h"
+#include "transport/mpi/process.h"
+
+namespace perseus::mpi {
+
+MpiBootstrap::MpiBootstrap(Api& api, std::chrono::milliseconds limit)
+    : communicator_(api, api.duplicate(api.world()), {.limit = limit}) {}
+
+std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::int64_t> blocks(ranks), lengths(ranks);
+  blocks[0] = static_cast<std::int64_t>(mine.size());
+  communicator_.gather_small(blocks.data(), sizeof(std::int64_t));
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < ranks; ++i) {
+    lengths[(static_cast<std::size_t>(rank()) + i) % ranks] = blocks[i];
+    total += blocks[i];
+  }
+  std::string all(static_cast<std::size_t>(total), '\0');
+  mpi::allgather(communicator_, mine.data(), all.data(), lengths);
+
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  for (const auto length : lengths) {
+    parts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+    at += static_cast<std::size_t>(length);
+  }
+  return parts;
+}
+
+}  // namespace perseus::mpi
+
+namespace perseus {
+
+std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
+  return std::make_unique<mpi::MpiBootstrap>(mpi::start(job), job.start_timeout);
+}
+
+}  // namespace perseus

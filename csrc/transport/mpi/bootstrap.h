@@ -1,0 +1,25 @@
+// The bootstrap of ranks that an mpirun has started.
+#pragma once
+
+#include "bootstrap/mpi.h"
+#include "transport/mpi/communicator.h"
+
+namespace perseus::mpi {
+
+class MpiBootstrap final : public Bootstrap {
+ public:
+  // Collective over the world.
+  MpiBootstrap(Api& api, std::chrono::milliseconds limit);
+
+  std::string_view name() const override { return "mpi"; }
+  int rank() const override { return communicator_.rank(); }
+  int size() const override { return communicator_.size(); }
+  std::vector<std::string> allgather(std::string_view mine) override;
+
+  Api& api() const { return communicator_.api(); }
+
+ private:
+  Communicator communicator_;
+};
+
+}  // namespace perseus::mpi

@@ -1,0 +1,140 @@
+#include "transport/mpi/communicator.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "base/futex.h"
+
+namespace perseus::mpi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// MPI counts in int; a power of two keeps pieces aligned.
+constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
+
+constexpr std::chrono::microseconds kShortestSleep{20};
+constexpr std::chrono::microseconds kLongestSleep{100};
+
+// The pauses between looks of one wait.
+class Patience {
+ public:
+  explicit Patience(const WaitOptions& options) : options_(options), since_(Clock::now()) {}
+
+  void progressed() {
+    since_ = Clock::now();
+    sleep_ = kShortestSleep;
+  }
+
+  // False when nothing has happened for too long.
+  bool pause() {
+    if (options_.liveness != nullptr && options_.liveness->any_lost()) options_.liveness->status().throw_if_failed();
+    const auto waited = Clock::now() - since_;
+    if (waited < options_.spin) {
+      perseus::pause();
+      return true;
+    }
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(sleep_ * 2, kLongestSleep);
+    return options_.limit.count() == 0 || waited < options_.limit;
+  }
+
+ private:
+  const WaitOptions& options_;
+  Clock::time_point since_;
+  std::chrono::microseconds sleep_ = kShortestSleep;
+};
+
+}  // namespace
+
+Messages::~Messages() {
+  if (pending_.empty()) return;
+  communicator_->give_up();
+  for (auto& pending : pending_) communicator_->api().abandon(pending.request, pending.receiving);
+}
+
+void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
+  for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
+    const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
+    const auto* from = static_cast<const std::byte*>(data) + at;
+    pending_.push_back(
+        {communicator_->api().send(communicator_->comm(), from, count, to, static_cast<int>(tag)), to, false});
+  }
+}
+
+void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
+  for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
+    const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
+    auto* to = static_cast<std::byte*>(data) + at;
+    pending_.push_back(
+        {communicator_->api().receive(communicator_->comm(), to, count, from, static_cast<int>(tag)), from, true});
+  }
+}
+
+bool Messages::done() {
+  std::erase_if(pending_, [this](Pending& pending) { return communicator_->api().test(pending.request); });
+  return pending_.empty();
+}
+
+void Messages::wait() {
+  Patience patience(communicator_->options());
+  for (auto before = pending_.size(); !done();) {
+    if (pending_.size() != before) {
+      before = pending_.size();
+      patience.progressed();
+    } else if (!patience.pause()) {
+      throw Error(ErrorKind::timed_out, "nothing came for " +
+                                            std::to_string(communicator_->options().limit.count() / 1000) +
+                                            " s from " + peers() + ", as numbered in its group");
+    }
+  }
+}
+
+std::string Messages::peers() const {
+  std::vector<int> ranks;
+  for (const auto& pending : pending_) ranks.push_back(pending.peer);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const int rank : ranks) text += (rank == ranks.front() ? " " : ", ") + std::to_string(rank);
+  return text;
+}
+
+Communicator::Communicator(Api& api, Comm comm, const WaitOptions& options)
+    : api_(api), comm_(comm), options_(options), rank_(api.rank(comm)), size_(api.size(comm)) {}
+
+Communicator::~Communicator() {
+  const bool lost = options_.liveness != nullptr && options_.liveness->any_lost();
+  if (!healthy_ || lost || api_.finalized()) return;
+  try {
+    api_.free(comm_);
+  } catch (const Error&) {
+    // It is of no use any more in either case.
+  }
+}
+
+void Communicator::barrier() {
+  std::byte nothing{}, token{};
+  for (int distance = 1; distance < size_; distance *= 2) {
+    Messages messages(*this);
+    messages.receive(&token, 1, (rank_ - distance + size_) % size_, Tag::barrier);
+    messages.send(&nothing, 1, (rank_ + distance) % size_, Tag::barrier);
+    messages.wait();
+  }
+}
+
+// Bruck's algorithm: after each round a rank holds the blocks of twice as many that follow it.
+void Communicator::gather_small(void* blocks, std::size_t bytes) {
+  auto* base = static_cast<std::byte*>(blocks);
+  for (int held = 1; held < size_; held *= 2) {
+    const auto count = static_cast<std::size_t>(std::min(held, size_ - held)) * bytes;
+    Messages messages(*this);
+    messages.receive(base + static_cast<std::size_t>(held) * bytes, count, (rank_ + held) % size_, Tag::gather);
+    messages.send(base, count, (rank_ - held + size_) % size_, Tag::gather);
+    messages.wait();
+  }
+}
+
+}  // namespace perseus::mpi

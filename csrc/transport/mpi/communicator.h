@@ -1,0 +1,86 @@
+// One MPI communicator and the way this library waits on it: polling that soon begins to sleep, and ends with a lost peer.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "bootstrap/liveness.h"
+#include "transport/mpi/api.h"
+
+namespace perseus::mpi {
+
+// Messages of one communicator that overlap in time differ in their tag.
+enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, allgather, alltoall, control };
+
+struct WaitOptions {
+  const Liveness* liveness = nullptr;
+  std::chrono::microseconds spin{30};    // polls so long before it sleeps between looks
+  std::chrono::milliseconds limit{0};    // a wait without any progress for so long is an error; 0: none
+};
+
+class Communicator;
+
+// Messages under way. What is unfinished when it goes out of scope (an error is on its way) is given up.
+class Messages {
+ public:
+  explicit Messages(Communicator& communicator) : communicator_(&communicator) {}
+  ~Messages();
+  Messages(Messages&&) = default;
+  Messages& operator=(Messages&&) = delete;
+
+  // Any length; zero bytes are no message on either side.
+  void send(const void* data, std::size_t bytes, int to, Tag tag);
+  void receive(void* data, std::size_t bytes, int from, Tag tag);
+
+  // True once all have come and gone. Throws Error.
+  bool done();
+  // Throws Error(peer_lost | timed_out | transport).
+  void wait();
+  bool empty() const { return pending_.empty(); }
+
+ private:
+  struct Pending {
+    Request request;
+    int peer;
+    bool receiving;
+  };
+  std::string peers() const;
+
+  Communicator* communicator_;
+  std::vector<Pending> pending_;
+};
+
+class Communicator {
+ public:
+  // Owns `comm`, which returns its errors. Used by one thread at a time.
+  Communicator(Api& api, Comm comm, const WaitOptions& options);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  Api& api() const { return api_; }
+  Comm comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const WaitOptions& options() const { return options_; }
+
+  void barrier();
+
+  // Every rank's `bytes` bytes, for few of them: log2(size) rounds. `blocks` holds size() * bytes, the own one first, and
+  // afterwards the block of rank (rank() + i) % size() at i.
+  void gather_small(void* blocks, std::size_t bytes);
+
+ private:
+  friend class Messages;
+  void give_up() { healthy_ = false; }
+
+  Api& api_;
+  Comm comm_;
+  WaitOptions options_;
+  int rank_;
+  int size_;
+  bool healthy_ = true;  // nothing was given up: the communicator may be freed in order
+};
+
+}  // namespace perseus::mpi

@@ -1,0 +1,68 @@
+// Typed pointers to the functions of one opened libmpi.
+#pragma once
+
+#include "transport/mpi/abi.h"
+
+namespace perseus::mpi {
+
+template <class Abi>
+struct Functions {
+  using Handle = typename Abi::Handle;
+  using Status = typename Abi::Status;
+
+  explicit Functions(const Symbols& symbols);
+
+  int (*error_string)(int, char*, int*);
+  int (*initialized)(int*);
+  int (*finalized)(int*);
+  int (*query_thread)(int*);
+  int (*init_thread)(int*, char***, int, int*);
+  int (*finalize)();
+  int (*comm_rank)(Handle, int*);
+  int (*comm_size)(Handle, int*);
+  int (*comm_dup)(Handle, Handle*);
+  int (*comm_group)(Handle, Handle*);
+  int (*comm_create_group)(Handle, Handle, int, Handle*);
+  int (*comm_free)(Handle*);
+  int (*comm_set_errhandler)(Handle, Handle);
+  int (*group_incl)(Handle, int, const int*, Handle*);
+  int (*group_free)(Handle*);
+  int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
+  int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
+  int (*test)(Handle*, int*, Status*);
+  int (*cancel)(Handle*);
+  int (*request_free)(Handle*);
+  int (*iprobe)(int, int, Handle, int*, Status*);
+  int (*get_count)(const Status*, Handle, int*);
+};
+
+template <class Abi>
+Functions<Abi>::Functions(const Symbols& symbols) {
+  const auto get = [&]<class Function>(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(symbols.require(name));
+  };
+  get(error_string, "MPI_Error_string");
+  get(initialized, "MPI_Initialized");
+  get(finalized, "MPI_Finalized");
+  get(query_thread, "MPI_Query_thread");
+  get(init_thread, "MPI_Init_thread");
+  get(finalize, "MPI_Finalize");
+  get(comm_rank, "MPI_Comm_rank");
+  get(comm_size, "MPI_Comm_size");
+  get(comm_dup, "MPI_Comm_dup");
+  get(comm_group, "MPI_Comm_group");
+  get(comm_create_group, "MPI_Comm_create_group");
+  get(comm_free, "MPI_Comm_free");
+  get(comm_set_errhandler, "MPI_Comm_set_errhandler");
+  get(group_incl, "MPI_Group_incl");
+  get(group_free, "MPI_Group_free");
+  get(isend, "MPI_Isend");
+  get(irecv, "MPI_Irecv");
+  get(test, "MPI_Test");
+  get(cancel, "MPI_Cancel");
+  get(request_free, "MPI_Request_free");
+  get(iprobe, "MPI_Iprobe");
+  get(get_count, "MPI_Get_count");
+}
+
+}  // namespace perseus::mpi

@@ -1,0 +1,126 @@
+#include "transport/mpi/moves.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+namespace perseus::mpi {
+namespace {
+
+constexpr std::size_t kTreeBytes = 64 << 10;
+constexpr std::size_t kSegmentBytes = 256 << 10;
+constexpr std::size_t kSegmentsAhead = 4;
+
+// Ranks as seen from the root: the root is 0.
+void broadcast_tree(Communicator& communicator, void* data, std::size_t bytes, int root) {
+  const int size = communicator.size();
+  const int place = (communicator.rank() - root + size) % size;
+  int reach = 1;  // places 0 … reach - 1 have the data
+  for (; reach <= place; reach *= 2) {
+    if (place >= 2 * reach) continue;
+    Messages messages(communicator);
+    messages.receive(data, bytes, (place - reach + root) % size, Tag::broadcast);
+    messages.wait();
+  }
+  Messages messages(communicator);
+  for (; place + reach < size; reach *= 2) messages.send(data, bytes, (place + reach + root) % size, Tag::broadcast);
+  messages.wait();
+}
+
+// A chain from the root on; a rank passes segments on while later ones arrive.
+void broadcast_chain(Communicator& communicator, void* data, std::size_t bytes, int root) {
+  const int size = communicator.size();
+  const int place = (communicator.rank() - root + size) % size;
+  const int before = (communicator.rank() - 1 + size) % size, after = (communicator.rank() + 1) % size;
+  auto* base = static_cast<std::byte*>(data);
+  const auto length = [&](std::size_t at) { return std::min(kSegmentBytes, bytes - at); };
+
+  std::deque<Messages> arriving, leaving;
+  std::size_t asked = 0;
+  for (std::size_t at = 0; at < bytes; at += kSegmentBytes) {
+    if (place > 0) {
+      for (; asked < bytes && arriving.size() < kSegmentsAhead; asked += kSegmentBytes) {
+        arriving.emplace_back(communicator).receive(base + asked, length(asked), before, Tag::broadcast);
+      }
+      arriving.front().wait();
+      arriving.pop_front();
+    }
+    if (place < size - 1) leaving.emplace_back(communicator).send(base + at, length(at), after, Tag::broadcast);
+    if (leaving.size() > kSegmentsAhead) {
+      leaving.front().wait();
+      leaving.pop_front();
+    }
+  }
+  for (auto& messages : leaving) messages.wait();
+}
+
+// Where each rank's bytes begin, and one more: where all end.
+std::vector<std::size_t> offsets_of(Counts bytes) {
+  std::vector<std::size_t> offsets(bytes.size() + 1, 0);
+  for (std::size_t r = 0; r < bytes.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<std::size_t>(bytes[r]);
+  return offsets;
+}
+
+void copy_own(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
+
+}  // namespace
+
+void broadcast(Communicator& communicator, void* data, std::size_t bytes, int root) {
+  if (communicator.size() == 1 || bytes == 0) return;
+  if (bytes <= kTreeBytes) {
+    broadcast_tree(communicator, data, bytes, root);
+  } else {
+    broadcast_chain(communicator, data, bytes, root);
+  }
+}
+
+void allgather(Communicator& communicator, const void* in, void* out, Counts bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const auto offsets = offsets_of(bytes);
+  auto* base = static_cast<std::byte*>(out);
+  const auto mine = static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank)]);
+  // The own block first: `in` may be any part of `out`.
+  auto* own = base + offsets[static_cast<std::size_t>(rank)];
+  copy_own(own, in, mine);
+  // Each begins with its neighbour, so that not all speak to the same rank at once.
+  Messages messages(communicator);
+  for (int step = 1; step < size; ++step) {
+    const auto from = static_cast<std::size_t>((rank - step + size) % size);
+    messages.receive(base + offsets[from], static_cast<std::size_t>(bytes[from]), static_cast<int>(from),
+                     Tag::allgather);
+  }
+  for (int step = 1; step < size; ++step) messages.send(own, mine, (rank + step) % size, Tag::allgather);
+  messages.wait();
+}
+
+void alltoall(Communicator& communicator, const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const auto send_at = offsets_of(send_bytes), recv_at = offsets_of(recv_bytes);
+  const auto* from = static_cast<const std::byte*>(in);
+  auto* to = static_cast<std::byte*>(out);
+  // Received bytes may land where others are still to be sent from.
+  std::vector<std::byte> aside;
+  if (in == out && in != nullptr) {
+    aside.assign(from, from + send_at.back());
+    from = aside.data();
+  }
+  Messages messages(communicator);
+  for (int step = 1; step < size; ++step) {
+    const auto peer = static_cast<std::size_t>((rank - step + size) % size);
+    messages.receive(to + recv_at[peer], static_cast<std::size_t>(recv_bytes[peer]), static_cast<int>(peer),
+                     Tag::alltoall);
+  }
+  for (int step = 1; step < size; ++step) {
+    const auto peer = static_cast<std::size_t>((rank + step) % size);
+    messages.send(from + send_at[peer], static_cast<std::size_t>(send_bytes[peer]), static_cast<int>(peer),
+                  Tag::alltoall);
+  }
+  const auto self = static_cast<std::size_t>(rank);
+  copy_own(to + recv_at[self], from + send_at[self], static_cast<std::size_t>(send_bytes[self]));
+  messages.wait();
+}
+
+}  // namespace perseus::mpi

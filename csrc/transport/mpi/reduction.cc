@@ -1,0 +1,278 @@
+#include "transport/mpi/reduction.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "device/host/kernels.h"
+#include "transport/mpi/scattered.h"
+
+namespace perseus::mpi {
+namespace {
+
+constexpr std::size_t kSmallBytes = 64 << 10;     // in all from the peers: gathering wins while latency counts more
+constexpr std::size_t kShortestSegment = 64 << 10;
+constexpr std::size_t kLongestSegment = 512 << 10;
+constexpr std::size_t kStagingBytes = 64 << 20;   // contributions under way, at most
+constexpr std::int64_t kAhead = 4;                // segments under way
+constexpr std::int64_t kGrain = 64;               // elements: blocks and segments begin at multiples of it
+
+std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
+  if (buffer.size() < bytes) buffer.resize(bytes);
+  return buffer.data();
+}
+
+std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
+
+struct Range {
+  std::int64_t begin = 0, count = 0;
+};
+
+// Sends every peer its part of this rank's input, segment by segment, and combines what comes for the own part.
+class Contributions {
+ public:
+  // Rank r owns elements [begins[r], begins[r + 1]).
+  Contributions(Communicator& communicator, Staging& staging, const Reduction& reduction, const Scattered& in,
+                std::vector<std::int64_t> begins)
+      : communicator_(communicator),
+        reduction_(reduction),
+        in_(in),
+        begins_(std::move(begins)),
+        width_(size_of(reduction.wire)),
+        direct_(in.contiguous() != nullptr && reduction.wire == reduction.dtype && reduction.scale.pre == 1.0) {
+    std::int64_t longest = 0;
+    for (int r = 0; r < communicator.size(); ++r) longest = std::max(longest, owned(r));
+    segment_ = choose_segment(longest);
+    segments_ = (longest + segment_ - 1) / segment_;
+    if (!direct_) packed_ = resized(staging.packed, offset(in.count(), width_));
+    const auto peers = static_cast<std::size_t>(communicator.size());
+    arrived_ = resized(staging.contributions, static_cast<std::size_t>(kAhead) * peers * offset(segment_, width_));
+  }
+
+  std::int64_t segments() const { return segments_; }
+
+  Range range(int owner, std::int64_t segment) const {
+    const auto skip = std::min(segment * segment_, owned(owner));
+    return {begins_[static_cast<std::size_t>(owner)] + skip, std::min(segment_, owned(owner) - skip)};
+  }
+  Range own(std::int64_t segment) const { return range(communicator_.rank(), segment); }
+
+  // At most kAhead segments may be started and not yet combined.
+  void start(std::int64_t segment) {
+    const int size = communicator_.size(), rank = communicator_.rank();
+    auto& receiving = receiving_.emplace_back(communicator_);
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank - step + size) % size;
+      receiving.receive(place(segment, peer), offset(own(segment).count, width_), peer, Tag::contribution);
+    }
+    auto& sending = sending_.emplace_back(communicator_);
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      const auto part = range(peer, segment);
+      sending.send(packed(part), offset(part.count, width_), peer, Tag::contribution);
+    }
+  }
+
+  // The oldest segment: waits for what comes and combines it.
+  void combine(std::int64_t segment, void* to, bool to_wire) {
+    const auto part = own(segment);
+    std::vector<const void*> from;
+    for (int r = 0; r < communicator_.size(); ++r) {
+      from.push_back(r == communicator_.rank() ? packed(part) : place(segment, r));
+    }
+    receiving_.front().wait();
+    receiving_.pop_front();
+    if (part.count > 0) {
+      host::reduce({.reduction = reduction_,
+                    .from = from,
+                    .packed = true,
+                    .to = std::span<void* const>(&to, 1),
+                    .to_wire = to_wire,
+                    .count = part.count});
+    }
+  }
+
+  // The oldest segment has left: the memory of its input may be written.
+  void wait_sent() {
+    sending_.front().wait();
+    sending_.pop_front();
+  }
+
+ private:
+  std::int64_t owned(int rank) const {
+    return begins_[static_cast<std::size_t>(rank) + 1] - begins_[static_cast<std::size_t>(rank)];
+  }
+
+  std::int64_t choose_segment(std::int64_t longest) const {
+    const auto all = static_cast<std::size_t>(kAhead) * static_cast<std::size_t>(communicator_.size());
+    auto bytes = std::clamp(offset(longest, width_) / 8, kShortestSegment, kLongestSegment);
+    bytes = std::min(bytes, kStagingBytes / all);
+    return std::max(kGrain, static_cast<std::int64_t>(bytes / width_) / kGrain * kGrain);
+  }
+
+  // This rank's contribution to a range, ready to travel.
+  const void* packed(Range part) {
+    if (direct_) return in_.contiguous(part.begin);
+    auto* to = packed_ + offset(part.begin, width_);
+    in_.pack(reduction_, part.begin, part.count, to);
+    return to;
+  }
+
+  std::byte* place(std::int64_t segment, int peer) const {
+    return arrived_ + offset((segment % kAhead) * communicator_.size() + peer, offset(segment_, width_));
+  }
+
+  Communicator& communicator_;
+  const Reduction& reduction_;
+  const Scattered& in_;
+  std::vector<std::int64_t> begins_;
+  std::size_t width_;
+  bool direct_;  // the input itself can travel
+  std::int64_t segment_ = 1, segments_ = 0;
+  std::byte* packed_ = nullptr;
+  std::byte* arrived_ = nullptr;
+  std::deque<Messages> receiving_, sending_;
+};
+
+// Few bytes: everybody gets everything and combines all of it.
+void allreduce_small(Communicator& communicator, Staging& staging, const Reduction& reduction, const Scattered& in,
+                     const Scattered& out) {
+  const int size = communicator.size();
+  const auto bytes = offset(in.count(), size_of(reduction.wire));
+  auto* blocks = resized(staging.contributions, bytes * static_cast<std::size_t>(size));
+  in.pack(reduction, 0, in.count(), blocks);
+  communicator.gather_small(blocks, bytes);
+
+  std::vector<const void*> from(static_cast<std::size_t>(size));
+  for (int i = 0; i < size; ++i) {
+    from[static_cast<std::size_t>((communicator.rank() + i) % size)] = blocks + offset(i, bytes);
+  }
+  const bool direct = out.contiguous() != nullptr;
+  void* to = direct ? out.contiguous() : resized(staging.packed, bytes);
+  host::reduce({.reduction = reduction,
+                .from = from,
+                .packed = true,
+                .to = std::span<void* const>(&to, 1),
+                .to_wire = !direct,
+                .count = in.count()});
+  if (!direct) out.unpack(reduction, 0, out.count(), to);
+}
+
+// What the owners have combined, on its way to everybody.
+class Results {
+ public:
+  Results(Communicator& communicator, Staging& staging, const Reduction& reduction, const Scattered& out,
+          const Contributions& contributions)
+      : communicator_(communicator),
+        reduction_(reduction),
+        out_(out),
+        contributions_(contributions),
+        width_(size_of(reduction.wire)),
+        direct_(out.contiguous() != nullptr && reduction.wire == reduction.dtype) {
+    memory_ = direct_ ? out.contiguous() : resized(staging.packed, offset(out.count(), width_));
+  }
+
+  bool direct() const { return direct_; }
+  std::byte* at(Range part) const { return memory_ + offset(part.begin, width_); }
+
+  void start(std::int64_t segment) {
+    const int size = communicator_.size(), rank = communicator_.rank();
+    auto& messages = under_way_.emplace_back(communicator_);
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank - step + size) % size;
+      const auto part = contributions_.range(peer, segment);
+      messages.receive(at(part), offset(part.count, width_), peer, Tag::result);
+    }
+    const auto own = contributions_.own(segment);
+    for (int step = 1; step < size; ++step) {
+      messages.send(at(own), offset(own.count, width_), (rank + step) % size, Tag::result);
+    }
+    if (std::ssize(under_way_) > kAhead) finish_oldest();
+  }
+
+  void finish() {
+    while (!under_way_.empty()) finish_oldest();
+  }
+
+ private:
+  void finish_oldest() {
+    under_way_.front().wait();
+    under_way_.pop_front();
+    const auto segment = finished_++;
+    if (direct_) return;
+    for (int r = 0; r < communicator_.size(); ++r) {
+      const auto part = contributions_.range(r, segment);
+      out_.unpack(reduction_, part.begin, part.count, at(part));
+    }
+  }
+
+  Communicator& communicator_;
+  const Reduction& reduction_;
+  const Scattered& out_;
+  const Contributions& contributions_;
+  std::size_t width_;
+  bool direct_;  // results land where they belong
+  std::byte* memory_ = nullptr;
+  std::deque<Messages> under_way_;
+  std::int64_t finished_ = 0;
+};
+
+std::vector<std::int64_t> even_blocks(std::int64_t count, int size) {
+  std::vector<std::int64_t> begins;
+  for (int r = 0; r < size; ++r) begins.push_back(count / kGrain * r / size * kGrain);
+  begins.push_back(count);
+  return begins;
+}
+
+}  // namespace
+
+void allreduce(Communicator& communicator, Staging& staging, const Reduction& reduction, Pieces in, Pieces out) {
+  const auto width = size_of(reduction.dtype);
+  const Scattered from(in, width), to(out, width);
+  if (from.count() == 0) return;
+  const auto bytes = offset(from.count(), size_of(reduction.wire));
+  if (bytes * static_cast<std::size_t>(communicator.size() - 1) <= kSmallBytes) {
+    allreduce_small(communicator, staging, reduction, from, to);
+    return;
+  }
+  Contributions contributions(communicator, staging, reduction, from,
+                              even_blocks(from.count(), communicator.size()));
+  Results results(communicator, staging, reduction, to, contributions);
+  const auto segments = contributions.segments();
+  for (std::int64_t s = 0; s < std::min(kAhead, segments); ++s) contributions.start(s);
+  for (std::int64_t s = 0; s < segments; ++s) {
+    contributions.combine(s, results.at(contributions.own(s)), !results.direct());
+    contributions.wait_sent();
+    results.start(s);
+    if (s + kAhead < segments) contributions.start(s + kAhead);
+  }
+  results.finish();
+}
+
+void reduce_scatter(Communicator& communicator, Staging& staging, const Reduction& reduction, const void* in, void* out,
+                    Counts counts) {
+  std::vector<std::int64_t> begins{0};
+  for (const auto count : counts) begins.push_back(begins.back() + count);
+  if (begins.back() == 0) return;
+  const auto width = size_of(reduction.dtype);
+  const Piece whole{const_cast<void*>(in), begins.back()};
+  const Scattered from({&whole, 1}, width);
+  const auto mine = static_cast<std::size_t>(counts[static_cast<std::size_t>(communicator.rank())]) * width;
+
+  // In place, results would overwrite what is still to be sent.
+  std::vector<std::byte> aside(in == out ? mine : 0);
+  auto* to = in == out ? aside.data() : static_cast<std::byte*>(out);
+  Contributions contributions(communicator, staging, reduction, from, begins);
+  const auto segments = contributions.segments();
+  const auto origin = contributions.own(0).begin;
+  for (std::int64_t s = 0; s < std::min(kAhead, segments); ++s) contributions.start(s);
+  for (std::int64_t s = 0; s < segments; ++s) {
+    contributions.combine(s, to + offset(contributions.own(s).begin - origin, width), false);
+    contributions.wait_sent();
+    if (s + kAhead < segments) contributions.start(s + kAhead);
+  }
+  if (in == out && mine > 0) std::memcpy(out, aside.data(), mine);
+}
+
+}  // namespace perseus::mpi

@@ -1,0 +1,67 @@
+#include "transport/mpi/transport.h"
+
+#include <new>
+
+#include "transport/mpi/moves.h"
+#include "transport/mpi/scattered.h"
+
+namespace perseus::mpi {
+namespace {
+
+// Kept between calls, but not after an unusually large one.
+constexpr std::size_t kKeptBytes = 256 << 20;
+
+constexpr Reduction kBytes{.dtype = DType::uint8, .wire = DType::uint8, .op = ReduceOp::sum, .scale = {}};
+
+}  // namespace
+
+template <class Work>
+Status MpiTransport::guarded(const Work& work) {
+  try {
+    work();
+    if (staging_.packed.size() > kKeptBytes) staging_.packed = {};
+    return {};
+  } catch (const Error& error) {
+    return Status::from(error);
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::unavailable, "not enough memory to stage a collective over MPI"};
+  }
+}
+
+Status MpiTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return guarded([&] { mpi::allreduce(communicator_, staging_, reduction, in, out); });
+}
+
+Status MpiTransport::broadcast(Pieces buffers, int root) {
+  return guarded([&] {
+    const Scattered scattered(buffers, 1);
+    const auto bytes = static_cast<std::size_t>(scattered.count());
+    if (bytes == 0) return;
+    if (auto* memory = scattered.contiguous()) {
+      mpi::broadcast(communicator_, memory, bytes, root);
+      return;
+    }
+    if (staging_.packed.size() < bytes) staging_.packed.resize(bytes);
+    if (rank() == root) scattered.pack(kBytes, 0, scattered.count(), staging_.packed.data());
+    mpi::broadcast(communicator_, staging_.packed.data(), bytes, root);
+    if (rank() != root) scattered.unpack(kBytes, 0, scattered.count(), staging_.packed.data());
+  });
+}
+
+Status MpiTransport::allgather(const void* in, void* out, Counts bytes) {
+  return guarded([&] { mpi::allgather(communicator_, in, out, bytes); });
+}
+
+Status MpiTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  return guarded([&] { mpi::alltoall(communicator_, in, send_bytes, out, recv_bytes); });
+}
+
+Status MpiTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return guarded([&] { mpi::reduce_scatter(communicator_, staging_, reduction, in, out, counts); });
+}
+
+Status MpiTransport::barrier() {
+  return guarded([&] { communicator_.barrier(); });
+}
+
+}  // namespace perseus::mpi
