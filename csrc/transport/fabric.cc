@@ -67,7 +67,7 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
     log(LogLevel::warning,
         "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
   }
-  return hierarchy::make_cluster_fabric(bootstrap, topology, std::move(local), std::move(cross));
+  return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross));
 }
 
 }  // namespace perseus

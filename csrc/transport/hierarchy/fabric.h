@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "bootstrap/bootstrap.h"
 #include "bootstrap/topology.h"
 #include "transport/fabric.h"
 
@@ -13,8 +12,8 @@ namespace perseus::hierarchy {
 // everything on all hosts. `cross` connects any ranks.
 // `local->connect` is called with members of this host only, on all hosts at the same time with different members; its
 // Exchange is collective over all ranks of the connect and indexed as the caller's, so the number of exchanges must not
-// depend on the members. Collective over the bootstrap's ranks. Throws Error.
-std::unique_ptr<Fabric> make_cluster_fabric(Bootstrap& bootstrap, const Topology& topology,
-                                            std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross);
+// depend on the members.
+std::unique_ptr<Fabric> make_cluster_fabric(const Topology& topology, std::unique_ptr<Fabric> local,
+                                            std::unique_ptr<Fabric> cross);
 
 }  // namespace perseus::hierarchy

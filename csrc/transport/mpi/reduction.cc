@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/host/kernels.h"
-#include "transport/mpi/scattered.h"
+#include "transport/scattered.h"
 
 namespace perseus::mpi {
 namespace {

@@ -3,7 +3,7 @@
 #include <new>
 
 #include "transport/mpi/moves.h"
-#include "transport/mpi/scattered.h"
+#include "transport/scattered.h"
 
 namespace perseus::mpi {
 namespace {

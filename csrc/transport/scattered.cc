@@ -1,10 +1,10 @@
-#include "transport/mpi/scattered.h"
+#include "transport/scattered.h"
 
 #include <algorithm>
 
 #include "device/host/kernels.h"
 
-namespace perseus::mpi {
+namespace perseus {
 
 Scattered::Scattered(Pieces pieces, std::size_t element_bytes) : begins_{0}, element_bytes_(element_bytes) {
   for (const auto& piece : pieces) {
@@ -48,4 +48,4 @@ void Scattered::unpack(const Reduction& reduction, std::int64_t begin, std::int6
   });
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus

@@ -7,7 +7,7 @@
 #include "base/reduce.h"
 #include "transport/transport.h"
 
-namespace perseus::mpi {
+namespace perseus {
 
 class Scattered {
  public:
@@ -31,4 +31,4 @@ class Scattered {
   std::size_t element_bytes_;
 };
 
-}  // namespace perseus::mpi
+}  // namespace perseus

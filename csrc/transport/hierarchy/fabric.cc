@@ -1,0 +1,72 @@
+#include "transport/hierarchy/fabric.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/hierarchy/channel.h"
+#include "transport/hierarchy/layout.h"
+#include "transport/hierarchy/transport.h"
+
+namespace perseus::hierarchy {
+namespace {
+
+class ClusterFabric final : public Fabric {
+ public:
+  ClusterFabric(const Topology& topology, std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross)
+      : topology_(topology), local_(std::move(local)), cross_(std::move(cross)) {}
+
+  // All ranks make the same calls of the two fabrics, members or not: both exchange.
+  Link connect(std::span<const int> members, const Exchange& exchange) override {
+    const Layout layout(topology_, members);
+    const int own_host = layout.find_host(topology_.host_of(topology_.rank()));
+    const auto neighbours = own_host < 0 ? std::vector<int>{} : layout.host_members(own_host);
+    if (layout.host_count() == 1) return local_->connect(neighbours, exchange);
+    if (static_cast<int>(members.size()) == layout.host_count()) return cross_->connect(members, exchange);
+
+    auto local = local_->connect(neighbours, exchange);
+    auto all = cross_->connect(members, exchange);
+    Link own_lane, leaders;
+    for (int lane = 0; lane < layout.lane_count(); ++lane) {
+      auto link = cross_->connect(layout.lane_members(lane), exchange);
+      if (lane == 0) leaders.control = std::move(link.control);
+      if (link.transport) own_lane.transport = std::move(link.transport);
+    }
+    const auto place = std::find(members.begin(), members.end(), topology_.rank());
+    if (place == members.end()) return {};
+    const int rank = static_cast<int>(place - members.begin());
+    Engines engines{std::move(local.transport), std::move(own_lane.transport), std::move(all.transport)};
+    return {std::make_unique<ClusterTransport>(layout, rank, std::move(engines)),
+            std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control))};
+  }
+
+  void* allocate(std::size_t bytes) override { return local_->allocate(bytes); }
+  void release(void* memory) override { local_->release(memory); }
+
+  void say_goodbye() override {
+    local_->say_goodbye();
+    cross_->say_goodbye();
+  }
+  void close_after_fork() override {
+    local_->close_after_fork();
+    cross_->close_after_fork();
+  }
+
+  std::string description() const override {
+    return cross_->description() + " between " + std::to_string(topology_.host_count()) + " hosts, " +
+           local_->description() + " inside";
+  }
+
+ private:
+  Topology topology_;
+  std::unique_ptr<Fabric> local_, cross_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_cluster_fabric(const Topology& topology, std::unique_ptr<Fabric> local,
+                                            std::unique_ptr<Fabric> cross) {
+  if (local == nullptr) return cross;
+  return std::make_unique<ClusterFabric>(topology, std::move(local), std::move(cross));
+}
+
+}  // namespace perseus::hierarchy
