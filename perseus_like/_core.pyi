@@ -1,8 +1,7 @@
 """The compiled core as Python sees it (csrc/bind). Private: `perseus_like.collectives` is the public face."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 class DType(IntEnum):
     uint8 = 0
@@ -65,7 +64,8 @@ class Handle:
         """After a join: the last rank that joined. After add_process_set: its id."""
 
 # Lifecycle. `start` is idempotent; it finds out by itself who started the process (perseusrun, mpirun, nobody).
-def start(settings: dict[str, str]) -> None: ...
+# `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie.
+def start(settings: dict[str, str], python_prefix: str) -> None: ...
 def stop() -> None: ...
 def is_running() -> bool: ...
 def mark_failing() -> None:
@@ -123,9 +123,4 @@ def set_error_class(kind: int, cls: type[BaseException]) -> None: ...
 # Every environment variable: (name, horovod_name or "", default, help).
 def settings_table() -> list[tuple[str, str, str, str]]: ...
 
-# Log records go to Python's logging: (level, text).
-def set_log_sink(sink: Callable[[int, str], Any] | None) -> None: ...
-
-# What is installed, for `perseusrun --check-build`: rows (what, found, version, path).
-def check_libraries() -> list[tuple[str, bool, str, str]]: ...
 __version__: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import logging
 import os
 import sys
 import threading
@@ -14,8 +13,6 @@ from typing import Any
 
 from . import errors
 
-_log = logging.getLogger("perseus_like")
-_LOG_LEVELS = (5, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 # Numbers that a forked child may still ask for: DataLoader workers call rank().
 _READABLE_AFTER_FORK = (
@@ -80,7 +77,7 @@ class Session:
 
     @property
     def core(self) -> Any:
-        """perseus_like._core, with our error classes and log sink."""
+        """perseus_like._core, with our error classes."""
         if self._core is None:
             self._load()
         return self._core
@@ -95,7 +92,7 @@ class Session:
         with self._lock:
             if core.is_running():
                 return False
-            core.start(settings)
+            core.start(settings, sys.prefix)
             self.generation += 1
             for forget in self._at_start:
                 forget()
@@ -116,7 +113,6 @@ class Session:
             from . import _core
 
             errors.register(_core)
-            _core.set_log_sink(_write_log)
             os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork_in_child)
             self._core = _core
 
@@ -156,10 +152,6 @@ class Session:
 
 def _is_interactive() -> bool:
     return bool(sys.flags.interactive) or hasattr(sys, "ps1")
-
-
-def _write_log(level: int, text: str) -> None:
-    _log.log(_LOG_LEVELS[min(max(level, 0), len(_LOG_LEVELS) - 1)], "%s", text)
 
 
 session = Session()

@@ -5,6 +5,7 @@
 namespace perseus {
 
 void Liveness::report_lost(int rank, const std::string& text) {
+  std::scoped_lock calling(calling_);
   std::vector<std::function<void()>> wakes;
   {
     std::scoped_lock lock(mutex_);
@@ -30,6 +31,11 @@ void Liveness::on_lost(std::function<void()> wake) {
     }
   }
   wake();
+}
+
+void Liveness::forget_wakes() {
+  std::scoped_lock lock(calling_, mutex_);
+  wakes_.clear();
 }
 
 }  // namespace perseus

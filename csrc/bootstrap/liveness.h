@@ -25,8 +25,12 @@ class Liveness {
   // Calls `wake` once somebody is reported lost (at once if that has happened). Used to end sleeps.
   void on_lost(std::function<void()> wake);
 
+  // From now on nobody is called: what would be woken is going away.
+  void forget_wakes();
+
  private:
   std::atomic<bool> lost_{false};
+  std::mutex calling_;        // held while the wakes are called, so that forget_wakes() waits for them
   mutable std::mutex mutex_;  // guards the rest
   std::string text_;
   std::vector<std::function<void()>> wakes_;

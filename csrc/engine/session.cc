@@ -1,5 +1,7 @@
 #include "engine/session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -58,8 +60,9 @@ Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std
   bootstrap_ = choose_bootstrap(bootstrap);
   set_log_identity(bootstrap_->rank(), config_.log_level);
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
-  fabric_ = make_fabric(*bootstrap_, *topology_, liveness_, fabric_options(config_));
-  liveness_.on_lost([this] {
+  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_)).release(),
+             [liveness = liveness_](Fabric* fabric) { delete fabric; }};
+  liveness_->on_lost([this] {
     std::scoped_lock lock(mutex_);
     for (const auto& [id, set] : sets_) {
       if (set.lane) set.lane->wake();
@@ -74,6 +77,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std
 }
 
 Session::~Session() {
+  liveness_->forget_wakes();
   const auto grace = failing_ ? std::chrono::milliseconds(0) : std::chrono::milliseconds(1000);
   std::map<ProcessSetId, Set> sets;
   {
@@ -99,10 +103,11 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   std::vector<int> hosts;
   for (const int rank : ranks) hosts.push_back(topology_->host_of(rank));
   auto tree = make_tree(static_cast<int>(mine - ranks.begin()), hosts, ranks);
-  return std::make_shared<Lane>(std::move(tree), std::move(link), lane_options(config_), liveness_,
-                                [this](const Request& request, Completion* completion) {
-                                  return change_sets(request, completion);
-                                });
+  const auto set_verbs = [this](const Request& request, Completion* completion) {
+    return change_sets(request, completion);
+  };
+  return {new Lane(std::move(tree), std::move(link), lane_options(config_), *liveness_, set_verbs),
+          [fabric = fabric_](Lane* lane) { delete lane; }};
 }
 
 std::vector<int> Session::ranks_of(ProcessSetId set) const {
@@ -199,7 +204,10 @@ std::shared_ptr<void> Session::allocate(std::size_t bytes) {
     throw Error(ErrorKind::unavailable, "the shared arena has no " + std::to_string(bytes) +
                                             " bytes left; raise PERSEUS_ARENA_BYTES or use private memory");
   }
-  return {memory, [fabric = fabric_](void* given) { fabric->release(given); }};
+  // A forked child drops its copies too; the memory is still its parent's.
+  return {memory, [fabric = fabric_, owner = getpid()](void* given) {
+            if (getpid() == owner) fabric->release(given);
+          }};
 }
 
 void Session::abandon_after_fork() { fabric_->close_after_fork(); }

@@ -77,8 +77,8 @@ class Session {
   Config config_;
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Topology> topology_;
-  Liveness liveness_;
-  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework still holds keeps it
+  std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
+  std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
 
   mutable std::mutex mutex_;  // guards sets_ and next_set_
   std::map<ProcessSetId, Set> sets_;

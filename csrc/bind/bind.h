@@ -1,0 +1,32 @@
+// The parts of the module `_core`, one file each.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "engine/session.h"
+
+namespace perseus::bind {
+
+void bind_enums(pybind11::module_& module);
+void bind_errors(pybind11::module_& module);
+void bind_handle(pybind11::module_& module);
+void bind_lifecycle(pybind11::module_& module);
+void bind_verbs(pybind11::module_& module);
+void bind_settings(pybind11::module_& module);
+
+// The running session; throws Error(not_initialized) where there is none, or where this process was forked from one
+// that had it (unless `also_in_child`).
+std::shared_ptr<Session> session(bool also_in_child = false);
+
+// Memory of the core's, as Python's buffer protocol shows it.
+struct Buffer {
+  std::shared_ptr<void> memory;
+  DType dtype;
+  Shape shape;
+
+  std::size_t bytes() const { return static_cast<std::size_t>(count_of(shape)) * size_of(dtype); }
+};
+
+}  // namespace perseus::bind

@@ -1,0 +1,37 @@
+#include <array>
+
+#include "base/error.h"
+#include "bind/bind.h"
+
+namespace perseus::bind {
+
+namespace py = pybind11;
+
+namespace {
+
+constexpr std::size_t kKinds = static_cast<std::size_t>(ErrorKind::shut_down) + 1;
+
+// Classes handed in by perseus_like/errors.py. Never destroyed: the interpreter may be gone by then.
+std::array<PyObject*, kKinds>& classes() {
+  static std::array<PyObject*, kKinds> table{};
+  return table;
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  module.def("set_error_class", [](int kind, const py::object& cls) {
+    if (kind < 0 || static_cast<std::size_t>(kind) >= kKinds) throw py::value_error("no such ErrorKind");
+    classes()[static_cast<std::size_t>(kind)] = py::object(cls).release().ptr();
+  });
+  py::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) std::rethrow_exception(raised);
+    } catch (const Error& error) {
+      PyObject* cls = classes()[static_cast<std::size_t>(error.kind())];
+      PyErr_SetString(cls != nullptr ? cls : PyExc_RuntimeError, error.what());
+    }
+  });
+}
+
+}  // namespace perseus::bind

@@ -1,0 +1,13 @@
+#include "bind/bind.h"
+
+PYBIND11_MODULE(_core, module) {
+  using namespace perseus::bind;
+  module.doc() = "The compiled core of perseus_like. Private: use perseus_like.";
+  module.attr("__version__") = PERSEUS_VERSION;
+  bind_enums(module);
+  bind_errors(module);
+  bind_handle(module);
+  bind_lifecycle(module);
+  bind_verbs(module);
+  bind_settings(module);
+}

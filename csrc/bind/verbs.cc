@@ -1,0 +1,186 @@
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "bind/bind.h"
+
+namespace perseus::bind {
+
+namespace py = pybind11;
+
+namespace {
+
+template <typename Enum>
+Enum checked(int value, int count, const char* what) {
+  if (value < 0 || value >= count) {
+    throw Error(ErrorKind::invalid_argument, std::string("no ") + what + " has the number " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+DType dtype_of(int value) { return checked<DType>(value, kDTypeCount, "dtype"); }
+ReduceOp op_of(int value) { return checked<ReduceOp>(value, static_cast<int>(ReduceOp::bxor) + 1, "reduce op"); }
+
+// (address, dtype, shape, device)
+TensorView view_of(const py::handle& item) {
+  const auto fields = py::reinterpret_borrow<py::tuple>(item);
+  if (!py::isinstance<py::tuple>(item) || fields.size() != 4) {
+    throw Error(ErrorKind::invalid_argument, "a view is a tuple of address, dtype, shape and device");
+  }
+  TensorView view;
+  view.data = reinterpret_cast<void*>(fields[0].cast<std::uintptr_t>());
+  view.dtype = dtype_of(fields[1].cast<int>());
+  for (const auto& extent : py::reinterpret_borrow<py::tuple>(fields[2])) view.shape.push_back(extent.cast<std::int64_t>());
+  view.device = fields[3].cast<int>();
+  return view;
+}
+
+std::vector<TensorView> views_of(const py::sequence& items) {
+  std::vector<TensorView> views;
+  views.reserve(items.size());
+  for (const auto& item : items) views.push_back(view_of(item));
+  return views;
+}
+
+std::unique_ptr<Work> work_for(Verb verb, std::string name, std::vector<TensorView> inputs,
+                               std::vector<TensorView> outputs = {}) {
+  auto work = std::make_unique<Work>();
+  auto& request = work->request;
+  request.verb = verb;
+  request.name = std::move(name);
+  for (const auto& input : inputs) {
+    if (input.device != kHost) {
+      throw Error(ErrorKind::invalid_argument, std::string(name_of(verb)) + " '" + request.name +
+                                                   "': tensors on an accelerator are not supported yet; pass a copy "
+                                                   "on the CPU");
+    }
+    request.members.push_back({input.dtype, input.shape});
+  }
+  if (!outputs.empty() && outputs.size() != inputs.size()) {
+    throw Error(ErrorKind::invalid_argument, "as many outputs as inputs are needed");
+  }
+  work->inputs = std::move(inputs);
+  work->outputs = std::move(outputs);
+  return work;
+}
+
+void check_has_rows(const Work& work) {
+  for (const auto& member : work.request.members) {
+    if (member.shape.empty()) {
+      throw Error(ErrorKind::invalid_argument, std::string(name_of(work.request.verb)) + " '" + work.request.name +
+                                                   "': a 0-dim tensor has no first dimension; reshape it to (1,)");
+    }
+  }
+}
+
+Handle allreduce(std::string name, const py::sequence& inputs, const py::sequence& outputs, int op, bool average,
+                 double prescale, double postscale, int wire_dtype, int process_set) {
+  auto work = work_for(Verb::allreduce, std::move(name), views_of(inputs), views_of(outputs));
+  auto& request = work->request;
+  request.op = op_of(op);
+  request.scale = {prescale, postscale, 1};
+  if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
+  return session()->submit(process_set, std::move(work), average);
+}
+
+Handle broadcast(std::string name, const py::sequence& inputs, const py::sequence& outputs, int root,
+                 int process_set) {
+  auto work = work_for(Verb::broadcast, std::move(name), views_of(inputs), views_of(outputs));
+  work->request.root = root;
+  return session()->submit(process_set, std::move(work), false);
+}
+
+Handle allgather(std::string name, const py::sequence& inputs, int process_set) {
+  auto work = work_for(Verb::allgather, std::move(name), views_of(inputs));
+  check_has_rows(*work);
+  return session()->submit(process_set, std::move(work), false);
+}
+
+Handle alltoall(std::string name, const py::tuple& input, const std::optional<std::vector<std::int64_t>>& splits,
+                int process_set) {
+  auto work = work_for(Verb::alltoall, std::move(name), {view_of(input)});
+  check_has_rows(*work);
+  const auto running = session();
+  const auto ranks = static_cast<std::int64_t>(running->ranks_of(process_set).size());
+  const auto rows = work->inputs.front().shape.front();
+  const auto what = "alltoall '" + work->request.name + "': ";
+  if (splits) {
+    std::int64_t total = 0;
+    for (const auto split : *splits) {
+      if (split < 0) throw Error(ErrorKind::invalid_argument, what + "a split is negative");
+      total += split;
+    }
+    if (total > rows) {
+      throw Error(ErrorKind::invalid_argument, what + "splits add up to " + std::to_string(total) +
+                                                   " rows, the tensor has " + std::to_string(rows));
+    }
+    work->splits = *splits;
+  } else {
+    if (rows % ranks != 0) {
+      throw Error(ErrorKind::invalid_argument, what + std::to_string(rows) + " rows cannot be divided evenly among " +
+                                                   std::to_string(ranks) + " ranks; pass splits");
+    }
+    work->splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
+  }
+  return running->submit(process_set, std::move(work), false);
+}
+
+Handle reduce_scatter(std::string name, const py::sequence& inputs, int op, bool average, double prescale,
+                      double postscale, int process_set) {
+  auto work = work_for(Verb::reduce_scatter, std::move(name), views_of(inputs));
+  check_has_rows(*work);
+  work->request.op = op_of(op);
+  work->request.scale = {prescale, postscale, 1};
+  return session()->submit(process_set, std::move(work), average);
+}
+
+Handle about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
+  auto work = work_for(verb, std::move(name), {});
+  work->request.ranks = std::move(ranks);
+  return session()->submit(kWorld, std::move(work), false);
+}
+
+Handle add_process_set(const std::vector<std::int64_t>& ranks) {
+  const auto running = session();
+  const auto size = running->topology().size();
+  if (ranks.empty()) throw Error(ErrorKind::invalid_argument, "a process set needs at least one rank");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size) {
+      throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(ranks[i]) + " of the process set is outside the job of " +
+                                                   std::to_string(size) + " ranks");
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      throw Error(ErrorKind::invalid_argument, "ranks of a process set must be ascending and different");
+    }
+  }
+  return about_sets(Verb::add_process_set, "process set", ranks);
+}
+
+}  // namespace
+
+void bind_verbs(py::module_& module) {
+  module.def("allreduce", &allreduce);
+  module.def("broadcast", &broadcast);
+  module.def("allgather", &allgather);
+  module.def("alltoall", &alltoall);
+  module.def("reduce_scatter", &reduce_scatter);
+  module.def("barrier", [](std::string name, int process_set) {
+    return session()->submit(process_set, work_for(Verb::barrier, std::move(name), {}), false);
+  });
+  module.def("join", [](int process_set) { return session()->join(process_set); });
+  module.def("add_process_set", &add_process_set);
+  module.def("remove_process_set",
+             [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
+  module.def("process_set_ranks", [](int id) { return session(true)->ranks_of(id); });
+  module.def("process_set_ids", [] { return session(true)->set_ids(); });
+  module.def("allocate", [](const std::vector<std::int64_t>& shape, int dtype) {
+    Buffer buffer{nullptr, dtype_of(dtype), shape};
+    for (const auto extent : shape) {
+      if (extent < 0) throw Error(ErrorKind::invalid_argument, "a dimension is negative");
+    }
+    buffer.memory = session()->allocate(buffer.bytes());
+    return buffer;
+  });
+}
+
+}  // namespace perseus::bind
