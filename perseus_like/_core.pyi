@@ -67,6 +67,9 @@ class Handle:
 # `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie.
 def start(settings: dict[str, str], python_prefix: str) -> None: ...
 def stop() -> None: ...
+def finalize(failing: bool) -> None:
+    """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
+
 def is_running() -> bool: ...
 def mark_failing() -> None:
     """The process ends because of an error: leave without waiting for the others."""

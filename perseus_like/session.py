@@ -46,6 +46,9 @@ class ForkedCore:
     def stop(self) -> None:
         """The session is the parent's to end."""
 
+    def finalize(self, failing: bool) -> None:
+        """MPI is the parent's to leave."""
+
     def mark_failing(self) -> None:
         """A child's failure is not the rank's."""
 
@@ -74,6 +77,7 @@ class Session:
         self._lock = threading.Lock()
         self._at_start: list[Callable[[], None]] = []
         self._hooked = False
+        self._failing = False
 
     @property
     def core(self) -> Any:
@@ -144,8 +148,10 @@ class Session:
         if not _is_interactive() and getattr(sys, "last_value", None) is not None:
             self._mark_failing()
         self.stop()
+        self._core.finalize(self._failing)
 
     def _mark_failing(self) -> None:
+        self._failing = True
         if self.is_running():
             self._core.mark_failing()
 

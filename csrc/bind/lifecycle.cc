@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "bind/bind.h"
+#include "bootstrap/mpi.h"
 
 namespace perseus::bind {
 
@@ -64,6 +66,13 @@ void stop() {
   state.session.reset();
 }
 
+// As every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends all.
+void finalize(bool failing) {
+  if (runtime().forked) return;
+  const py::gil_scoped_release released;
+  finalize_mpi(failing, std::chrono::hours(24));
+}
+
 }  // namespace
 
 std::shared_ptr<Session> session(bool also_in_child) {
@@ -85,6 +94,7 @@ std::shared_ptr<Session> session(bool also_in_child) {
 void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"));
   module.def("stop", &stop);
+  module.def("finalize", &finalize, py::arg("failing"));
   module.def("is_running", [] { return runtime().session != nullptr && !runtime().forked; });
   module.def("mark_failing", [] {
     if (const auto running = runtime().session) running->mark_failing();
