@@ -79,6 +79,7 @@ class Supervisor:
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._selector = selectors.PollSelector()
+        self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
         processes.adopt_orphans()
@@ -357,6 +358,7 @@ class Supervisor:
             else:
                 processes.send([child.pid], signum)
         self._stop_reason = "signal"
+        self.stopped_by = signum
         self._agenda.append((time.monotonic() + self._stop_timeout, self._kill))
 
     def _pause(self) -> None:

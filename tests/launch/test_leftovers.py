@@ -12,6 +12,8 @@ FAMILY = """
 helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 go_astray = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 astray = subprocess.run(["sh", "-c", go_astray], stdout=subprocess.PIPE, text=True).stdout
+while os.getsid(int(astray)) == os.getsid(0):
+    os.sched_yield()
 print(os.getpid(), helper.pid, int(astray))
 """
 

@@ -226,6 +226,15 @@ def test_a_job_through_mpirun(perseusrun, mpirun, tmp_path):
     assert (tmp_path / "logs/rank.1/stderr").read_text() == "bad luck\n"
 
 
+def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(launched, lines_of, mpirun):
+    program = "import signal, sys; signal.signal(15, lambda *_: sys.exit(1)); print('up', flush=True); signal.pause()"
+    path = mpirun(Family.OPEN_MPI_5, f'exec {sys.executable} -c "{program}"')
+    job = launched("--mpi", "--mpirun", path, "-np", "2", "x")
+    lines_of(job, 1)
+    job.terminate()
+    assert job.wait(60) == 143
+
+
 def rank_process(command, tag="tag", **more):
     return subprocess.Popen(
         [*RUN_RANK, tag, json.dumps(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more

@@ -2,8 +2,8 @@
 
 Started by its path, with nothing but the standard library: `python -IS rank_main.py TAG '["python", "train.py"]'`.
 What it adds to a bare mpirun: arguments arrive exactly as given (Open MPI 5 rewrites some that look like its own,
-and all read `:` as a separator), the exit code of the rank that failed first is known (mpirun often reports that of
-one it has killed), and what a rank has started is ended with it.
+and all read `:` as a separator), only rank 0 has an input, the exit code of the rank that failed first is known
+(mpirun often reports that of one it has killed), and what a rank has started is ended with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 # The other ranks get this long to say what they make of it, before mpirun ends them.
 _FAILURE_GRACE_SECONDS = 0.8
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -35,7 +36,7 @@ def main(tag: str, encoded: str) -> int:
 
     try:
         # Descriptors stay open: the process manager's connection may be one of them.
-        process = subprocess.Popen(json.loads(encoded), close_fds=False, preexec_fn=die_with_parent)
+        process = subprocess.Popen(json.loads(encoded), stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
     except OSError as error:
         _tell(tag, f"could not be started: {error}", 127)
         return 127
@@ -53,6 +54,12 @@ def main(tag: str, encoded: str) -> int:
         _tell(tag, _describe(code), code if code > 0 else 128 - code)
         was_told_to_stop.wait(_FAILURE_GRACE_SECONDS)
     return code if code >= 0 else 128 - code
+
+
+def _stdin() -> int | None:
+    """Rank 0 reads what mpirun hands on; the others nothing. (MPICH leaves them an input that never ends.)"""
+    rank = next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
+    return None if rank == "0" else subprocess.DEVNULL
 
 
 def _tell(tag: str, text: str, code: int) -> None:

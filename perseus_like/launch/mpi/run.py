@@ -51,7 +51,9 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             for name in ("stdout", "stderr")
         ]
         supervisor.start("mpirun", line.argv, line.environment, None, *sorters)
-        return supervisor.run()
+        code = supervisor.run()
+        # Open MPI says 1 whatever has ended it.
+        return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code
 
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
