@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -79,9 +80,14 @@ class Names:
     def reset(self) -> None:
         self._counts.clear()
 
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
 
 names = Names()
 session.on_start(names.reset)
+# In a forked child nobody is left to release a lock that another thread held. The core refuses what is asked there.
+os.register_at_fork(after_in_child=names.renew_lock)
 
 
 def member_id(process_set: ProcessSet) -> int:

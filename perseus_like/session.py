@@ -1,71 +1,15 @@
-"""The core, loaded at first use, and the life of its session in this process: start, end, failure, fork."""
+"""The core, loaded at first use, and the life of its session in this process: start, end, failure."""
 
 from __future__ import annotations
 
 import atexit
-import functools
-import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from . import errors
-
-
-# Numbers that a forked child may still ask for: DataLoader workers call rank().
-_READABLE_AFTER_FORK = (
-    "rank",
-    "size",
-    "local_rank",
-    "local_size",
-    "cross_rank",
-    "cross_size",
-    "is_homogeneous",
-    "is_running",
-    "description",
-    "process_set_ids",
-)
-
-
-class ForkedCore:
-    """Stands in for the core in a child forked from a running session: numbers are known, everything else raises."""
-
-    def __init__(self, core: ModuleType) -> None:
-        self._core = core
-        self._parent = os.getppid()
-        self._known = {name: getattr(core, name)() for name in _READABLE_AFTER_FORK}
-        self._sets: dict[int, list[int]] = {
-            number: core.process_set_ranks(number) for number in self._known["process_set_ids"]
-        }
-
-    def process_set_ranks(self, process_set: int) -> list[int]:
-        return self._sets[process_set]
-
-    def stop(self) -> None:
-        """The session is the parent's to end."""
-
-    def finalize(self, failing: bool) -> None:
-        """MPI is the parent's to leave."""
-
-    def mark_failing(self) -> None:
-        """A child's failure is not the rank's."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._known:
-            return lambda: self._known[name]
-        attribute = getattr(self._core, name)
-        if isinstance(attribute, type) or not callable(attribute):
-            return attribute
-        return functools.partial(self._refuse, name)
-
-    def _refuse(self, name: str, *_: object, **__: object) -> None:
-        raise errors.HorovodInternalError(
-            f"{name} in process {os.getpid()}, which was forked from rank {self._known['rank']} (process "
-            f"{self._parent}) after init(): only that process may communicate. Start the child with the "
-            f"'spawn' or 'forkserver' method if it needs a session of its own."
-        )
 
 
 class Session:
@@ -117,17 +61,7 @@ class Session:
             from . import _core
 
             errors.register(_core)
-            os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork_in_child)
             self._core = _core
-
-    # What the child needs is read before the fork, while the core's locks are in order.
-    def _before_fork(self) -> None:
-        self._for_child = ForkedCore(self._core) if isinstance(self._core, ModuleType) and self.is_running() else None
-
-    def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
-        if self._for_child is not None:
-            self._core = self._for_child
 
     def _watch_exit(self) -> None:
         if self._hooked:

@@ -1,6 +1,6 @@
 """Gradients of the collectives: what each verb sends back when a loss is differentiated through it.
 
-Names in backward derive from those of forward, so ranks may run their graphs in different orders.
+Names in backward derive from those of forward, so that they do not shift the count of unnamed calls.
 """
 
 from __future__ import annotations

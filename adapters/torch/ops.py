@@ -38,7 +38,7 @@ def join(device: int = -1) -> int:
 
 
 def _differentiable(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors)
 
 
 def allreduce(

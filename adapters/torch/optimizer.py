@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,7 +125,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         """A copy is a plain optimizer of the wrapped class: it belongs to other parameters, on this rank alone."""
-        return copyreg.__newobj__, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[attr-defined]
+        return _restore, (type(self).__bases__[1], self.__getstate__())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
@@ -238,6 +237,12 @@ def _extend(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
     distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     distributed._wrapped = optimizer
     return distributed
+
+
+def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.optim.Optimizer:
+    plain = cls.__new__(cls)
+    plain.__setstate__(state)
+    return plain
 
 
 def _checked_op(op: int, predivide: float) -> Op:

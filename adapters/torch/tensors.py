@@ -33,9 +33,9 @@ class TorchTensors:
             raise ValueError(f"a torch.Tensor is needed, not {type(tensor).__name__}")
         if tensor.layout is not torch.strided:
             raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
-        if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        if tensor.is_contiguous() and not tensor.is_neg():
             return tensor
-        return tensor.detach().contiguous()
+        return tensor.detach().resolve_neg().contiguous()
 
     def view(self, tensor: torch.Tensor) -> View:
         number = _NUMBERS.get(tensor.dtype)

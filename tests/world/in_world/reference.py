@@ -1,0 +1,71 @@
+"""What collectives should give, in plain NumPy and float64, from the inputs of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+INTEGERS = [np.uint8, np.int8, np.int16, np.int32, np.int64]
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+DTYPES = [np.dtype(dtype) for dtype in [*INTEGERS, *FLOATS]]
+
+# Of one rounding to the type, relative to the largest term.
+TOLERANCES = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-14}
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in TOLERANCES
+
+
+def values(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 0) -> Array:
+    """What `rank` contributes: small enough that sums of integers do not overflow."""
+    random = np.random.default_rng([seed, rank])
+    if is_float(dtype):
+        return np.asarray(random.standard_normal(shape)).astype(dtype)
+    low = 0 if dtype.kind == "u" else -9
+    return random.integers(low, 10, shape).astype(dtype)
+
+
+def reduced(inputs: list[Array], op: str, prescale: float = 1.0, postscale: float = 1.0) -> Array:
+    """The reduction in float64; integers are cut toward zero after each factor, as in Horovod."""
+    dtype = inputs[0].dtype
+    terms = [_scaled(array.astype(np.float64), prescale, dtype) for array in inputs]
+    stacked = np.stack(terms)
+    if op == "Average":
+        result = _scaled(stacked.sum(0), 1 / len(inputs), dtype)
+    else:
+        result = {"Sum": stacked.sum, "Min": stacked.min, "Max": stacked.max, "Product": stacked.prod}[op](0)
+    return _scaled(result, postscale, dtype)
+
+
+def _scaled(array: Array, factor: float, dtype: np.dtype[Any]) -> Array:
+    if is_float(dtype):
+        return array * factor
+    # 0.3 * 10 is 2.999…: what is a whole number but for rounding stays one.
+    scaled = array * factor
+    near = np.round(scaled)
+    return np.where(np.abs(scaled - near) < 1e-9, near, np.trunc(scaled))
+
+
+def assert_close(actual: Array, expected: Array, dtype: np.dtype[Any] | None = None, roundings: float = 2) -> None:
+    """Equal for integers; for floats within so many roundings of the largest value."""
+    dtype = dtype or actual.dtype
+    assert actual.dtype == dtype
+    assert actual.shape == expected.shape
+    if not is_float(dtype):
+        np.testing.assert_array_equal(actual.astype(np.float64), expected)
+        return
+    largest = float(np.abs(expected).max(initial=1.0))
+    atol = roundings * TOLERANCES[dtype.name] * largest
+    np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=0, atol=atol)
+
+
+def rows_of(rank: int, size: int, rows: int) -> slice:
+    """Which rows of a reduce-scatter are whose: the first ranks have one more."""
+    each, more = divmod(rows, size)
+    start = rank * each + min(rank, more)
+    return slice(start, start + each + (rank < more))

@@ -1,0 +1,141 @@
+"""What a caller is told: errors on one rank are ValueError, those between ranks the same text everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import perseus_like.numpy as hvd
+
+
+def all_fail(call: Callable[[], Any], *parts: str) -> None:
+    """Every rank gets the same error, which mentions `parts`; then the job goes on."""
+    with pytest.raises(hvd.HorovodInternalError) as caught:
+        call()
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert set(hvd.allgather_object(text)) == {text}
+    assert hvd.allreduce(1.0, op=hvd.Sum) == hvd.size()
+
+
+needs_two = pytest.mark.usefixtures("two_ranks")
+
+
+@needs_two
+def test_ranks_that_disagree(rank: int, size: int) -> None:
+    last = rank == size - 1
+    all_fail(lambda: hvd.allreduce(np.ones((2, 3 + last)), name="shapes"), "shapes", "[2,3]", "[2,4]")
+    all_fail(lambda: hvd.allreduce(np.ones((3, 2) if last else (2, 3)), name="turned"), "turned", "[2,3]", "[3,2]")
+    kind = np.float32 if last else np.int32
+    all_fail(lambda: hvd.allreduce(np.ones(2, kind), name="types"), "types", "float32", "int32")
+    op = hvd.Min if last else hvd.Sum
+    all_fail(lambda: hvd.allreduce(np.ones(2), op=op, name="ops"), "ops", "min", "sum")
+    factor = 2.0 if last else 1.0
+    all_fail(lambda: hvd.allreduce(np.ones(2), prescale_factor=factor, name="factors"), "factors")
+    all_fail(lambda: hvd.broadcast(np.ones(2), int(last), name="roots"), "roots", "0", "1")
+    all_fail(lambda: hvd.allgather(np.ones((1, 2 + last)), name="columns"), "columns")
+    all_fail(lambda: hvd.allgather(np.ones((1,) * (2 + last)), name="dimensions"), "dimensions")
+    all_fail(lambda: hvd.alltoall(np.ones((size, 2 + last)), name="sent"), "sent")
+    all_fail(lambda: hvd.reducescatter(np.ones((size, 2 + last)), name="scattered"), "scattered")
+    wire = hvd.Compression.fp16 if last else hvd.Compression.none
+    all_fail(lambda: hvd.allreduce(np.ones(2), compression=wire, name="wires"), "wires")
+
+
+@needs_two
+def test_a_group_fails_as_one(rank: int, size: int) -> None:
+    odd = np.ones(2 + (rank == 0))
+    all_fail(lambda: hvd.grouped_allreduce([np.ones(3), odd], name="group"), "group")
+    all_fail(lambda: hvd.grouped_allreduce([np.ones(3)] * (2 + (rank == 0)), name="count"), "count")
+
+
+def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
+    array = np.ones((size, 2))
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.broadcast(array, size)
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.broadcast(array, -1)
+    with pytest.raises(ValueError, match="splits"):
+        hvd.alltoall(array, splits=[1] * (size + 1))
+    with pytest.raises(ValueError, match="splits"):
+        hvd.alltoall(array, splits=[size + 1] + [0] * (size - 1))
+    with pytest.raises(ValueError, match="negative"):
+        hvd.alltoall(array, splits=[-1] * size)
+    if size > 1:
+        with pytest.raises(ValueError, match="equally"):
+            hvd.alltoall(np.ones(size + 1))
+    with pytest.raises(ValueError, match="complex128"):
+        hvd.allreduce(np.ones(2, np.complex128))
+    with pytest.raises(ValueError, match="dimension 0"):
+        hvd.allgather(np.float32(1))
+    with pytest.raises(ValueError, match="average"):
+        hvd.allreduce(array, average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match="none of"):
+        hvd.allreduce(array, op=77)
+    with pytest.raises(ValueError, match="Average and Sum"):
+        hvd.reducescatter(array, op=hvd.Max)
+    for grouped in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        with pytest.raises(ValueError, match="empty"):
+            grouped([])
+    assert hvd.allreduce(1.0, op=hvd.Sum) == size
+
+
+@needs_two
+def test_a_name_in_flight_cannot_be_used_again(rank: int, size: int) -> None:
+    # The last rank holds back, so that the name is in flight for sure on the others.
+    if rank < size - 1:
+        handle = hvd.allreduce_async(np.ones(2), name="busy")
+        with pytest.raises(ValueError, match="busy"):
+            hvd.allreduce_async(np.ones(2), name="busy")
+        hvd.allreduce(1.0, name="ready")
+    else:
+        hvd.allreduce(1.0, name="ready")
+        handle = hvd.allreduce_async(np.ones(2), name="busy")
+    assert hvd.synchronize(handle).tolist() == [1.0, 1.0]
+    assert hvd.allreduce(np.ones(2), name="busy").tolist() == [1.0, 1.0]
+
+
+def test_a_failed_call_does_not_shift_later_names(rank: int, size: int) -> None:
+    if rank == 0:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="complex"):
+                hvd.allreduce(np.ones(2, np.complex64))
+    assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [size, size]
+
+
+@needs_two
+def test_process_sets(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        hvd.add_process_set([0, size])
+    with pytest.raises(ValueError, match="twice"):
+        hvd.add_process_set([0, 0])
+    with pytest.raises(ValueError, match="exists already"):
+        hvd.add_process_set(range(size))
+    assert hvd.global_process_set.ranks == list(range(size))
+    last = hvd.add_process_set([size - 1])
+    evens = hvd.add_process_set(hvd.ProcessSet(range(0, size, 2)))
+    assert last.included() == (rank == size - 1)
+    assert evens.size() == len(range(0, size, 2))
+    if evens.included():
+        assert evens.rank() == rank // 2
+        assert hvd.allreduce(1.0, op=hvd.Sum, process_set=evens) == evens.size()
+        biggest = (size - 1) // 2 * 2
+        assert hvd.broadcast(rank, biggest, process_set=evens) == biggest
+        with pytest.raises(ValueError, match="not in"):
+            hvd.broadcast(rank, 1, process_set=evens)
+        assert hvd.allgather_object(rank, process_set=evens) == list(range(0, size, 2))
+    else:
+        with pytest.raises(ValueError, match="not in"):
+            hvd.allreduce(1.0, process_set=evens)
+        with pytest.raises(ValueError, match="not in"):
+            evens.rank()
+    hvd.barrier()
+    assert hvd.remove_process_set(evens) is True
+    assert evens.process_set_id is None
+    assert hvd.remove_process_set(evens) is False
+    assert hvd.remove_process_set(hvd.global_process_set) is False
+    assert hvd.remove_process_set(last) is True
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(1.0, process_set=last)

@@ -1,0 +1,156 @@
+"""Parameters, optimizer state and objects from one rank to all."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus_like.torch as hvd  # noqa: E402
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    "Adam": {"lr": 0.1, "amsgrad": True},
+    "AdamW": {"lr": torch.tensor(0.05)},
+    "NAdam": {},
+    "RAdam": {},
+    "Adamax": {},
+    "Adagrad": {},
+    "Adadelta": {},
+    "Adafactor": {},
+    "ASGD": {},
+    "RMSprop": {"momentum": 0.5, "centered": True},
+    "Rprop": {},
+    "LBFGS": {"max_iter": 4},
+    "SparseAdam": {},
+    "Muon": {},
+}
+
+
+def model(seed: int = 0, sparse: bool = False, matrices_only: bool = False) -> Any:
+    torch.manual_seed(seed)
+    if sparse:
+        return torch.nn.Embedding(10, 4, sparse=True)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 5, bias=not matrices_only), torch.nn.Tanh(), torch.nn.Linear(5, 3, bias=not matrices_only)
+    )
+
+
+def train(net: Any, optimizer: Any, steps: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        if isinstance(net, torch.nn.Embedding):
+            batch: Any = torch.randint(0, 10, (8,), generator=generator)
+        else:
+            batch = torch.randn(4, 6, generator=generator)
+
+        def closure(batch: Any = batch) -> Any:
+            optimizer.zero_grad()
+            loss = net(batch).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def flat(value: Any) -> list[Any]:
+    """The values of nested state in an order that does not depend on the rank."""
+    if isinstance(value, dict):
+        return [item for key in sorted(value, key=str) for item in flat(value[key])]
+    if isinstance(value, list | tuple):
+        return [item for each in value for item in flat(each)]
+    return [value.tolist()] if isinstance(value, torch.Tensor) else [value]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", ["everywhere", "only on root", "not on root"])
+def test_optimizer_state(name: str, steps: str, rank: int, size: int) -> None:
+    cls = getattr(torch.optim, name, None)
+    if cls is None:
+        pytest.skip(f"this torch has no {name}")
+    root = size - 1
+    net = model(rank, name == "SparseAdam", name == "Muon")
+    optimizer = cls(net.parameters(), **OPTIMIZERS[name])
+    count = {"everywhere": rank + 1, "only on root": 3 * (rank == root), "not on root": 2 * (rank != root)}[steps]
+    train(net, optimizer, count, seed=rank)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = rank / 100
+        group["marker"] = (rank, "from", rank)
+    hvd.broadcast_parameters(net.state_dict(), root)
+    hvd.broadcast_optimizer_state(optimizer, root)
+    states = hvd.allgather_object(flat(optimizer.state_dict()))
+    assert all(state == states[root] for state in states)
+    assert optimizer.param_groups[0]["marker"] == (root, "from", root)
+    if name != "SparseAdam":
+        train(net, optimizer, 2, seed=1)
+    assert len({str(each) for each in hvd.allgather_object([p.tolist() for p in net.parameters()])}) == 1
+
+
+def test_state_keeps_types_that_differ_from_the_parameters(rank: int) -> None:
+    net = model().to(torch.bfloat16)
+    optimizer = torch.optim.Adam(net.parameters())
+    for parameter in net.parameters():
+        optimizer.state[parameter] = {"step": torch.tensor(float(rank)), "master": parameter.double() + rank}
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for parameter in net.parameters():
+        assert optimizer.state[parameter]["master"].dtype == torch.float64
+        assert torch.equal(optimizer.state[parameter]["master"], parameter.double())
+
+
+def test_state_is_written_where_it_is_shared(rank: int) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    train(net, optimizer, 1, seed=rank)
+    mine = optimizer.state[net[0].weight]["momentum_buffer"]
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert optimizer.state[net[0].weight]["momentum_buffer"] is mine
+
+
+def test_ranks_with_other_groups_are_told(rank: int, size: int) -> None:
+    net = model()
+    parameters = list(net.parameters())
+    groups = [{"params": parameters}] if rank == 0 else [{"params": parameters[:2]}, {"params": parameters[2:]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    if rank == 0:
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    else:
+        with pytest.raises(ValueError, match="parameter groups"):
+            hvd.broadcast_optimizer_state(optimizer, 0)
+
+
+@pytest.mark.parametrize("form", ["state_dict", "pairs", "tensors", "ordered", "channels_last", "half"])
+def test_parameters_in_every_form(form: str, rank: int, size: int) -> None:
+    net: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    for value in net.state_dict().values():
+        value.copy_(torch.full(value.shape, float(rank)))
+    if form == "channels_last":
+        net = net.to(memory_format=torch.channels_last)
+    if form == "half":
+        net = net.to(torch.bfloat16)
+    parameters = {
+        "pairs": list(net.named_parameters()),
+        "tensors": list(net.parameters()),
+        "ordered": collections.OrderedDict(net.state_dict()),
+    }.get(form, net.state_dict())
+    hvd.broadcast_parameters(parameters, size - 1)
+    assert all((parameter == size - 1).all() for parameter in net.parameters())
+    if form not in ("pairs", "tensors"):
+        assert net[1].num_batches_tracked == size - 1
+    if form == "channels_last":
+        assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_parameters_in_no_form() -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        hvd.broadcast_parameters(model().named_parameters(), 0)
+    hvd.broadcast_parameters({}, 0)
+    hvd.broadcast_parameters({"_extra_state": None, "weight": torch.ones(1)}, 0)
+
+
+def test_objects(rank: int, size: int) -> None:
+    assert hvd.broadcast_object({"rank": rank, "tensor": torch.full((2,), rank)}, size - 1)["rank"] == size - 1
+    assert hvd.broadcast_object(rank, root_rank=0, name="named") == 0
+    assert hvd.allgather_object((rank, "x" * rank)) == [(r, "x" * r) for r in range(size)]

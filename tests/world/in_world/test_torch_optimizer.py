@@ -1,0 +1,518 @@
+"""DistributedOptimizer off the straight road: missing, sparse and frozen gradients, mistakes, buckets, copies."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus_like.torch as hvd  # noqa: E402
+
+from .training import Branching, assert_equal_parameters, batch, build, loss_of, part  # noqa: E402
+
+
+def sgd(model: Any, lr: float = 0.1, **options: Any) -> Any:
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=lr), model.named_parameters(), **options)
+
+
+def step(model: Any, optimizer: Any, number: int, rank: int, size: int) -> None:
+    optimizer.zero_grad()
+    inputs, targets = batch(number, size)
+    loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    optimizer.step()
+
+
+def assert_same_on_all_ranks(model: Any) -> None:
+    digests = hvd.allgather_object(b"".join(p.detach().double().numpy().tobytes() for p in model.parameters()))
+    assert len(set(digests)) == 1
+
+
+def branching() -> Any:
+    torch.manual_seed(4)
+    return Branching().double()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_ranks_that_use_other_layers(set_to_none: bool, rank: int, size: int) -> None:
+    """The gradient of a layer is the average over all ranks, with zeros from those that did not use it."""
+    alone, together = branching(), branching()
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = sgd(together)
+    for number in range(6):
+        inputs, targets = batch(number, size)
+        choices = [(number + r) % 3 == 0 for r in range(size)]
+        plain.zero_grad()
+        for r in range(size):
+            output = alone(part(inputs, r), choices[r])
+            ((output - part(targets, r)).square().mean() / size).backward()
+        for parameter in alone.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        plain.step()
+        optimizer.zero_grad(set_to_none)
+        output = together(part(inputs, rank), choices[rank])
+        (output - part(targets, rank)).square().mean().backward()
+        optimizer.step()
+        assert_equal_parameters(together, alone)
+
+
+def test_a_rank_without_a_batch(rank: int, size: int) -> None:
+    model = branching()
+    optimizer = sgd(model)
+    for number in range(4):
+        optimizer.zero_grad()
+        inputs, targets = batch(number, size)
+        if rank != number % size:
+            (model(part(inputs, rank)) - part(targets, rank)).square().mean().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
+def test_frozen_parameters(rank: int, size: int) -> None:
+    model = build("mlp")
+    model[0].weight.requires_grad_(False)
+    before = model[0].weight.clone()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), model.named_parameters()
+    )
+    step(model, optimizer, 0, rank, size)
+    step(model, optimizer, 1, rank, size)
+    assert torch.equal(model[0].weight, before)
+    model[3].weight.requires_grad_(False)  # frozen later
+    optimizer.zero_grad()
+    kept = model[3].weight.clone()
+    step(model, optimizer, 2, rank, size)
+    assert torch.equal(model[3].weight, kept)
+    assert model[3].weight.grad is None
+    model[0].weight.requires_grad_(True)  # trained from now on
+    for number in range(3, 6):
+        step(model, optimizer, number, rank, size)
+        assert_same_on_all_ranks(model)
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_parameter_groups_added_later(rank: int, size: int) -> None:
+    alone, together = build("mlp"), build("mlp")
+    plain = torch.optim.SGD(alone[:4].parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(together[:4].parameters(), lr=0.1))
+    for number in range(6):
+        if number == 3:
+            plain.add_param_group({"params": list(alone[5].parameters()), "lr": 0.01})
+            optimizer.add_param_group({"params": list(together[5].parameters()), "lr": 0.01})
+        inputs, targets = batch(number, size)
+        for model, each in ((alone, plain), (together, optimizer)):
+            model.zero_grad()
+            loss_of(
+                model, *((inputs, targets) if model is alone else (part(inputs, rank), part(targets, rank)))
+            ).backward()
+            each.step()
+    assert_equal_parameters(together, alone)
+
+
+def embedding() -> Any:
+    torch.manual_seed(2)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(20, 4, sparse=True), torch.nn.Flatten(), torch.nn.Linear(12, 2)
+    ).double()
+
+
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_sparse_gradients(sparse_as_dense: bool, passes: int, rank: int, size: int) -> None:
+    alone, together = embedding(), embedding()
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = sgd(together, sparse_as_dense=sparse_as_dense, backward_passes_per_step=passes)
+    for number in range(4):
+        plain.zero_grad()
+        optimizer.zero_grad()
+        for turn in range(passes):
+            generator = torch.Generator().manual_seed(number * 10 + turn)
+            words = torch.randint(0, 20, (2 * size, 3), generator=generator)
+            alone(words).square().mean().backward()
+            together(words[2 * rank : 2 * rank + 2]).square().mean().backward()
+        plain.step()
+        optimizer.step()
+        assert together[0].weight.grad.is_sparse is (not sparse_as_dense) or size == 1
+    assert_equal_parameters(together, alone)
+
+
+def test_sparse_gradients_on_some_ranks_only(rank: int, size: int) -> None:
+    """A rank that does not use the embedding contributes nothing to it."""
+    model = embedding()
+    optimizer = sgd(model)
+    for number in range(4):
+        optimizer.zero_grad()
+        if rank == number % size or size == 1:
+            model(torch.tensor([[number, 1, 2]])).square().mean().backward()
+        else:
+            model[2](torch.ones(1, 12, dtype=torch.float64)).square().mean().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+    assert model[0].weight.grad.is_sparse
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_compression(compression: str, rank: int, size: int) -> None:
+    alone, together = build("mlp", torch.float32), build("mlp", torch.float32)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = sgd(together, compression=getattr(hvd.Compression, compression))
+    for number in range(3):
+        inputs, targets = batch(number, size, torch.float32)
+        for model, each in ((alone, plain), (together, optimizer)):
+            each.zero_grad()
+            loss_of(
+                model, *((inputs, targets) if model is alone else (part(inputs, rank), part(targets, rank)))
+            ).backward()
+            each.step()
+    assert_equal_parameters(together, alone, {"fp16": 1e-3, "bf16": 1e-2}[compression])
+    assert_same_on_all_ranks(together)
+    assert all(parameter.grad.dtype == torch.float32 for parameter in together.parameters())
+
+
+def test_a_compressor_of_the_users(rank: int, size: int) -> None:
+    class Scaled(hvd.Compression.none):
+        @staticmethod
+        def compress(tensor: Any) -> tuple[Any, Any]:
+            return tensor * 2, tensor.shape
+
+        @staticmethod
+        def decompress(tensor: Any, ctx: Any) -> Any:
+            assert tensor.shape == ctx
+            return tensor / 2
+
+    alone, together = build("mlp"), build("mlp")
+    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together, compression=Scaled)
+    for number in range(3):
+        step(together, optimizer, number, rank, size)
+        plain.zero_grad()
+        loss_of(alone, *batch(number, size)).backward()
+        plain.step()
+    assert_equal_parameters(together, alone)
+
+
+def test_mixed_types(rank: int, size: int) -> None:
+    model = torch.nn.ModuleList(
+        [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).double(), torch.nn.Linear(4, 4).bfloat16()]
+    )
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    optimizer = sgd(model, groups=[[model[0].weight, model[1].weight], [model[2].bias]])
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(layer(torch.full((2, 4), rank + 1.0, dtype=layer.weight.dtype)).sum().float() for layer in model).backward()
+        optimizer.step()
+        for layer in model:
+            expected = torch.full((4, 4), 2 * (size + 1) / 2, dtype=layer.weight.dtype)
+            torch.testing.assert_close(layer.weight.grad, expected)
+
+
+def test_sum_and_average(rank: int, size: int) -> None:
+    for op, expected in ((hvd.Sum, size * (size + 1) / 2), (hvd.Average, (size + 1) / 2)):
+        layer = torch.nn.Linear(2, 1, bias=False)
+        optimizer = sgd(layer, op=op, lr=0.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (layer.weight.sum() * (rank + 1)).backward()
+            optimizer.step()
+            assert layer.weight.grad.tolist() == [[expected] * 2]
+
+
+def test_gradients_live_in_few_buckets(rank: int, size: int, two_ranks: None) -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(10)])
+    optimizer = sgd(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 32)).sum().backward()
+        optimizer.step()
+    storages = {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert len(storages) == 1
+    places = [parameter.grad.data_ptr() for parameter in reversed(list(model.parameters()))]
+    assert len(set(places)) == 20
+    assert all(place % 64 == 0 for place in places)
+    # They are laid out as they come: the last layer first.
+    assert max(places[:2]) < min(places[2:])
+
+
+def test_the_first_ranks_order_is_everybodys(rank: int, size: int, two_ranks: None) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(4)])
+    optimizer = sgd(layers)
+    order = list(layers) if rank == 0 else list(reversed(layers))
+    for _ in range(3):
+        optimizer.zero_grad()
+        hidden = torch.ones(1, 4)
+        for layer in order:
+            hidden = layer(hidden)
+        hidden.sum().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(layers)
+    places = [layer.weight.grad.data_ptr() for layer in layers]
+    assert places == sorted(places, reverse=True)
+
+
+def test_several_optimizers_take_turns(rank: int, size: int) -> None:
+    """As for a pair of adversaries: the gradients of one pass through the other's model."""
+    models = [build("mlp"), torch.nn.Linear(3, 1).double()]
+    hvd.broadcast_parameters(models[1].state_dict(), 0)
+    first, second = sgd(models[0]), sgd(models[1])
+    for number in range(4):
+        inputs = part(batch(number, size)[0], rank)
+        second.zero_grad()
+        models[1](models[0](inputs).detach()).square().mean().backward()
+        second.step()
+        first.zero_grad()
+        models[1](models[0](inputs)).mean().backward()
+        first.step()
+        second.synchronize()  # it has gradients from the other's pass
+        for model in models:
+            assert_same_on_all_ranks(model)
+
+
+def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    step(model, optimizer, 0, rank, size)
+    inputs, targets = batch(1, size)
+    loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    with pytest.raises(AssertionError, match="zero_grad"):
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    step(model, optimizer, 2, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    step(model, optimizer, 0, rank, size)
+    optimizer.set_backward_passes_per_step(2)
+    for passes in (2, 1, 2):  # one of two is enough if step() says so
+        optimizer.zero_grad()
+        for turn in range(passes):
+            inputs, targets = batch(turn, size)
+            loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+    with pytest.raises(ValueError, match="at least one"):
+        optimizer.set_backward_passes_per_step(0)
+
+
+def test_step_after_synchronize_warns_and_does_not_reduce_again(rank: int, size: int, two_ranks: None) -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(layer, op=hvd.Sum, lr=0.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        optimizer.synchronize()
+        with pytest.warns(UserWarning, match="skip_synchronize"):
+            optimizer.step()
+        assert layer.weight.grad.tolist() == [[size, size]]
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step()
+        assert layer.weight.grad.tolist() == [[size, size]]
+
+
+def test_closures(rank: int, size: int) -> None:
+    alone, together = build("mlp"), build("mlp")
+    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together)
+    for number in range(3):
+        inputs, targets = batch(number, size)
+
+        def closure(model: Any, each: Any, inputs: Any, targets: Any) -> Any:
+            each.zero_grad()
+            loss = loss_of(model, inputs, targets)
+            loss.backward()
+            return loss
+
+        whole = plain.step(lambda i=inputs, t=targets: closure(alone, plain, i, t))
+        mine = (part(inputs, rank), part(targets, rank))
+        loss = optimizer.step(lambda mine=mine: closure(together, optimizer, *mine))
+        torch.testing.assert_close(loss.detach(), whole.detach())
+    assert_equal_parameters(together, alone)
+
+
+def test_gradient_scaling_skips_the_same_steps_everywhere(rank: int, size: int) -> None:
+    for explicit in (False, True):
+        model = build("mlp", torch.float32)
+        optimizer = sgd(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for number in range(4):
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            optimizer.zero_grad()
+            inputs, targets = batch(number, size, torch.float32)
+            loss = loss_of(model, part(inputs, rank), part(targets, rank))
+            if number == 1 and rank == size - 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if explicit:
+                optimizer.synchronize()
+                scaler.unscale_(optimizer)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    scaler.step(optimizer)
+            scaler.update()
+            same = [torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+            assert all(same) if number == 1 else not any(same)
+            assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_autocast_and_fused_optimizers(fused: bool, rank: int, size: int) -> None:
+    model = build("mlp", torch.float32)
+    optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused))
+    for number in range(3):
+        optimizer.zero_grad()
+        inputs, targets = batch(number, size, torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(model, part(inputs, rank), part(targets, rank))
+        loss.backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
+def test_copies_are_plain_optimizers(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+    step(model, optimizer, 0, rank, size)
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    optimizer.load_state_dict(torch.load(buffer))
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer, 1, rank, size)
+    assert_same_on_all_ranks(model)
+    for duplicate in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(duplicate) is torch.optim.Adam
+        assert duplicate.param_groups[0]["lr"] == 0.1
+        assert len(duplicate.state) == len(optimizer.state)
+        duplicate.step()
+    copied = copy.deepcopy(model)
+    assert all(
+        a.grad is None or a.grad.data_ptr() != b.grad.data_ptr()
+        for a, b in zip(copied.parameters(), model.parameters(), strict=True)
+    )
+
+
+def test_step_hooks_run_once_and_see_reduced_gradients(rank: int, size: int) -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(layer, op=hvd.Sum)
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(layer.weight.grad.tolist()))
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        optimizer.step()
+    assert seen == [[[size, size]]] * 2
+
+
+def test_an_optimizer_that_is_gone_leaves_the_model_alone(rank: int, size: int) -> None:
+    model = build("mlp")
+    for number in range(3):
+        optimizer = sgd(model)
+        step(model, optimizer, number, rank, size)
+        step(model, optimizer, number, rank, size)
+        del optimizer
+        gc.collect()
+    loss_of(model, *batch(0, 1)).backward()
+    loss_of(model, *batch(0, 1)).backward()
+    assert_same_on_all_ranks(model)
+
+
+def test_higher_order_gradients(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    for number in range(3):
+        optimizer.zero_grad()
+        inputs = part(batch(number, size)[0], rank).requires_grad_()
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        slope.square().sum().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
+def test_after_join_a_rank_may_train_on(rank: int, size: int) -> None:
+    """One rank has no batch at all in the first epoch: it knows nothing of the buckets yet."""
+    model = build("mlp")
+    optimizer = sgd(model)
+    for _ in range(2):
+        for number in range(2 * rank):
+            step(model, optimizer, number, rank, size)
+        hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), size - 1)
+    step(model, optimizer, 7, rank, size)
+    step(model, optimizer, 8, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+def test_a_process_set_trains_by_itself(rank: int, size: int, two_ranks: None) -> None:
+    process_set = hvd.add_process_set([0])
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(model, process_set=process_set, lr=0.0)
+    model.weight.sum().backward()
+    optimizer.step()
+    (model.weight.sum() * (rank + 1)).backward()
+    optimizer.step()
+    assert model.weight.grad.tolist() == [[rank + 2.0] * 2]
+    hvd.remove_process_set(process_set)
+    if size > 2:
+        process_set = hvd.add_process_set([0, size - 1])
+        optimizer = sgd(model, process_set=process_set, lr=0.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model.weight.sum() * (rank + 1)).backward()
+            optimizer.step()
+            expected = (1 + size) / 2 if process_set.included() else rank + 1
+            assert model.weight.grad.tolist() == [[expected] * 2]
+        hvd.remove_process_set(process_set)
+
+
+def test_ranks_with_other_models_are_told(rank: int, size: int, two_ranks: None) -> None:
+    model = torch.nn.Linear(3, 4 + (rank == 0))
+    optimizer = sgd(model)
+    model(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"'weight' float32\[5, 3\].*'weight' float32\[4, 3\]") as caught:
+        optimizer.step()
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+
+
+def test_mistakes(rank: int, size: int) -> None:
+    model = build("mlp")
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    named = list(model.named_parameters())
+    with pytest.raises(ValueError, match="twice"):
+        hvd.DistributedOptimizer(plain, [("same", parameter) for _, parameter in named])
+    with pytest.raises(ValueError, match="lacks"):
+        hvd.DistributedOptimizer(plain, named[1:])
+    with pytest.raises(ValueError, match="pairs"):
+        hvd.DistributedOptimizer(plain, model.parameters())
+    with pytest.raises(ValueError, match="op=Average"):
+        hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="Average and Sum"):
+        hvd.DistributedOptimizer(plain, op=hvd.Max)
+    with pytest.raises(ValueError, match="at least one"):
+        hvd.DistributedOptimizer(plain, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="negative"):
+        hvd.DistributedOptimizer(plain, groups=-1)
+    with pytest.raises(ValueError, match="lists"):
+        hvd.DistributedOptimizer(plain, groups=[model[0].weight])
+    with pytest.raises(ValueError, match="twice"):
+        hvd.DistributedOptimizer(plain, groups=[[model[0].weight], [model[0].weight]])
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
+    with pytest.warns(UserWarning, match="groups"):
+        hvd.DistributedOptimizer(plain, num_groups=2)

@@ -1,0 +1,251 @@
+"""The verbs on torch tensors, and the gradients that flow through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus_like.torch as hvd  # noqa: E402
+
+DTYPES = [
+    *[torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64],
+    *[torch.float16, torch.bfloat16, torch.float32, torch.float64],
+]
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def mine(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = torch.float32) -> Any:
+    """Small whole numbers, exact in every type."""
+    count = int(np.prod(shape))
+    return (torch.arange(count, dtype=torch.float64).reshape(shape) % 5 + rank).to(dtype)
+
+
+@dtypes
+def test_allreduce(dtype: Any, rank: int, size: int) -> None:
+    for shape in [(), (0,), (5,), (2, 3, 4)]:
+        expected = sum(mine(r, shape, torch.float64) for r in range(size))
+        result = hvd.allreduce(mine(rank, shape, dtype), op=hvd.Sum)
+        assert result.dtype == dtype
+        assert result.shape == torch.Size(shape)
+        assert torch.equal(result.double(), torch.as_tensor(expected))
+        tensor = mine(rank, shape, dtype)
+        assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+        assert torch.equal(tensor, result)
+        handle = hvd.allreduce_async_(tensor, op=hvd.Max)
+        assert hvd.synchronize(handle) is tensor
+        assert torch.equal(hvd.synchronize(hvd.allreduce_async(tensor, op=hvd.Min)), tensor)
+
+
+@dtypes
+def test_broadcast_allgather_alltoall(dtype: Any, rank: int, size: int) -> None:
+    root = size - 1
+    assert torch.equal(hvd.broadcast(mine(rank, dtype=dtype), root), mine(root, dtype=dtype))
+    tensor = mine(rank, dtype=dtype)
+    assert hvd.broadcast_(tensor, root) is tensor
+    assert torch.equal(tensor, mine(root, dtype=dtype))
+    assert torch.equal(hvd.synchronize(hvd.broadcast_async(mine(rank, dtype=dtype), 0)), mine(0, dtype=dtype))
+    assert torch.equal(hvd.synchronize(hvd.broadcast_async_(tensor, 0)), tensor)
+    gathered = hvd.allgather(mine(rank, (rank + 1, 2), dtype))
+    assert torch.equal(gathered, torch.cat([mine(r, (r + 1, 2), dtype) for r in range(size)]))
+    one, two = hvd.grouped_allgather([mine(rank, (1,), dtype), mine(rank, (rank, 2), dtype)])
+    assert torch.equal(one, torch.cat([mine(r, (1,), dtype) for r in range(size)]))
+    assert torch.equal(two, torch.cat([mine(r, (r, 2), dtype) for r in range(size)]))
+    sent = mine(rank, (2 * size, 2), dtype)
+    expected = torch.cat([mine(r, (2 * size, 2), dtype)[2 * rank : 2 * rank + 2] for r in range(size)])
+    assert torch.equal(hvd.alltoall(sent), expected)
+    received, counts = hvd.alltoall(sent, splits=torch.full((size,), 2, dtype=torch.int32))
+    assert torch.equal(received, expected)
+    assert counts.dtype == torch.int32
+    assert counts.tolist() == [2] * size
+    pair = hvd.synchronize(hvd.alltoall_async(sent))
+    assert torch.equal(pair[0], expected)
+
+
+def test_splits_that_are_not_int32_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="int32"):
+        hvd.alltoall(torch.ones(size), splits=torch.ones(size, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("op", ["Average", "Sum"])
+def test_reducescatter(op: str, rank: int, size: int) -> None:
+    total = sum(mine(r, (2 * size + 1, 2), torch.float64) for r in range(size))
+    total = total / size if op == "Average" else total
+    start = sum(2 + (r < 1) for r in range(rank))
+    expected = total[start : start + 2 + (rank < 1)]
+    result = hvd.reducescatter(mine(rank, (2 * size + 1, 2)), op=getattr(hvd, op))
+    torch.testing.assert_close(result.double(), expected, rtol=1e-6, atol=1e-6)
+    handle = hvd.grouped_reducescatter_async([mine(rank, (2 * size + 1, 2))] * 2, op=getattr(hvd, op))
+    for share in hvd.synchronize(handle):
+        assert torch.equal(share, result)
+    half = hvd.reducescatter(mine(rank, (2 * size + 1, 2)), op=getattr(hvd, op), compression=hvd.Compression.fp16)
+    torch.testing.assert_close(half, result, rtol=1e-2, atol=1e-2)
+
+
+def test_forms_of_groups(rank: int, size: int) -> None:
+    tensors = [mine(rank), mine(rank, (2,), torch.int32)]
+    results = hvd.grouped_allreduce(tensors, op=hvd.Sum)
+    assert isinstance(results, list)
+    in_place = hvd.grouped_allreduce_(tensors, op=hvd.Sum)
+    assert isinstance(in_place, tuple)
+    assert in_place[0] is tensors[0]
+    for one, two in zip(results, in_place, strict=True):
+        assert torch.equal(one, two)
+    assert isinstance(hvd.synchronize(hvd.grouped_allreduce_async_(tensors)), tuple)
+    assert isinstance(hvd.synchronize(hvd.grouped_allreduce_async(tensors)), list)
+    assert isinstance(hvd.grouped_allgather([torch.ones(1)]), tuple)
+    assert isinstance(hvd.grouped_reducescatter([torch.ones(size)]), list)
+
+
+def test_any_strides(rank: int, size: int) -> None:
+    total = sum(mine(r, (2, 3, 4, 5)) for r in range(size))
+    turned = mine(rank, (2, 3, 4, 5)).permute(3, 1, 0, 2)
+    assert torch.equal(hvd.allreduce(turned, op=hvd.Sum), total.permute(3, 1, 0, 2))
+    images = mine(rank, (2, 3, 4, 5)).to(memory_format=torch.channels_last)
+    hvd.allreduce_(images, op=hvd.Sum)
+    assert torch.equal(images, total)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    expanded = torch.full((1,), float(rank)).expand(4)
+    assert hvd.allreduce(expanded, op=hvd.Sum).tolist() == [size * (size - 1) / 2] * 4
+    negated = torch.complex(mine(rank), mine(rank)).conj().imag
+    assert torch.equal(hvd.allreduce(negated, op=hvd.Sum), -sum(mine(r) for r in range(size)))
+
+
+def test_what_is_not_a_dense_tensor_is_refused() -> None:
+    with pytest.raises(ValueError, match="sparse_allreduce_async"):
+        hvd.allreduce(torch.eye(3).to_sparse())
+    with pytest.raises(ValueError, match="complex64"):
+        hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="list"):
+        hvd.allreduce([1.0, 2.0])
+
+
+def test_compression(rank: int, size: int) -> None:
+    tensor = torch.linspace(-1, 1, 100) * (rank + 1)
+    expected = torch.linspace(-1, 1, 100) * (size * (size + 1) / 2)
+    for compression, tolerance in ((hvd.Compression.fp16, 2e-3), (hvd.Compression.bf16, 2e-2)):
+        result = hvd.allreduce(tensor, op=hvd.Sum, compression=compression)
+        assert result.dtype == torch.float32
+        torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance * size)
+        grouped = hvd.grouped_allreduce([tensor, tensor], op=hvd.Sum, compression=compression)
+        torch.testing.assert_close(grouped[1], expected, rtol=tolerance, atol=tolerance * size)
+        learned = tensor.clone().requires_grad_()
+        hvd.allreduce(learned, op=hvd.Sum, compression=compression).sum().backward()
+        assert learned.grad.tolist() == [size] * 100
+        small, context = compression.compress(tensor)
+        assert small.element_size() == 2
+        assert compression.decompress(small, context).dtype == torch.float32
+    assert hvd.allreduce(torch.arange(3), op=hvd.Sum, compression=hvd.Compression.fp16).tolist() == [0, size, 2 * size]
+
+
+def test_a_compressor_of_the_users(rank: int, size: int) -> None:
+    class Halved(hvd.Compression.none):
+        @staticmethod
+        def compress(tensor: Any) -> tuple[Any, Any]:
+            return tensor / 2, None
+
+        @staticmethod
+        def decompress(tensor: Any, ctx: Any) -> Any:
+            return tensor * 2 + 1
+
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum, compression=Halved).tolist() == [size + 1.0] * 2
+
+
+def gradient(verb: Callable[[Any], Any], tensor: Any, weight: float = 1.0) -> Any:
+    """Of `weight * sum`, whose gradient is an expanded, non-contiguous tensor."""
+    tensor = tensor.clone().requires_grad_()
+    (verb(tensor).sum() * weight).backward()
+    return tensor.grad
+
+
+def test_gradients_of_allreduce(rank: int, size: int) -> None:
+    ranks = float(sum(r + 1 for r in range(size)))
+    summed = gradient(lambda t: hvd.allreduce(t, op=hvd.Sum), mine(rank), rank + 1)
+    assert torch.equal(summed, torch.full((4, 3), ranks))
+    averaged = gradient(lambda t: hvd.allreduce(t), mine(rank), rank + 1)
+    torch.testing.assert_close(averaged, torch.full((4, 3), ranks / size))
+    scaled = gradient(lambda t: hvd.allreduce(t, op=hvd.Sum, prescale_factor=2, postscale_factor=4), mine(rank))
+    assert torch.equal(scaled, torch.full((4, 3), 8.0 * size))
+    grouped = gradient(lambda t: sum(hvd.grouped_allreduce([t, 2 * t], op=hvd.Sum)), mine(rank), rank + 1)
+    assert torch.equal(grouped, torch.full((4, 3), 3 * ranks))
+    with pytest.raises(RuntimeError, match="no gradient"):
+        gradient(lambda t: hvd.allreduce(t, op=hvd.Max), mine(rank))
+
+
+def test_gradients_of_allgather(rank: int, size: int) -> None:
+    weights = torch.arange(size * (size + 1) / 2).unsqueeze(1)
+    start = rank * (rank + 1) // 2
+    tensor = torch.ones(rank + 1, 3)
+    got = gradient(lambda t: hvd.allgather(t) * weights, tensor)
+    assert torch.equal(got, weights[start : start + rank + 1].expand(-1, 3))
+    got = gradient(lambda t: hvd.grouped_allgather([t, t[:1]])[0] * weights, tensor, rank + 1)
+    factor = sum(r + 1 for r in range(size)) / size
+    torch.testing.assert_close(got, weights[start : start + rank + 1].expand(-1, 3) * factor)
+
+
+def test_gradients_of_broadcast(rank: int, size: int) -> None:
+    root = size - 1
+    got = gradient(lambda t: hvd.broadcast(t, root), mine(rank), rank + 1)
+    expected = (size + 1) / 2 if rank == root else 0.0
+    torch.testing.assert_close(got, torch.full((4, 3), expected))
+
+
+def test_gradients_of_alltoall(rank: int, size: int) -> None:
+    got = gradient(lambda t: hvd.alltoall(t), torch.ones(2 * size, 2), rank + 1)
+    assert torch.equal(got[:, 0], torch.arange(1.0, size + 1).repeat_interleave(2))
+    # Rows that went nowhere have no gradient.
+    got = gradient(lambda t: hvd.alltoall(t, splits=[1] * size)[0], torch.ones(size + 2, 2), rank + 1)
+    assert got[:, 0].tolist() == [*range(1, size + 1), 0, 0]
+
+
+def test_gradients_of_reducescatter(rank: int, size: int) -> None:
+    rows = torch.cat([torch.full((2 + (r < 1),), float(r + 1)) for r in range(size)])
+    averaged = gradient(lambda t: hvd.reducescatter(t), torch.ones(2 * size + 1, 2), rank + 1)
+    assert torch.equal(averaged[:, 0], rows)
+    upstream = torch.ones(2 * size + 1, 2, requires_grad=True)
+    hvd.reducescatter(upstream, op=hvd.Sum).backward(seed := torch.full((2 + (rank < 1), 2), rank + 1.0))
+    assert torch.equal(upstream.grad[:, 0], rows * size)
+    assert torch.equal(seed, torch.full_like(seed, rank + 1.0))  # what came in is not changed
+    grouped = gradient(lambda t: hvd.grouped_reducescatter([t, t], op=hvd.Sum)[1], torch.ones(2 * size + 1), rank + 1)
+    assert torch.equal(grouped, rows * size)
+
+
+def test_sparse(rank: int, size: int) -> None:
+    indices = torch.tensor([[0, rank + 1], [2, 0]])
+    values = torch.tensor([1.0, 2.0 * (rank + 1)])
+    tensor = torch.sparse_coo_tensor(indices, values, (size + 1, 3))
+    total = torch.zeros(size + 1, 3)
+    for r in range(size):
+        total[0, 2] += 1.0
+        total[r + 1, 0] += 2.0 * (r + 1)
+    wait = hvd.sparse_allreduce_async(tensor, "sparse.sum", hvd.Sum)
+    assert torch.equal(wait().to_dense(), total)
+    wait = hvd.sparse_allreduce_async(tensor, "sparse.average", hvd.Average)
+    torch.testing.assert_close(wait().to_dense(), total / size)
+    empty = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), torch.empty(0), (size + 1, 3))
+    alone = hvd.sparse_allreduce_async(tensor if rank == 0 else empty, "sparse.alone", hvd.Sum)()
+    assert alone.to_dense().sum() == 3.0
+
+
+def test_arena_tensors(rank: int, size: int) -> None:
+    tensor = hvd.empty(3, 5)
+    assert tensor.shape == (3, 5)
+    assert tensor.dtype == torch.float32
+    assert hvd.empty((2, 2), dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert hvd.empty(0).shape == (0,)
+    tensor.fill_(rank + 1)
+    hvd.allreduce_(tensor, op=hvd.Sum)
+    assert (tensor == size * (size + 1) / 2).all()
+
+
+def test_join(rank: int, size: int) -> None:
+    for step in range(rank + 1):
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"join{step}")
+        assert total.tolist() == [float(size - step)] * 3
+        one, _ = hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], op=hvd.Sum, name=f"join.group{step}")
+        assert one.item() == size - step
+    assert 0 <= hvd.join() < size
