@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.mpi import rank_main
-from perseus_like.launch.mpi.demultiplex import HydraOutput, OpenMpiOutput
+from perseus_like.launch.mpi.demultiplex import hydra_output, open_mpi_output
 from perseus_like.launch.mpi.family import Family, recognise
 
 VERSIONS = {
@@ -288,34 +288,32 @@ class Ranks(dict):
         return self.setdefault(rank, self.Taker())
 
 
-PIECES = st.lists(st.tuples(st.integers(0, 2), st.text("ab<>0 \n", min_size=1, max_size=6)), max_size=20)
+PIECES = st.lists(
+    st.tuples(st.sampled_from([None, 0, 1, 20]), st.text("ab<>[1,] \n", min_size=1, max_size=6)), max_size=20
+)
 
 
-@given(PIECES, st.integers(1, 7))
-def test_hydra_output_is_sorted_by_rank(pieces, step):
+SORTERS = [
+    (lambda ranks: hydra_output("job", ranks), b"<job %d>"),
+    (lambda ranks: open_mpi_output("", ranks), b"[1,%d]<stdout>:"),
+    (lambda ranks: open_mpi_output(" ", ranks), b"[1,%d]<stderr>: "),
+]
+
+
+@pytest.mark.parametrize(("sorter_for", "mark"), SORTERS)
+@given(pieces=PIECES, step=st.integers(1, 7))
+def test_output_is_sorted_by_rank(sorter_for, mark, pieces, step):
     stream, expected = b"", {}
     for rank, text in pieces:
-        # Hydra marks each line of a piece.
+        # Each line of a piece has a mark; what follows a whole line without one is of mpirun.
+        own = rank is None
+        if own and stream and not stream.endswith(b"\n"):
+            continue
         for line in text.encode().splitlines(keepends=True):
-            stream += b"<job %d>" % rank + line
-        expected[rank] = expected.get(rank, b"") + text.encode()
+            stream += (b"" if own else mark % rank) + line + (b"\n" if own and not line.endswith(b"\n") else b"")
+            expected[rank] = expected.get(rank, b"") + line + (b"\n" if own and not line.endswith(b"\n") else b"")
     ranks = Ranks()
-    sorter = HydraOutput("job", ranks)
-    for start in range(0, len(stream), step):
-        sorter.feed(stream[start : start + step])
-    sorter.finish()
-    assert {rank: bytes(text) for rank, text in ranks.items()} == expected
-
-
-@given(st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.text("ab[]<>0 ", max_size=6))), st.integers(1, 7))
-def test_open_mpi_output_is_sorted_by_rank(lines, step):
-    stream, expected = b"", {}
-    for rank, text in lines:
-        line = text.encode() + b"\n"
-        stream += (b"" if rank is None else b"[1,%d]<stdout>: " % rank) + line
-        expected[rank] = expected.get(rank, b"") + line
-    ranks = Ranks()
-    sorter = OpenMpiOutput(ranks)
+    sorter = sorter_for(ranks)
     for start in range(0, len(stream), step):
         sorter.feed(stream[start : start + step])
     sorter.finish()

@@ -1,4 +1,8 @@
-"""Sorts the mixed output of an mpirun by rank."""
+"""Sorts the mixed output of an mpirun by rank.
+
+An mpirun puts a mark with the rank before each line of a rank and before each piece of a line that it has read, so
+that pieces of several ranks may stand in one line.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ class Taker(Protocol):
 ChannelOf = Callable[[int | None], Taker]
 
 
-class HydraOutput:
-    """Hydra puts a mark before each piece that it has read from a rank, in the middle of lines, too."""
+class MarkedOutput:
+    """One stream of an mpirun. What has no mark is of mpirun itself: rank None."""
 
-    def __init__(self, tag: str, channel_of: ChannelOf) -> None:
-        self._mark = re.compile(rb"<" + tag.encode() + rb" ([0-9]+)>")
-        self._longest = len(f"<{tag} 4294967295>")
-        self._opening = f"<{tag}"[: self._longest].encode()
+    def __init__(self, opening: bytes, closing: bytes, channel_of: ChannelOf) -> None:
+        """A mark is `opening`, the rank in digits, and a text that the regular expression `closing` matches."""
+        self._opening = opening
+        self._mark = re.compile(re.escape(opening) + rb"([0-9]+)" + closing)
         self._channel_of = channel_of
         self._rank: int | None = None
         self._pending = b""
@@ -42,13 +46,12 @@ class HydraOutput:
 
     def _safe_end(self, start: int) -> int:
         """Where a mark may have begun whose end has not come yet."""
-        tail = max(start, len(self._pending) - self._longest)
-        candidate = self._pending.find(b"<", tail)
+        candidate = self._pending.find(self._opening[:1], max(start, len(self._pending) - _LONGEST_MARK))
         while candidate != -1:
             rest = self._pending[candidate:]
             if rest.startswith(self._opening) or self._opening.startswith(rest):
                 return candidate
-            candidate = self._pending.find(b"<", candidate + 1)
+            candidate = self._pending.find(self._opening[:1], candidate + 1)
         return len(self._pending)
 
     def _give(self, text: bytes) -> None:
@@ -67,30 +70,14 @@ class HydraOutput:
         self._pending = b""
 
 
-class OpenMpiOutput:
-    """Open MPI writes whole lines, each with `[job,rank]<stream>:` in front."""
+_LONGEST_MARK = 96
 
-    _TAG = re.compile(rb"\[[0-9]+,([0-9]+)\]<std(?:out|err|diag)>: ?")
 
-    def __init__(self, channel_of: ChannelOf) -> None:
-        self._channel_of = channel_of
-        self._pending = b""
+def hydra_output(tag: str, channel_of: ChannelOf) -> MarkedOutput:
+    """For the pattern `<tag %r>`."""
+    return MarkedOutput(f"<{tag} ".encode(), rb">", channel_of)
 
-    def feed(self, data: bytes) -> None:
-        """The next bytes from mpirun."""
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        for line in lines:
-            self._give(line + b"\n")
 
-    def _give(self, line: bytes) -> None:
-        tag = self._TAG.match(line)
-        if tag:
-            self._channel_of(int(tag[1])).feed(line[tag.end() :])
-        else:
-            self._channel_of(None).feed(line)
-
-    def finish(self) -> None:
-        """The stream has ended."""
-        if self._pending:
-            self._give(self._pending)
-            self._pending = b""
+def open_mpi_output(after: str, channel_of: ChannelOf) -> MarkedOutput:
+    """For `[1,RANK]<stdout>:`; version 5 writes a blank `after` it."""
+    return MarkedOutput(b"[1,", rb"\]<std(?:out|err|diag)>:" + after.encode(), channel_of)

@@ -17,7 +17,7 @@ from ..options import Options
 from ..output import Channel, Screen, Style
 from ..supervise import Supervisor
 from . import hydra, open_mpi, rank_main
-from .demultiplex import ChannelOf, HydraOutput, OpenMpiOutput
+from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
 from .plan import Line, Plan
 
@@ -100,10 +100,14 @@ def shell_text(line: Line) -> str:
     return shlex.join([*(["env", *changed] if changed else []), *line.argv])
 
 
-def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> HydraOutput | OpenMpiOutput:
-    if family in {Family.MPICH, Family.INTEL}:
-        return HydraOutput(tag, channel_of)
-    return OpenMpiOutput(channel_of)
+def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
+    match family:
+        case Family.MPICH | Family.INTEL:
+            return hydra_output(tag, channel_of)
+        case Family.OPEN_MPI_4:
+            return open_mpi_output("", channel_of)
+        case Family.OPEN_MPI_5:
+            return open_mpi_output(" ", channel_of)
 
 
 class _Channels:
