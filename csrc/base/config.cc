@@ -66,8 +66,8 @@ class Reader {
     const auto value = text(name);
     double result = 0;
     const auto* end = value.data() + value.size();
-    if (const auto [stop, error] = std::from_chars(value.data(), end, result); error != std::errc() || stop != end ||
-                                                                               result < 0) {
+    if (const auto [stop, error] = std::from_chars(value.data(), end, result);
+        error != std::errc() || stop != end || result < 0) {
       throw Error(ErrorKind::invalid_argument,
                   std::string(name) + "='" + value + "' is not a number of at least 0; unset it or correct it");
     }
@@ -113,7 +113,8 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   config.linger = std::chrono::microseconds(from.integer("PERSEUS_LINGER_US"));
   config.spin = std::chrono::microseconds(from.integer("PERSEUS_SPIN_US"));
   const bool quiet = from.integer("PERSEUS_STALL_CHECK_DISABLE") != 0;
-  config.stall_warning = quiet ? std::chrono::milliseconds(0) : seconds(from.number("PERSEUS_STALL_CHECK_TIME_SECONDS"));
+  config.stall_warning =
+      quiet ? std::chrono::milliseconds(0) : seconds(from.number("PERSEUS_STALL_CHECK_TIME_SECONDS"));
   config.stall_shutdown = seconds(from.number("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
   config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT"));
   config.arena_bytes = from.integer("PERSEUS_ARENA_BYTES");

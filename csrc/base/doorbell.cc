@@ -20,7 +20,10 @@ void Doorbell::wait(std::uint32_t seen, Sleeper who, std::chrono::microseconds l
 void Doorbell::hand_back(std::uint32_t seen) {
   const auto engine = static_cast<std::uint32_t>(Sleeper::engine);
   sleeper_.fetch_or(engine, std::memory_order_seq_cst);
-  if (rings_.load(std::memory_order_seq_cst) != seen) futex_wake(rings_, engine);
+  if (rings_.load(std::memory_order_seq_cst) == seen) return;
+  // Counts as a ring: an engine that read the number before it found the lane taken must not sleep on it.
+  rings_.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(rings_, engine);
 }
 
 }  // namespace perseus

@@ -42,8 +42,9 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   const py::gil_scoped_release released;
   std::scoped_lock lock(state.mutex);
   if (state.forked) {
-    throw Error(ErrorKind::not_initialized, "init() was called in a process forked from an initialised one; start "
-                                            "ranks with perseusrun or mpirun, or use the 'spawn' start method");
+    throw Error(ErrorKind::not_initialized,
+                "init() was called in a process forked from an initialised one; start "
+                "ranks with perseusrun or mpirun, or use the 'spawn' start method");
   }
   if (state.session) return;
   static std::once_flag once;
@@ -66,7 +67,8 @@ void stop() {
   state.session.reset();
 }
 
-// As every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends all.
+// As every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends
+// all.
 void finalize(bool failing) {
   if (runtime().forked) return;
   const py::gil_scoped_release released;

@@ -11,8 +11,9 @@ void bind_settings(pybind11::module_& module) {
   module.def("settings_table", [] {
     py::list rows;
     for (const auto& row : settings()) {
-      rows.append(py::make_tuple(py::str(row.name.data(), row.name.size()), py::str(row.horovod_name.data(), row.horovod_name.size()),
-                                 py::str(row.default_value.data(), row.default_value.size()), py::str(row.help.data(), row.help.size())));
+      rows.append(py::make_tuple(
+          py::str(row.name.data(), row.name.size()), py::str(row.horovod_name.data(), row.horovod_name.size()),
+          py::str(row.default_value.data(), row.default_value.size()), py::str(row.help.data(), row.help.size())));
     }
     return rows;
   });

@@ -30,7 +30,8 @@ TensorView view_of(const py::handle& item) {
   TensorView view;
   view.data = reinterpret_cast<void*>(fields[0].cast<std::uintptr_t>());
   view.dtype = dtype_of(fields[1].cast<int>());
-  for (const auto& extent : py::reinterpret_borrow<py::tuple>(fields[2])) view.shape.push_back(extent.cast<std::int64_t>());
+  for (const auto& extent : py::reinterpret_borrow<py::tuple>(fields[2]))
+    view.shape.push_back(extent.cast<std::int64_t>());
   view.device = fields[3].cast<int>();
   return view;
 }
@@ -50,8 +51,8 @@ std::unique_ptr<Work> work_for(Verb verb, std::string name, std::vector<TensorVi
   request.name = std::move(name);
   for (const auto& input : inputs) {
     if (input.device != kHost) {
-      throw Error(ErrorKind::invalid_argument, std::string(name_of(verb)) + " '" + request.name +
-                                                   "': tensors on an accelerator are not supported yet; pass a copy "
+      throw Error(ErrorKind::invalid_argument, request.label() +
+                                                   ": tensors on an accelerator are not supported yet; pass a copy "
                                                    "on the CPU");
     }
     request.members.push_back({input.dtype, input.shape});
@@ -67,8 +68,8 @@ std::unique_ptr<Work> work_for(Verb verb, std::string name, std::vector<TensorVi
 void check_has_rows(const Work& work) {
   for (const auto& member : work.request.members) {
     if (member.shape.empty()) {
-      throw Error(ErrorKind::invalid_argument, std::string(name_of(work.request.verb)) + " '" + work.request.name +
-                                                   "': a 0-dim tensor has no first dimension; reshape it to (1,)");
+      throw Error(ErrorKind::invalid_argument,
+                  work.request.label() + ": a 0-dim tensor has no first dimension; reshape it to (1,)");
     }
   }
 }
@@ -83,8 +84,7 @@ Handle allreduce(std::string name, const py::sequence& inputs, const py::sequenc
   return session()->submit(process_set, std::move(work), average);
 }
 
-Handle broadcast(std::string name, const py::sequence& inputs, const py::sequence& outputs, int root,
-                 int process_set) {
+Handle broadcast(std::string name, const py::sequence& inputs, const py::sequence& outputs, int root, int process_set) {
   auto work = work_for(Verb::broadcast, std::move(name), views_of(inputs), views_of(outputs));
   work->request.root = root;
   return session()->submit(process_set, std::move(work), false);
@@ -103,7 +103,7 @@ Handle alltoall(std::string name, const py::tuple& input, const std::optional<st
   const auto running = session();
   const auto ranks = static_cast<std::int64_t>(running->ranks_of(process_set).size());
   const auto rows = work->inputs.front().shape.front();
-  const auto what = "alltoall '" + work->request.name + "': ";
+  const auto what = work->request.label() + ": ";
   if (splits) {
     std::int64_t total = 0;
     for (const auto split : *splits) {
@@ -111,8 +111,8 @@ Handle alltoall(std::string name, const py::tuple& input, const std::optional<st
       total += split;
     }
     if (total > rows) {
-      throw Error(ErrorKind::invalid_argument, what + "splits add up to " + std::to_string(total) +
-                                                   " rows, the tensor has " + std::to_string(rows));
+      throw Error(ErrorKind::invalid_argument,
+                  what + "splits add up to " + std::to_string(total) + " rows, the tensor has " + std::to_string(rows));
     }
     work->splits = *splits;
   } else {
@@ -146,8 +146,9 @@ Handle add_process_set(const std::vector<std::int64_t>& ranks) {
   if (ranks.empty()) throw Error(ErrorKind::invalid_argument, "a process set needs at least one rank");
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size) {
-      throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(ranks[i]) + " of the process set is outside the job of " +
-                                                   std::to_string(size) + " ranks");
+      throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(ranks[i]) +
+                                                   " of the process set is outside the job of " + std::to_string(size) +
+                                                   " ranks");
     }
     if (i > 0 && ranks[i] <= ranks[i - 1]) {
       throw Error(ErrorKind::invalid_argument, "ranks of a process set must be ascending and different");
@@ -169,8 +170,7 @@ void bind_verbs(py::module_& module) {
   });
   module.def("join", [](int process_set) { return session()->join(process_set); });
   module.def("add_process_set", &add_process_set);
-  module.def("remove_process_set",
-             [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
+  module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
   module.def("process_set_ranks", [](int id) { return session(true)->ranks_of(id); });
   module.def("process_set_ids", [] { return session(true)->set_ids(); });
   module.def("allocate", [](const std::vector<std::int64_t>& shape, int dtype) {

@@ -54,9 +54,12 @@ std::string tell(const std::vector<Claim>& claims, const std::vector<int>& world
     if (!text.empty()) text += ", ";
     std::string its_verb = verb;
     if (ranks.size() > 1) {
-      if (its_verb.starts_with("has")) its_verb.replace(0, 3, "have");
-      else if (its_verb.starts_with("asks")) its_verb.replace(0, 4, "ask");
-      else if (its_verb == "calls") its_verb = "call";
+      if (its_verb.starts_with("has"))
+        its_verb.replace(0, 3, "have");
+      else if (its_verb.starts_with("asks"))
+        its_verb.replace(0, 4, "ask");
+      else if (its_verb == "calls")
+        its_verb = "call";
     }
     text += describe_ranks(ranks) + " " + its_verb + " " + value(claim.request);
   }
@@ -99,13 +102,15 @@ std::string describe_ranks(std::vector<int> ranks) {
   return text;
 }
 
-std::string describe_disagreement(const std::vector<Claim>& claims, const std::vector<int>& world_ranks) {
+std::string describe_disagreement(std::vector<Claim> claims, const std::vector<int>& world_ranks) {
+  // Reports arrive in any order; the text has one.
+  const auto lowest = [](const Claim& claim) { return *std::min_element(claim.ranks.begin(), claim.ranks.end()); };
+  std::sort(claims.begin(), claims.end(), [&](const Claim& a, const Claim& b) { return lowest(a) < lowest(b); });
   const auto& first = claims.front().request;
-  const std::string what = std::string(name_of(first.verb)) + " '" + first.name + "'";
+  const std::string what = first.label();
   for (const auto& aspect : aspects()) {
     if (differ(claims, aspect.value)) {
-      return what + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) +
-             "; all ranks must pass the same";
+      return what + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) + "; all ranks must pass the same";
     }
   }
   const auto i = differing_member(claims);

@@ -19,6 +19,6 @@ std::string describe_ranks(std::vector<int> ranks);
 
 // "allreduce 'fc.weight': rank 0 has float32[64,3], rank 5 has float16[64,3]". `claims` has at least two entries that
 // do not agree; the first kind of difference found is named. `world_ranks[i]` is the world rank of group rank i.
-std::string describe_disagreement(const std::vector<Claim>& claims, const std::vector<int>& world_ranks);
+std::string describe_disagreement(std::vector<Claim> claims, const std::vector<int>& world_ranks);
 
 }  // namespace perseus

@@ -62,7 +62,7 @@ std::string encode(const Report& report) {
   to.number(report.stalls.size());
   for (const auto& stall : report.stalls) {
     to.text(stall.name);
-    to.text(stall.verb);
+    to.text(stall.label);
     to.numbers(stall.present);
     to.signed_number(stall.waited_ms);
   }
@@ -80,7 +80,7 @@ Report decode_report(std::string_view bytes) {
   for (auto left = from.number(); left > 0; --left) {
     StallNote note;
     note.name = from.text();
-    note.verb = from.text();
+    note.label = from.text();
     note.present = from.numbers();
     note.waited_ms = from.signed_number();
     report.stalls.push_back(std::move(note));

@@ -15,7 +15,7 @@ namespace perseus {
 // A name that waits here for ranks that have not asked for it.
 struct StallNote {
   std::string name;
-  std::string verb;
+  std::string label;         // see Request::label
   std::vector<int> present;  // group ranks that asked
   std::int64_t waited_ms = 0;
 
@@ -24,11 +24,11 @@ struct StallNote {
 
 // What all ranks below a node have asked for since its last report.
 struct Report {
-  bool urgent = false;                      // somebody is blocked on it
-  std::vector<std::uint32_t> cached;        // all ranks below ask again for what was agreed under this id
-  std::vector<std::vector<Claim>> claims;   // all ranks below asked for this name, in these ways
-  std::vector<int> joined;                  // in the order in which they joined
-  std::vector<int> left;                    // shutting down
+  bool urgent = false;                     // somebody is blocked on it
+  std::vector<std::uint32_t> cached;       // all ranks below ask again for what was agreed under this id
+  std::vector<std::vector<Claim>> claims;  // all ranks below asked for this name, in these ways
+  std::vector<int> joined;                 // in the order in which they joined
+  std::vector<int> left;                   // shutting down
   std::vector<StallNote> stalls;
 
   bool empty() const {
@@ -42,9 +42,9 @@ struct Decision {
   static constexpr std::uint32_t kNoId = 0xffffffffU;
 
   Kind kind = Kind::run;
-  std::uint32_t id = kNoId;  // run: the cache id, also the one given from now on
-  bool cached = false;       // run: the request is the one known under `id`
-  Request request;           // run, fail (name and verb)
+  std::uint32_t id = kNoId;                   // run: the cache id, also the one given from now on
+  bool cached = false;                        // run: the request is the one known under `id`
+  Request request;                            // run, fail (name and verb)
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close
   int rank = -1;                              // joined: the last rank that joined; close: who left

@@ -218,8 +218,9 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
   } else if (!works_with_joined_ranks(request.verb) &&
              std::find(joined_.begin(), joined_.end(), true) != joined_.end()) {
     decision.kind = Decision::Kind::fail;
-    decision.text = std::string(name_of(request.verb)) + " '" + request.name + "' is not supported while a rank has " +
-                    "joined (join() contributes zeros to allreduce only); call it before any rank joins";
+    decision.text = request.label() +
+                    " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
+                    "before any rank joins";
   } else if (const auto known = cache_.find(request)) {
     decision.id = *known;
     decision.cached = true;
@@ -275,7 +276,7 @@ void Negotiator::check_stalls(Clock::time_point now) {
     waiting.warned = now;
     StallNote note;
     note.name = name;
-    note.verb = name_of(waiting.claims.empty() ? cache_.at(waiting.id).verb : waiting.claims.front().request.verb);
+    note.label = (waiting.claims.empty() ? cache_.at(waiting.id) : waiting.claims.front().request).label();
     for (std::size_t source = 0; source < sources(); ++source) {
       if (!waiting.have[source]) continue;
       const auto ranks = ranks_of(source);
@@ -317,7 +318,7 @@ void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
   const auto tenths = (waited.count() + 50) / 100;
   Decision decision;
   decision.request.name = waiting.note.name;
-  decision.text = waiting.note.verb + " '" + waiting.note.name + "' has waited " + std::to_string(tenths / 10) + "." +
+  decision.text = waiting.note.label + " has waited " + std::to_string(tenths / 10) + "." +
                   std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
                   describe_ranks(world_ranks_missing(waiting.note.present)) +
                   ". All ranks must call the same collectives; is one still busy, or has it taken another path?";

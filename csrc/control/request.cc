@@ -19,8 +19,8 @@ bool members_agree(const Member& a, const Member& b, bool first_is_free) {
 
 std::string_view name_of(Verb verb) {
   constexpr std::array<std::string_view, 8> kNames = {
-      "allreduce", "broadcast", "allgather",       "alltoall",
-      "reduce_scatter", "barrier", "add_process_set", "remove_process_set",
+      "allreduce",     "broadcast", "allgather",       "alltoall",
+      "reducescatter", "barrier",   "add_process_set", "remove_process_set",
   };
   return kNames[static_cast<std::size_t>(verb)];
 }
@@ -31,6 +31,12 @@ std::int64_t Request::bytes() const {
     total += count_of(member.shape) * static_cast<std::int64_t>(size_of(member.dtype));
   }
   return total;
+}
+
+std::string Request::label() const {
+  const std::string word(name_of(verb));
+  const bool repeated = name.starts_with(word + ".");
+  return word + " '" + (repeated ? name.substr(word.size() + 1) : name) + "'";
 }
 
 bool Request::agrees_with(const Request& other) const {

@@ -46,6 +46,9 @@ struct Request {
 
   std::int64_t bytes() const;
 
+  // "allreduce 'fc.weight'": how texts name it. Adapters put the verb in front of a name; it is not said twice.
+  std::string label() const;
+
   // True where ranks may execute this together. The first dimension of an allgather's or alltoall's
   // members is each rank's own affair.
   bool agrees_with(const Request& other) const;

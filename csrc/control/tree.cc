@@ -10,7 +10,8 @@ namespace {
 
 std::vector<int> leaders_of(std::span<const int> hosts) {
   std::map<int, int> leader;  // host → its lowest rank
-  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) leader.try_emplace(hosts[static_cast<std::size_t>(rank)], rank);
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
+    leader.try_emplace(hosts[static_cast<std::size_t>(rank)], rank);
   std::vector<int> leaders;
   for (const auto& [host, rank] : leader) leaders.push_back(rank);
   std::sort(leaders.begin(), leaders.end());

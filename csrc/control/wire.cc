@@ -1,5 +1,6 @@
 #include "control/wire.h"
 
+#include <climits>
 #include <cstring>
 
 #include "base/error.h"
@@ -9,8 +10,9 @@ namespace perseus {
 namespace {
 
 [[noreturn]] void malformed() {
-  throw Error(ErrorKind::transport, "a control message from another rank makes no sense; do all ranks run the same "
-                                    "version of perseus_like?");
+  throw Error(ErrorKind::transport,
+              "a control message from another rank makes no sense; do all ranks run the same "
+              "version of perseus_like?");
 }
 
 template <typename Enum>
@@ -102,6 +104,12 @@ std::int64_t Reader::signed_number() {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
 }
 
+int Reader::small_number() {
+  const auto value = signed_number();
+  if (value < INT_MIN || value > INT_MAX) malformed();
+  return static_cast<int>(value);
+}
+
 double Reader::real() {
   double value = 0;
   std::memcpy(&value, take(sizeof value).data(), sizeof value);
@@ -118,19 +126,23 @@ std::string Reader::text() { return std::string(take(length())); }
 
 std::vector<int> Reader::numbers() {
   std::vector<int> values(length());
-  for (auto& value : values) value = static_cast<int>(signed_number());
+  for (auto& value : values) value = small_number();
   return values;
 }
 
 std::vector<std::uint32_t> Reader::runs() {
   constexpr std::size_t kMost = 1U << 22;  // far beyond any cache: a bound on what a broken message can allocate
+  constexpr std::int64_t kMostId = UINT32_MAX;
   std::vector<std::uint32_t> ids;
   std::int64_t previous = 0;
   for (auto left = length(); left > 0; --left) {
-    const auto first = previous + signed_number();
+    const auto step = signed_number();
     const auto count = number();
-    if (first < 0 || count == 0 || count > kMost || ids.size() + count > kMost) malformed();
-    for (std::uint64_t i = 0; i < count; ++i) ids.push_back(static_cast<std::uint32_t>(first + static_cast<std::int64_t>(i)));
+    if (step < -kMostId || step > kMostId || count == 0 || count > kMost || ids.size() + count > kMost) malformed();
+    const auto first = previous + step;
+    if (first < 0 || first + static_cast<std::int64_t>(count) - 1 > kMostId) malformed();
+    for (std::uint64_t i = 0; i < count; ++i)
+      ids.push_back(static_cast<std::uint32_t>(first + static_cast<std::int64_t>(i)));
     previous = ids.back();
   }
   return ids;
@@ -150,9 +162,10 @@ Request Reader::request() {
   request.scale.pre = real();
   request.scale.post = real();
   request.scale.divisor = signed_number();
-  request.wire = static_cast<std::int8_t>(signed_number());
-  if (request.wire >= kDTypeCount) malformed();
-  request.root = static_cast<int>(signed_number());
+  const int wire = small_number();
+  if (wire < -1 || wire >= kDTypeCount) malformed();
+  request.wire = static_cast<std::int8_t>(wire);
+  request.root = small_number();
   request.on_host = number() != 0;
   request.ranks.resize(length());
   for (auto& rank : request.ranks) rank = signed_number();

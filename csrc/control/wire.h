@@ -36,6 +36,7 @@ class Reader {
 
   std::uint64_t number();
   std::int64_t signed_number();
+  int small_number();  // of an int's size
   double real();
   std::string text();
   std::vector<int> numbers();

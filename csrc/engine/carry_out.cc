@@ -7,14 +7,6 @@
 
 namespace perseus {
 
-namespace {
-
-std::string about(const Request& request, const std::string& text) {
-  return std::string(name_of(request.verb)) + " '" + request.name + "': " + text;
-}
-
-}  // namespace
-
 void Lane::carry_out(std::vector<Decision> decisions) {
   std::vector<Decision> runs;
   for (auto& decision : decisions) {
@@ -24,11 +16,8 @@ void Lane::carry_out(std::vector<Decision> decisions) {
     }
     carry_out_runs(std::exchange(runs, {}));
     switch (decision.kind) {
-      case Decision::Kind::run:
-        break;
-      case Decision::Kind::fail:
-        fail(decision);
-        break;
+      case Decision::Kind::run: break;
+      case Decision::Kind::fail: fail(decision); break;
       case Decision::Kind::joined:
         if (auto done = std::exchange(joining_, nullptr)) {
           {
@@ -42,9 +31,7 @@ void Lane::carry_out(std::vector<Decision> decisions) {
       case Decision::Kind::warn:
         if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
         break;
-      case Decision::Kind::close:
-        break_off({decision.error, decision.text});
-        break;
+      case Decision::Kind::close: break_off({decision.error, decision.text}); break;
     }
   }
   carry_out_runs(runs);
@@ -95,7 +82,7 @@ void Lane::finish(Work& work, Status status) {
   const auto completion = work.completion;
   completion->finish(status.ok() || status.kind() == ErrorKind::disagreement
                          ? std::move(status)
-                         : Status(status.kind(), about(work.request, status.text())));
+                         : Status(status.kind(), work.request.label() + ": " + status.text()));
 }
 
 void Lane::fail(const Decision& decision) {

@@ -48,8 +48,8 @@ class Completion {
  public:
   // Everything but the state is written before finish() and read after done().
   std::vector<std::shared_ptr<Result>> results;
-  std::vector<std::int64_t> received_splits;  // rows, by rank
-  std::int64_t number = 0;                    // join: the last rank; add_process_set: the id
+  std::vector<std::int64_t> received_splits;   // rows, by rank
+  std::int64_t number = 0;                     // join: the last rank; add_process_set: the id
   std::function<void(const Status&)> on_done;  // C frameworks; called once, by the thread that finishes, under no lock
 
   bool done() const { return state_.load(std::memory_order_acquire) != 0; }

@@ -140,16 +140,11 @@ Status reduce_scatter(Transport& transport, Work& work) {
 
 Status run(Transport& transport, const std::vector<Task>& tasks) {
   switch (tasks.front().request->verb) {
-    case Verb::allreduce:
-      return allreduce(transport, tasks);
-    case Verb::broadcast:
-      return broadcast(transport, tasks);
-    case Verb::allgather:
-      return allgather(transport, *tasks.front().work);
-    case Verb::alltoall:
-      return alltoall(transport, *tasks.front().work);
-    case Verb::reduce_scatter:
-      return reduce_scatter(transport, *tasks.front().work);
+    case Verb::allreduce: return allreduce(transport, tasks);
+    case Verb::broadcast: return broadcast(transport, tasks);
+    case Verb::allgather: return allgather(transport, *tasks.front().work);
+    case Verb::alltoall: return alltoall(transport, *tasks.front().work);
+    case Verb::reduce_scatter: return reduce_scatter(transport, *tasks.front().work);
     case Verb::barrier:  // that all ranks asked for it is the barrier
     case Verb::add_process_set:
     case Verb::remove_process_set:  // carried out by the session

@@ -18,11 +18,11 @@ class Inbox {
   // Throws Error(invalid_argument) when the name is in flight already, or the reason given to close().
   void put(std::unique_ptr<Work> work) {
     std::scoped_lock lock(mutex_);
-    closed_.throw_if_failed();
+    if (!closed_.ok()) throw Error(closed_.kind(), work->request.label() + ": " + closed_.text());
     if (!in_flight_.insert(work->request.name).second) {
       throw Error(ErrorKind::invalid_argument,
-                  std::string(name_of(work->request.verb)) + " '" + work->request.name +
-                      "': this name is already in flight on this rank; wait for it (synchronize) or use another name");
+                  work->request.label() +
+                      ": this name is already in flight on this rank; wait for it (synchronize) or use another name");
     }
     waiting_.push_back(std::move(work));
   }

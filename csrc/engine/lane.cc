@@ -73,7 +73,8 @@ void Lane::drive(Completion& completion) {
   while (!completion.done()) {
     bell.attend();
     seen = bell.rings();
-    if (cycle() == Cycle::busy) {
+    // A caller waits, so nothing is kept back: after a cycle that would linger the next one sends.
+    if (cycle() != Cycle::idle) {
       spin_until = Clock::now() + spin_;
       continue;
     }
@@ -87,9 +88,10 @@ void Lane::drive(Completion& completion) {
   }
   // Where spinning was in vain there is somebody who needs this core more.
   spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
-  const bool poll = link_.control->needs_polling() && negotiator_.waiting();
+  // What waits needs an engine that looks at the clock; it may have gone to sleep without a limit.
+  const bool rouse = negotiator_.waiting() && (link_.control->needs_polling() || std::exchange(dozing_, false));
   driver_.unlock();
-  bell.hand_back(poll ? bell.rings() - 1 : seen);
+  bell.hand_back(rouse ? bell.rings() - 1 : seen);
 }
 
 void Lane::run() {
@@ -99,11 +101,12 @@ void Lane::run() {
   auto& bell = link_.control->doorbell();
   while (!stop_.load(std::memory_order_acquire)) {
     const auto seen = bell.rings();
-    auto limit = kForever;
+    auto limit = kLook;  // somebody else drives, and may stop any moment
     auto result = Cycle::idle;
     if (driver_.try_lock()) {
       result = cycle();
       limit = sleep_limit();
+      dozing_ = limit > kLook;
       driver_.unlock();
     }
     if (result == Cycle::linger) std::this_thread::sleep_for(options_.linger);

@@ -95,6 +95,7 @@ class Lane {
   bool in_burst_ = false;
   bool small_burst_ = true;
   bool said_leave_ = false;
+  bool dozing_ = false;  // the engine sleeps until it is rung for, however long that takes
   std::chrono::microseconds spin_;
   std::chrono::microseconds poll_{0};
   Clock::time_point next_stall_check_{};

@@ -50,9 +50,7 @@ std::vector<std::string> exchange_over(Transport& transport, std::string_view mi
   return texts;
 }
 
-std::string text_of(const std::vector<int>& ranks) {
-  return to_string(Shape(ranks.begin(), ranks.end()));
-}
+std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(ranks.begin(), ranks.end())); }
 
 }  // namespace
 
@@ -142,12 +140,12 @@ Handle Session::submit(ProcessSetId set, std::unique_ptr<Work> work, bool averag
   auto& request = work->request;
   if (average) request.scale.divisor = lane->size();
   if (request.verb == Verb::broadcast && (request.root < 0 || request.root >= lane->size())) {
-    throw Error(ErrorKind::invalid_argument, "broadcast '" + request.name + "': root " + std::to_string(request.root) +
+    throw Error(ErrorKind::invalid_argument, request.label() + ": root " + std::to_string(request.root) +
                                                  " is not a rank of the process set, which has " +
                                                  std::to_string(lane->size()));
   }
   if (request.verb == Verb::alltoall && work->splits.size() != static_cast<std::size_t>(lane->size())) {
-    throw Error(ErrorKind::invalid_argument, "alltoall '" + request.name + "': " + std::to_string(work->splits.size()) +
+    throw Error(ErrorKind::invalid_argument, request.label() + ": " + std::to_string(work->splits.size()) +
                                                  " splits for " + std::to_string(lane->size()) + " ranks");
   }
   Handle handle{std::move(lane), work->completion};
