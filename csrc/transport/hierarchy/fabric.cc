@@ -52,8 +52,8 @@ class ClusterFabric final : public Fabric {
   }
 
   std::string description() const override {
-    return cross_->description() + " between " + std::to_string(topology_.host_count()) + " hosts, " +
-           local_->description() + " inside";
+    const auto between = cross_->description() + " between " + std::to_string(topology_.host_count()) + " hosts";
+    return topology_.size() == topology_.host_count() ? between : between + ", " + local_->description() + " inside";
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "transport/mpi/communicator.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -15,18 +17,23 @@ using Clock = std::chrono::steady_clock;
 // MPI counts in int; a power of two keeps pieces aligned.
 constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 
-constexpr std::chrono::microseconds kShortestSleep{20};
-constexpr std::chrono::microseconds kLongestSleep{100};
+using std::chrono::microseconds;
 
-// The pauses between looks of one wait.
+constexpr microseconds kShortestSleep{10};
+constexpr microseconds kLongestSleep{200};
+
+// The pauses between looks of one wait: a share of the time waited so far, so that what is soon there is soon seen, and
+// what takes long costs little.
 class Patience {
  public:
   explicit Patience(const WaitOptions& options) : options_(options), since_(Clock::now()) {}
-
-  void progressed() {
-    since_ = Clock::now();
-    sleep_ = kShortestSleep;
+  ~Patience() {
+    if (timer_slack_ > 0) prctl(PR_SET_TIMERSLACK, timer_slack_, 0, 0, 0);
   }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+  void progressed() { since_ = Clock::now(); }
 
   // False when nothing has happened for too long.
   bool pause() {
@@ -36,15 +43,23 @@ class Patience {
       perseus::pause();
       return true;
     }
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(sleep_ * 2, kLongestSleep);
+    sharpen_timer();
+    std::this_thread::sleep_for(
+        std::clamp(std::chrono::duration_cast<microseconds>(waited) / 8, kShortestSleep, kLongestSleep));
     return options_.limit.count() == 0 || waited < options_.limit;
   }
 
  private:
+  // By default the kernel adds 50 µs to every sleep; the caller's own setting comes back after the wait.
+  void sharpen_timer() {
+    if (timer_slack_ >= 0) return;
+    timer_slack_ = std::max(0, prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0));
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  }
+
   const WaitOptions& options_;
   Clock::time_point since_;
-  std::chrono::microseconds sleep_ = kShortestSleep;
+  int timer_slack_ = -1;  // nanoseconds; -1: not looked at
 };
 
 }  // namespace
