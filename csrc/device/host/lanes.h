@@ -33,6 +33,31 @@ PERSEUS_INLINE void store(void* to, V value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
+// A few bytes, the last of them twice. Compilers make a `rep movs` of memcpy here, which is slow to start, or a call,
+// which empties the vector registers.
+PERSEUS_INLINE void copy_few(char* to, const char* from, std::size_t bytes) {
+  using Chunk = VectorOf<std::uint64_t, 2>;
+  const auto ends = [&]<class T>(T) {
+    store(to, load<T>(from));
+    store(to + bytes - sizeof(T), load<T>(from + bytes - sizeof(T)));
+  };
+  if (bytes >= sizeof(Chunk)) {
+    for (std::size_t i = 0; i + sizeof(Chunk) <= bytes; i += sizeof(Chunk)) {
+      asm("" : "+r"(i));  // or this loop, too, is taken for memcpy
+      store(to + i, load<Chunk>(from + i));
+    }
+    ends(Chunk{});
+  } else if (bytes >= 8) {
+    ends(std::uint64_t{});
+  } else if (bytes >= 4) {
+    ends(std::uint32_t{});
+  } else if (bytes >= 2) {
+    ends(std::uint16_t{});
+  } else if (bytes == 1) {
+    *to = *from;
+  }
+}
+
 // The same bits as another type.
 template <class To, class From>
 PERSEUS_INLINE To bits_as(From from) {

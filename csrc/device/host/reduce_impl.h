@@ -92,10 +92,14 @@ struct Reducer {
   PERSEUS_INLINE static void block(const Job& job, const Scaling& scaling, std::size_t at, std::size_t count) {
     const bool full = count == kBlockElements;
     char padded[kBlock * kVectorBytes];
+    if (!full) __builtin_memset(padded, 0, sizeof padded);
     Vector sum[kBlock] = {};
     for (std::size_t s = 0; s < job.sources; ++s) {
       const char* from = static_cast<const char*>(job.from[s]) + at * kInBytes;
-      if (!full) from = static_cast<const char*>(__builtin_memcpy(padded, from, count * kInBytes));
+      if (!full) {
+        copy_few(padded, from, count * kInBytes);
+        from = padded;
+      }
       combine(from, scaling, s == 0, sum);
     }
     OutVector out[kOutVectors];
@@ -104,7 +108,7 @@ struct Reducer {
       char* to = static_cast<char*>(job.to[d]) + at * kOutBytes;
       if (!full) {
         put(padded, out);
-        __builtin_memcpy(to, padded, count * kOutBytes);
+        copy_few(to, padded, count * kOutBytes);
       } else if (d < kStreams && (job.streams >> d & 1) != 0) {
         put_streaming(to, out);
       } else {
