@@ -16,19 +16,20 @@ from typing import NoReturn
 from .processes import has_in_environment, process_table, send
 
 _GOODBYE = b"."
-_KILL_ROUNDS = 200  # processes may be forking while they are being killed
+_LONGEST_SECONDS = 5.0  # processes may be forking while they are being killed
 _ROUND_SECONDS = 0.01
 
 
 class Guard:
     """Started before the first rank, dismissed after the last."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, grace: float) -> None:
+        """`grace`: seconds that the job's processes have to end by themselves (an mpirun: to clean up elsewhere)."""
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._write_end)
-            _guard(read_end, f"PERSEUS_JOB={job}".encode())
+            _guard(read_end, f"PERSEUS_JOB={job}".encode(), grace)
         os.close(read_end)
 
     def watch(self, session: int) -> None:
@@ -45,7 +46,7 @@ class Guard:
             os.write(self._write_end, text)
 
 
-def _guard(pipe: int, entry: bytes) -> NoReturn:
+def _guard(pipe: int, entry: bytes, grace: float) -> NoReturn:
     try:
         os.setsid()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -55,7 +56,7 @@ def _guard(pipe: int, entry: bytes) -> NoReturn:
         while block := os.read(pipe, 65536):
             said += block
         if not said.endswith(_GOODBYE):
-            _kill_all({int(line) for line in said.split()}, entry)
+            _kill_all({int(line) for line in said.split()}, entry, grace)
     finally:
         os._exit(0)
 
@@ -71,8 +72,9 @@ def _keep_only(pipe: int) -> None:
                 os.close(descriptor)
 
 
-def _kill_all(sessions: set[int], entry: bytes) -> None:
-    for _ in range(_KILL_ROUNDS):
+def _kill_all(sessions: set[int], entry: bytes, grace: float) -> None:
+    start = time.monotonic()
+    while time.monotonic() < start + grace + _LONGEST_SECONDS:
         members = [
             process.pid
             for process in process_table()
@@ -80,5 +82,6 @@ def _kill_all(sessions: set[int], entry: bytes) -> None:
         ]
         if not members:
             return
-        send(members, signal.SIGKILL)
+        if time.monotonic() >= start + grace:
+            send(members, signal.SIGKILL)
         time.sleep(_ROUND_SECONDS)

@@ -62,13 +62,17 @@ class Supervisor:
     """Starts children and stays until the last of them, and of theirs, has ended.
 
     A context manager: leaving it kills what is left. `terminate` is the time in seconds between SIGTERM and SIGKILL.
+    When the launcher itself is killed, children are, too; with an `orphan_grace` they get a SIGTERM before.
     """
 
-    def __init__(self, screen: Screen, job_name: str, stop_timeout: float, terminate: float = 0.7) -> None:
+    def __init__(
+        self, screen: Screen, job_name: str, stop_timeout: float, terminate: float = 0.7, orphan_grace: float = 0.0
+    ) -> None:
         self._screen = screen
         self._job_name = job_name
         self._stop_timeout = stop_timeout
         self._terminate_seconds = terminate
+        self._orphan_grace = orphan_grace
         self._children: dict[int, Child] = {}
         self._feeds: dict[int, Feed] = {}
         self._streams: dict[int, IO[bytes]] = {}
@@ -83,7 +87,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         processes.adopt_orphans()
-        self._guard = Guard(self._job_name)
+        self._guard = Guard(self._job_name, self._orphan_grace)
         self._wake, wake_end = socket.socketpair()
         self._wake.setblocking(False)
         wake_end.setblocking(False)
@@ -116,6 +120,7 @@ class Supervisor:
     ) -> None:
         """Starts one process. `stdin` as for Popen; None hands over the launcher's."""
         launcher = os.getpid()
+        last_word = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
         try:
             process = subprocess.Popen(
                 argv,
@@ -125,7 +130,7 @@ class Supervisor:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 # Safe here: the launcher has one thread.
-                preexec_fn=lambda: processes.die_with_parent(launcher),
+                preexec_fn=lambda: processes.die_with_parent(launcher, last_word),
             )
         except FileNotFoundError:
             raise LaunchError(f"{argv[0]!r}: no such program", 127) from None

@@ -25,6 +25,7 @@ from .plan import Line, Plan
 FAILURE_GRACE_SECONDS = 1.5
 # It has other hosts to clean up.
 TERMINATE_SECONDS = 5.0
+ORPHAN_SECONDS = 2.0
 
 _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
     Family.OPEN_MPI_4: open_mpi.line_4,
@@ -45,7 +46,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line))
-    with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS) as supervisor:
+    with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
         sorters = [
             _sorter(mpirun.family, job_name, _Channels(screen, name, job_name, supervisor))
             for name in ("stdout", "stderr")
