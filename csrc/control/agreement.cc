@@ -1,17 +1,19 @@
 #include "control/agreement.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <functional>
 
 namespace perseus {
 
 namespace {
 
+// As short as tells it from every other number: 0.1, 1e-07.
 std::string number(double value) {
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (!text.empty() && text.back() == '.') text.pop_back();
-  return text;
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
 }
 
 std::string op_of(const Request& request) {
@@ -106,6 +108,11 @@ std::string describe_disagreement(std::vector<Claim> claims, const std::vector<i
   // Reports arrive in any order; the text has one.
   const auto lowest = [](const Claim& claim) { return *std::min_element(claim.ranks.begin(), claim.ranks.end()); };
   std::sort(claims.begin(), claims.end(), [&](const Claim& a, const Claim& b) { return lowest(a) < lowest(b); });
+  // A root is told as its user gave it: by its rank in the job.
+  for (auto& claim : claims) {
+    const auto root = static_cast<std::size_t>(claim.request.root);
+    if (claim.request.verb == Verb::broadcast && root < world_ranks.size()) claim.request.root = world_ranks[root];
+  }
   const auto& first = claims.front().request;
   const std::string what = first.label();
   for (const auto& aspect : aspects()) {

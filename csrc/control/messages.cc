@@ -6,6 +6,11 @@ namespace perseus {
 
 namespace {
 
+[[noreturn]] void nonsense(const std::string& what) {
+  throw Error(ErrorKind::transport, "a " + what + " from another rank makes no sense; do all ranks run the same "
+                                    "version of perseus_like?");
+}
+
 void write(Writer& to, const std::vector<Claim>& claims) {
   to.number(claims.size());
   for (const auto& claim : claims) {
@@ -37,13 +42,14 @@ void write(Writer& to, const Decision& decision) {
 
 Decision read_decision(Reader& from, std::uint64_t kind) {
   Decision decision;
-  if (kind > static_cast<std::uint64_t>(Decision::Kind::close)) {
-    throw Error(ErrorKind::transport, "a plan from another rank makes no sense; do all ranks run the same version?");
-  }
+  if (kind > static_cast<std::uint64_t>(Decision::Kind::close)) nonsense("plan");
   decision.kind = static_cast<Decision::Kind>(kind);
-  decision.id = static_cast<std::uint32_t>(from.number());
-  decision.error = static_cast<ErrorKind>(from.number());
-  decision.rank = static_cast<int>(from.signed_number());
+  const auto id = from.number();
+  const auto error = from.number();
+  if (id > Decision::kNoId || error > static_cast<std::uint64_t>(ErrorKind::shut_down)) nonsense("plan");
+  decision.id = static_cast<std::uint32_t>(id);
+  decision.error = static_cast<ErrorKind>(error);
+  decision.rank = from.small_number();
   decision.text = from.text();
   decision.request = from.request();
   return decision;
@@ -85,6 +91,7 @@ Report decode_report(std::string_view bytes) {
     note.waited_ms = from.signed_number();
     report.stalls.push_back(std::move(note));
   }
+  if (!from.at_end()) nonsense("report");
   return report;
 }
 

@@ -43,7 +43,6 @@ Negotiator::Entry& Negotiator::entry(const std::string& name, Clock::time_point 
   auto [found, fresh] = entries_.try_emplace(name);
   if (fresh) {
     found->second.have.assign(sources(), false);
-    found->second.by_id.assign(sources(), false);
     found->second.since = now;
     found->second.warned = now;
   }
@@ -63,7 +62,8 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
   auto& waiting = entry(name, now);
   waiting.id = id;
   waiting.have[source] = true;
-  waiting.by_id[source] = true;
+  const auto ranks = ranks_of(source);
+  waiting.by_id.insert(waiting.by_id.end(), ranks.begin(), ranks.end());
   complete_if_ready(name);
 }
 
@@ -86,12 +86,7 @@ void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock
 
 // Ranks that asked by id, told in full, because another rank did not ask for the same.
 void Negotiator::expand(Entry& waiting) {
-  std::vector<int> ranks;
-  for (std::size_t source = 0; source < sources(); ++source) {
-    if (!waiting.by_id[source]) continue;
-    const auto its = ranks_of(source);
-    ranks.insert(ranks.end(), its.begin(), its.end());
-  }
+  auto ranks = std::exchange(waiting.by_id, {});
   if (ranks.empty()) return;
   const auto& request = cache_.at(waiting.id);
   const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
@@ -154,7 +149,29 @@ void Negotiator::receive(int from, std::string_view bytes, Clock::time_point now
   receive_report(source_of(from), decode_report(bytes), now);
 }
 
+void Negotiator::check_ranks(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= tree_.size()) {
+      throw Error(ErrorKind::transport, "a report names rank " + std::to_string(rank) + " of a group of " +
+                                            std::to_string(tree_.size()) + "; do all ranks run the same version?");
+    }
+  }
+}
+
+void Negotiator::check_ranks(const Report& report) const {
+  check_ranks(report.joined);
+  check_ranks(report.left);
+  for (const auto& note : report.stalls) check_ranks(note.present);
+  for (const auto& claims : report.claims) {
+    for (const auto& claim : claims) {
+      check_ranks(claim.ranks);
+      if (claim.ranks.empty()) throw Error(ErrorKind::transport, "a report tells what no rank asked for");
+    }
+  }
+}
+
 void Negotiator::receive_report(std::size_t source, const Report& report, Clock::time_point now) {
+  check_ranks(report);
   urgent_ = urgent_ || report.urgent;
   for (const auto id : report.cached) add_cached(source, id, now);
   for (const auto& claims : report.claims) add_claims(source, claims, now);
@@ -253,6 +270,12 @@ void Negotiator::apply(const Plan& plan) {
       report_ = {};
     }
     decisions_.push_back(decision);
+    // A rank that has joined does not hold up the others: before it carries this out the id may stand for more.
+    auto& kept = decisions_.back();
+    if (kept.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
+      kept.request = cache_.at(kept.id);
+      kept.cached = false;
+    }
   }
 }
 
@@ -268,11 +291,12 @@ std::vector<int> Negotiator::world_ranks_missing(const std::vector<int>& present
 }
 
 void Negotiator::check_stalls(Clock::time_point now) {
-  const auto first = options_.stall_warning.count() > 0 ? options_.stall_warning : options_.stall_shutdown;
-  if (first.count() == 0 || closed_) return;
-  const auto period = options_.stall_shutdown.count() > 0 ? std::min(first, options_.stall_shutdown) : first;
+  const auto warning = options_.stall_warning, shutdown = options_.stall_shutdown;
+  if (closed_) return;
   for (auto& [name, waiting] : entries_) {
-    if (now - waiting.warned < period) continue;
+    const bool late = warning.count() > 0 && now - waiting.warned >= warning;
+    const bool over = shutdown.count() > 0 && now - waiting.since >= shutdown;
+    if (!late && !over) continue;
     waiting.warned = now;
     StallNote note;
     note.name = name;

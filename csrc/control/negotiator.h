@@ -66,7 +66,7 @@ class Negotiator {
   // A name that not all ranks below have asked for. Source 0 is this rank, source i + 1 is child i.
   struct Entry {
     std::vector<bool> have;
-    std::vector<bool> by_id;  // asked for by id only; expanded when ranks turn out to differ
+    std::vector<int> by_id;  // ranks that asked by id only; expanded when others turn out to differ
     std::vector<Claim> claims;
     std::uint32_t id = Decision::kNoId;
     Clock::time_point since;
@@ -88,6 +88,8 @@ class Negotiator {
   void complete_all_ready();
   void expand(Entry& entry);
   void receive_report(std::size_t source, const Report& report, Clock::time_point now);
+  void check_ranks(const std::vector<int>& ranks) const;
+  void check_ranks(const Report& report) const;
   void apply(const Plan& plan);
   void note_joined(int rank);
   Decision decide(const std::vector<Claim>& claims);

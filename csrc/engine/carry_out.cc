@@ -31,7 +31,13 @@ void Lane::carry_out(std::vector<Decision> decisions) {
       case Decision::Kind::warn:
         if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
         break;
-      case Decision::Kind::close: break_off({decision.error, decision.text}); break;
+      case Decision::Kind::close:
+        if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
+          break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
+        } else {
+          break_off({decision.error, decision.text});
+        }
+        break;
     }
   }
   carry_out_runs(runs);

@@ -164,6 +164,8 @@ Status Session::change_sets(const Request& request, Completion* completion) {
     return request.verb == Verb::add_process_set ? add_set(request, completion) : remove_set(request, completion);
   } catch (const Error& error) {
     return Status::from(error);
+  } catch (const std::exception& error) {
+    return {ErrorKind::unavailable, error.what()};
   }
 }
 
