@@ -13,6 +13,7 @@ from .environment import job_environment, new_job_name, rank_environment
 from .options import Options
 from .output import Screen, Style
 from .supervise import Supervisor
+from .verdict import Witness
 
 
 def run_local(options: Options, size: int) -> int:
@@ -26,13 +27,15 @@ def run_local(options: Options, size: int) -> int:
         screen.say(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
     with _reserved_port(job) as port, Supervisor(screen, job_name, options.stop_timeout) as supervisor:
         for rank in range(size):
+            witness = Witness()
             supervisor.start(
                 f"rank {rank}",
                 options.command,
                 rank_environment(job, rank, size, port),
                 _stdin_of(rank),
                 screen.channel(rank, "stdout"),
-                screen.channel(rank, "stderr"),
+                screen.channel(rank, "stderr", witness),
+                witness.blames_another,
             )
         return supervisor.run()
 

@@ -21,6 +21,7 @@ from . import processes
 from .errors import LaunchError
 from .guard import Guard
 from .output import Screen
+from .verdict import Failure, Verdict
 
 # After a rank has failed, the others get this long to say so themselves.
 FAILURE_GRACE_SECONDS = 1.0
@@ -50,6 +51,7 @@ class Child:
 
     name: str
     process: subprocess.Popen[bytes]
+    blames_another: Callable[[], bool]
     status: int | None = None  # the wait status, once it has ended
 
     @property
@@ -78,8 +80,7 @@ class Supervisor:
         self._streams: dict[int, IO[bytes]] = {}
         self._is_listening = True
         self._agenda: list[tuple[float, Callable[[], None]]] = []
-        self._failure: Child | None = None
-        self._failed: list[Child] = []  # without those that were told to end
+        self._verdict = Verdict()  # without those that were told to end
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._selector = selectors.PollSelector()
@@ -116,9 +117,16 @@ class Supervisor:
             os.waitpid(self._guard.pid, 0)
 
     def start(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str], stdin: int | None, out: Feed, err: Feed
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stdin: int | None,
+        out: Feed,
+        err: Feed,
+        blames_another: Callable[[], bool],
     ) -> None:
-        """Starts one process. `stdin` as for Popen; None hands over the launcher's."""
+        """Starts one process. `stdin` as for Popen (None: the launcher's); `blames_another` as in `Failure`."""
         launcher = os.getpid()
         last_word = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
         try:
@@ -136,7 +144,7 @@ class Supervisor:
             raise LaunchError(f"{argv[0]!r}: no such program", 127) from None
         except (PermissionError, OSError) as problem:
             raise LaunchError(f"cannot run {argv[0]!r}: {problem.strerror}", 126) from None
-        self._children[process.pid] = Child(name, process)
+        self._children[process.pid] = Child(name, process, blames_another)
         self._guard.watch(process.pid)
         for stream, feed in ((process.stdout, out), (process.stderr, err)):
             assert stream is not None
@@ -151,21 +159,24 @@ class Supervisor:
             self._turn()
         self._end_leftovers(everything=self._stop_reason is not None)
         self._drain_feeds()
-        self._judge()
-        if later := [child for child in self._failed if self._failure and child is not self._failure]:
-            names = ", ".join(f"{child.name} {_how(child)}" for child in later)
-            self._screen.say(f"after that, {names}")
+        self._judge(is_final=True)
+        if self._verdict.first and (later := self._verdict.later()) and self._stop_reason != "signal":
+            self._screen.say("after that, " + ", ".join(f"{failure.who} {failure.how}" for failure in later))
         self._flush_screen()
         return self._exit_code()
 
-    def fail(self, text: str, code: int, grace: float) -> None:
-        """Says what has failed and ends the job with that exit code, `grace` seconds later; the first call counts."""
-        if self._code_override is not None or self._failure or self._stop_reason not in {None, "failure"}:
-            return
-        self._screen.say(text)
-        self._code_override = code
+    def fail(self, failure: Failure, grace: float) -> None:
+        """Ends the job because of this, `grace` seconds later."""
         if self._stop_reason is None:
             self._stop("failure", grace)
+        if self._stop_reason == "failure" or not self._verdict:
+            self._verdict.add(failure)
+            self._agenda.append((time.monotonic() + VERDICT_SECONDS, self._judge))
+
+    def _judge(self, is_final: bool = False) -> None:
+        """Names the rank that failed first, once it is known."""
+        if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal":
+            self._screen.say(f"{self._verdict.first.who} {self._verdict.first.how}")
 
     # One turn of the loop.
 
@@ -262,25 +273,15 @@ class Supervisor:
     def _note_end(self, child: Child, status: int) -> None:
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
-        if status == 0:
-            return
-        if self._stop_reason is None:
-            self._stop("failure", FAILURE_GRACE_SECONDS)
-            self._agenda.append((time.monotonic() + VERDICT_SECONDS, self._judge))
-        if self._stop_reason == "failure" or not self._failed:
-            self._failed.append(child)
-
-    def _judge(self) -> None:
-        """Names the rank that failed first. One killed by a signal cannot have reacted to another's failure."""
-        if self._failure is None and self._failed and self._code_override is None:
-            self._failure = next((child for child in self._failed if _was_killed(child)), self._failed[0])
-            if self._stop_reason != "signal":
-                self._screen.say(f"{self._failure.name} (pid {self._failure.pid}) {_how(self._failure)}")
+        if status != 0:
+            who, how = f"{child.name} (pid {child.pid})", processes.describe_exit(status)
+            code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
+            self.fail(Failure(who, how, code, was_killed, child.blames_another), FAILURE_GRACE_SECONDS)
 
     def _exit_code(self) -> int:
         if self._code_override is not None:
             return self._code_override
-        return processes.exit_code(self._failure.status or 0) if self._failure else 0
+        return self._verdict.first.code if self._verdict.first else 0
 
     # Ending the job.
 
@@ -291,6 +292,7 @@ class Supervisor:
         self._agenda.append((now + grace + self._terminate_seconds, self._kill))
 
     def _terminate(self) -> None:
+        self._judge(is_final=True)
         living = self._living()
         if living and self._stop_reason == "failure":
             self._stop_reason = "terminated"
@@ -373,14 +375,6 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGSTOP)
         for child in living:
             processes.send_to_group(child.pid, signal.SIGCONT)
-
-
-def _was_killed(child: Child) -> bool:
-    return os.WIFSIGNALED(child.status or 0)
-
-
-def _how(child: Child) -> str:
-    return processes.describe_exit(child.status or 0)
 
 
 def _note_signal(signum: int, frame: object) -> None:

@@ -1,5 +1,6 @@
 """Exit codes, and what is said about a rank that fails."""
 
+import re
 import sys
 
 import pytest
@@ -62,7 +63,7 @@ def test_the_others_can_still_say_what_they_make_of_it(perseusrun, script):
     result = perseusrun("-np", "2", sys.executable, program)
     assert result.returncode == 137
     assert "[0]<stderr>:lost rank 1\n" in result.stderr
-    assert "after that, rank 0 exited with code 5" in result.stderr
+    assert re.search(r"after that, rank 0 \(pid \d+\) exited with code 5", result.stderr)
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(perseusrun, script):
@@ -119,3 +120,26 @@ def test_wrong_usage_is_one_line(perseusrun, args, text):
     assert text in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def test_who_has_only_lost_another_did_not_fail_first(perseusrun, script):
+    # Rank 0 ends before rank 1 does, which waits for that: its input is held by rank 0.
+    program = script("""
+        import socket
+        name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
+        if rank == 0:
+            server = socket.socket(socket.AF_UNIX); server.bind(name); server.listen()
+            peer, _ = server.accept()
+            print("perseus_like.errors.PeerLostError: rank 1 has left", file=sys.stderr)
+            sys.exit(5)
+        peer = socket.socket(socket.AF_UNIX)
+        while peer.connect_ex(name) != 0:
+            os.sched_yield()
+        peer.recv(1)
+        sys.exit(7)
+    """)
+    result = perseusrun("-np", "2", sys.executable, program)
+    assert result.returncode == 7
+    said = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
+    assert re.fullmatch(r"perseusrun: rank 1 \(pid \d+\) exited with code 7", said[0])
+    assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) exited with code 5", said[1])

@@ -16,6 +16,7 @@ from ..hosts import Host
 from ..options import Options
 from ..output import Channel, Screen, Style
 from ..supervise import Supervisor
+from ..verdict import Failure, Witness
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
@@ -47,11 +48,11 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line))
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
-        sorters = [
+        out, err = (
             _sorter(mpirun.family, job_name, _Channels(screen, name, job_name, supervisor))
             for name in ("stdout", "stderr")
-        ]
-        supervisor.start("mpirun", line.argv, line.environment, None, *sorters)
+        )
+        supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
         code = supervisor.run()
         # Open MPI says 1 whatever has ended it.
         return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code
@@ -137,14 +138,18 @@ class _Reports:
         self._opening = f"<{tag} ended ".encode()
         self._report = re.compile(re.escape(self._opening) + rb"([0-9]+)>(\S*) ([^\n]*)\n")
         self._supervisor = supervisor
+        self._witness = Witness()
         self._pending = b""
 
     def pass_on(self, data: bytes) -> bytes:
         """`data` without reports; what may be the beginning of one is kept for later."""
+        self._witness.pass_on(data)
         self._pending += data
         if report := self._report.search(self._pending):
             code, host, text = int(report[1]), report[2].decode(), report[3].decode(errors="replace")
-            self._supervisor.fail(f"rank {self._rank} on {host} {text}", code, FAILURE_GRACE_SECONDS)
+            who = f"rank {self._rank} on {host}"
+            failure = Failure(who, text, code, text.startswith("was killed"), self._witness.blames_another)
+            self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
             self._pending = self._pending[: report.start()] + self._pending[report.end() :]
         keep = self._pending.rfind(b"<")
         rest = self._pending[keep:] if keep != -1 else b""
