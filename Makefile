@@ -62,7 +62,7 @@ $(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
 build: $(STAMPS)/package
 
 demo: $(STAMPS)/run $(STAMPS)/package
-	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py
+	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py --compare-single
 
 bench: $(STAMPS)/run $(STAMPS)/package
 	$(BIN)/python benchmarks/allreduce.py

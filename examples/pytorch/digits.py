@@ -1,0 +1,201 @@
+"""Handwritten digits on several processes: the usual steps of a distributed training, each marked with its reason.
+
+    perseusrun -np 2 python examples/pytorch/digits.py
+    perseusrun -np 2 python examples/pytorch/digits.py --checkpoint digits.pt     # again: goes on where it ended
+
+Exit code 1 when the test accuracy is below --target, or when --compare-single finds a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+from tqdm import tqdm
+
+import perseus_like.torch as hvd
+
+TEST_IMAGES = 357
+TOLERANCE = 1e-5
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A small convolutional net on scikit-learn's digits.")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="of one rank; multiplied by their number")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--checkpoint", type=Path, help="file to resume from, if it is there, and to save to")
+    parser.add_argument("--target", type=float, default=0.97, help="test accuracy to reach")
+    parser.add_argument("--compare-single", action="store_true", help="repeat it all in one process and compare")
+    return parser.parse_args()
+
+
+def make_model() -> nn.Module:
+    """Without dropout and batch normalization, whose results depend on how a batch is divided."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.GELU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 64),
+        nn.GELU(),
+        nn.Linear(64, 10),
+    )
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.constant_(layer.get_parameter("bias"), 0.0)
+    return model
+
+
+def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.Optimizer:
+    # n ranks take n times as many images per step, so a step may be n times as long.
+    return torch.optim.SGD(model.parameters(), args.learning_rate * hvd.size(), args.momentum)
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, epochs_done: int) -> LambdaLR:
+    return LambdaLR(optimizer, lambda epoch: float(0.85**epoch), last_epoch=epochs_done - 1)
+
+
+def load_data() -> tuple[TensorDataset, TensorDataset]:
+    """1440 images to learn from, 357 to test with, divided at random but always in the same way."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(digits.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, test = order[TEST_IMAGES:], order[:TEST_IMAGES]
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
+
+
+class Batches:
+    """Epoch by epoch, the part of rank `rank` of global batches that are the same whatever the number of ranks."""
+
+    def __init__(self, data: TensorDataset, batch_size: int, ranks: int, rank: int, seed: int) -> None:
+        self._sampler: DistributedSampler[Any] = DistributedSampler(data, ranks, rank, seed=seed, drop_last=True)
+        self._loader = DataLoader(data, batch_size, sampler=self._sampler, drop_last=True)
+
+    def epoch(self, number: int) -> DataLoader[Any]:
+        self._sampler.set_epoch(number)  # another order in each epoch, the same one on all ranks
+        return self._loader
+
+
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader[Any], label: str, show: bool
+) -> None:
+    model.train()
+    progress = tqdm(batches, label, leave=False, disable=not show)
+    for images, labels in progress:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+
+
+def test_accuracy(model: nn.Module, data: TensorDataset) -> float:
+    """Each rank tests its share. Shares differ in size, so hits and images are summed, and not accuracies averaged."""
+    model.eval()
+    images, labels = (tensor[hvd.rank() :: hvd.size()] for tensor in data.tensors)
+    with torch.no_grad():
+        hits = int((model(images).argmax(1) == labels).sum())
+    counts: list[int] = hvd.allreduce(torch.tensor([hits, len(labels)]), op=hvd.Sum, name="test").tolist()
+    return counts[0] / counts[1]
+
+
+def save(path: Path, epochs: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """A reader finds the old file or the new one, never half of one."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    torch.save({"epochs": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
+    unfinished.replace(path)
+
+
+def resume(path: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Only rank 0 needs the file; the others get its contents. Returns how many epochs are done."""
+    epochs = 0
+    if hvd.rank() == 0 and path is not None and path.exists():
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        epochs = saved["epochs"]
+        print(f"resuming from {path} after {epochs} epochs", flush=True)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    return int(hvd.broadcast_object(epochs, root_rank=0))
+
+
+def difference_to_single(args: argparse.Namespace, model: nn.Module, data: TensorDataset) -> float:
+    """Trains a second model in this process alone, in plain PyTorch, on batches as large as all ranks' together.
+
+    The mean over a global batch is the mean of the ranks' means, as all have equally many images: the two models
+    differ by rounding alone. GELU and average pooling keep that small; kinks, as in ReLU, would not.
+    """
+    torch.manual_seed(args.seed)
+    single = make_model()
+    optimizer = make_optimizer(single, args)
+    schedule = make_schedule(optimizer, 0)
+    batches = Batches(data, args.batch_size * hvd.size(), ranks=1, rank=0, seed=args.seed)
+    for epoch in range(args.epochs):
+        train_epoch(single, optimizer, batches.epoch(epoch), f"one process, epoch {epoch + 1}", show=True)
+        schedule.step()
+    pairs: list[tuple[Tensor, Tensor]] = list(zip(model.parameters(), single.parameters(), strict=True))
+    return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
+
+
+def main() -> int:
+    args = options()
+    hvd.init()
+    first = hvd.rank() == 0
+    train, test = load_data()
+
+    torch.manual_seed(args.seed)
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(make_optimizer(model, args), named_parameters=model.named_parameters())
+    done = resume(args.checkpoint, model, optimizer)
+    schedule = make_schedule(optimizer, done)
+
+    batches = Batches(train, args.batch_size, hvd.size(), hvd.rank(), args.seed)
+    accuracy = test_accuracy(model, test) if done >= args.epochs else 0.0
+    for epoch in range(done, args.epochs):
+        train_epoch(model, optimizer, batches.epoch(epoch), f"epoch {epoch + 1}", show=first)
+        schedule.step()
+        accuracy = test_accuracy(model, test)
+        if first:
+            print(f"epoch {epoch + 1}: test accuracy {accuracy:.2%}", flush=True)
+            if args.checkpoint is not None:
+                save(args.checkpoint, epoch + 1, model, optimizer)
+
+    good = accuracy >= args.target
+    if first:
+        print(f"{hvd.size()} ranks, test accuracy {accuracy:.2%}, target {args.target:.0%}: {verdict(good)}")
+    if args.compare_single:
+        difference = difference_to_single(args, model, train) if first else 0.0
+        difference = hvd.broadcast_object(difference, root_rank=0)
+        same = difference <= TOLERANCE
+        good = good and same
+        if first:
+            print(
+                f"{hvd.size()} ranks and one process on the same global batches: parameters differ by at most "
+                f"{difference:.1e}, allowed {TOLERANCE:.0e}: {verdict(same)}"
+            )
+    return 0 if good else 1
+
+
+def verdict(good: bool) -> str:
+    return "reached" if good else "FAILED"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The PyTorch examples, in short forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import torch
+
+Example = Callable[..., CompletedProcess[str]]
+DIGITS = "pytorch/digits.py"
+
+
+def test_digits_learns_and_agrees_with_one_process(run_example: Example) -> None:
+    done = run_example(DIGITS, "--compare-single")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert accuracies(done.stdout)[-1] >= 97
+    difference = re.search(r"parameters differ by at most (\S+), allowed (\S+):", done.stdout)
+    assert difference is not None, done.stdout
+    assert float(difference[1]) <= float(difference[2]) == 1e-5
+
+
+def test_digits_fails_below_its_target(run_example: Example) -> None:
+    done = run_example(DIGITS, "--epochs", 1, "--target", 0.999)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout
+
+
+def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
+    done = run_example(DIGITS, "--epochs", 1, "--target", 0)
+    assert done.returncode == 0, done.stderr
+    assert len(accuracies(done.stdout)) == 1
+    # 1440 images, 2 ranks, 16 images per rank and step.
+    assert done.stderr.count("| 0/45 [") == 1, done.stderr
+
+
+def test_digits_resumed_is_as_never_interrupted(run_example: Example, tmp_path: Path) -> None:
+    straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
+    for epochs, path in ((3, straight), (1, resumed), (3, resumed)):
+        done = run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path)
+        assert done.returncode == 0, done.stderr
+    assert f"resuming from {resumed} after 1 epochs" in done.stdout
+    assert len(accuracies(done.stdout)) == 2
+    one, other = (torch.load(path, weights_only=True) for path in (straight, resumed))
+    assert one["epochs"] == other["epochs"] == 3
+    for name, values in one["model"].items():
+        torch.testing.assert_close(other["model"][name], values, rtol=0, atol=0)
+    assert sorted(tmp_path.iterdir()) == sorted([straight, resumed]), "an unfinished checkpoint was left"
+
+
+def test_digits_resumes_on_another_number_of_ranks(run_example: Example, tmp_path: Path) -> None:
+    path = tmp_path / "digits.pt"
+    for ranks, epochs in ((1, 1), (3, 2)):
+        done = run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path, ranks=ranks)
+        assert done.returncode == 0, done.stderr
+    assert "after 1 epochs" in done.stdout
+
+
+def test_character_model_learns(run_example: Example) -> None:
+    done = run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    bits = [float(found) for found in re.findall(r"([\d.]+) bits per character", done.stdout)]
+    assert len(bits) == 2
+    assert bits[1] < bits[0] < 5  # 96 symbols, drawn blindly, are 6.6 bits
+    assert "def " in done.stdout
+
+
+def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) -> None:
+    short = ["--batch-size", 2, "--image-size", 32, "--batches-per-iteration", 1, "--iterations", 2]
+    for model in ("resnet", "mlp"):
+        done = run_example("pytorch/synthetic_benchmark.py", "--model", model, *short)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("Iter #") == 2
+        each = re.search(r"Img/sec per CPU: ([\d.]+)", done.stdout)
+        total = re.search(r"Total img/sec on 2 CPU\(s\): ([\d.]+)", done.stdout)
+        assert each is not None
+        assert total is not None
+        assert float(total[1]) > float(each[1]) > 0
+
+
+def accuracies(output: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^epoch \d+: test accuracy ([\d.]+)%", output, re.MULTILINE)]
