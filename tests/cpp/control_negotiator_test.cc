@@ -1,0 +1,399 @@
+// Whatever the order in which ranks ask and messages arrive, all ranks are told the same.
+#include "control/negotiator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "control_job.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::allreduce;
+using testing::Job;
+using testing::request;
+using testing::same;
+using Kind = Decision::Kind;
+
+// Trees of one to nine ranks: one host, one rank each, even and uneven.
+const std::vector<std::vector<int>> kJobs = {
+    {0}, {0, 0}, {0, 1}, {0, 0, 0}, {0, 1, 1}, {0, 0, 1, 1}, {0, 1, 2, 3, 4}, {0, 0, 0, 1, 2, 2}, {0, 1, 0, 1, 0, 1, 2},
+    {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 2, 2, 2, 3, 4, 5},
+};
+
+std::vector<std::string> names_of(const std::vector<Decision>& decisions) {
+  std::vector<std::string> names;
+  for (const auto& decision : decisions) names.push_back(decision.request.name);
+  return names;
+}
+
+// Every rank works through rounds of its own: asks for all names in an order of its own, a few at a time, and goes on
+// when all were decided. Ranks in `liars` ask for other shapes in odd rounds.
+class Rounds {
+ public:
+  Rounds(Job& job, int rounds, int names, std::set<int> liars = {})
+      : job_(job), rounds_(rounds), names_(names), liars_(std::move(liars)), at_(static_cast<std::size_t>(job.size())) {
+    for (int r = 0; r < job.size(); ++r) start(r, 0);
+  }
+
+  std::vector<std::vector<Decision>> run() {
+    std::vector<std::vector<Decision>> heard(at_.size());
+    for (bool going = true; going;) {
+      going = false;
+      for (int turns = job_.size(); turns > 0; --turns) going = act(job_.random_below(at_.size())) || going;
+      for (int steps = job_.random_below(4); steps > 0; --steps) going = job_.step() || going;
+      for (int r = 0; r < job_.size(); ++r) {
+        for (auto& decision : job_.take(r)) {
+          of(r).waiting.erase(decision.request.name);
+          heard[static_cast<std::size_t>(r)].push_back(std::move(decision));
+        }
+        going = going || of(r).round < rounds_;
+      }
+    }
+    return heard;
+  }
+
+ private:
+  struct At {
+    int round = 0;
+    std::vector<std::string> to_ask;
+    std::set<std::string> waiting;
+  };
+  At& of(int r) { return at_[static_cast<std::size_t>(r)]; }
+
+  void start(int r, int round) {
+    auto& at = of(r);
+    at.round = round;
+    if (round == rounds_) return;
+    for (int i = 0; i < names_; ++i) at.to_ask.push_back("t" + std::to_string(i));
+    std::shuffle(at.to_ask.begin(), at.to_ask.end(), job_.random());
+  }
+
+  bool act(int r) {
+    auto& at = of(r);
+    if (at.round == rounds_) return false;
+    if (at.to_ask.empty()) {
+      if (at.waiting.empty()) start(r, at.round + 1);
+      return true;
+    }
+    const auto name = at.to_ask.back();
+    at.to_ask.pop_back();
+    at.waiting.insert(name);
+    const bool lies = liars_.contains(r) && at.round % 2 == 1;
+    job_.submit(r, allreduce(name, {lies ? 4 : 3}));
+    return true;
+  }
+
+  Job& job_;
+  int rounds_, names_;
+  std::set<int> liars_;
+  std::vector<At> at_;
+};
+
+class Jobs : public ::testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Trees, Jobs, ::testing::ValuesIn(kJobs));
+
+TEST_P(Jobs, EverybodyIsToldTheSame) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    Job job(GetParam(), {}, seed);
+    const auto heard = Rounds(job, 5, 7).run();
+    ASSERT_EQ(heard.front().size(), 35U);
+    for (const auto& of_rank : heard) EXPECT_EQ(Job::told(of_rank), Job::told(heard.front()));
+    std::map<std::string, int> times;
+    for (const auto& decision : heard.front()) {
+      EXPECT_EQ(decision.kind, Kind::run);
+      EXPECT_TRUE(same(decision.request, allreduce(decision.request.name)));
+      // The first time without an id, the second time with a new one, then by id alone.
+      const int time = ++times[decision.request.name];
+      EXPECT_EQ(decision.id != Decision::kNoId, time >= 2);
+      EXPECT_EQ(decision.cached, time >= 3);
+    }
+  }
+}
+
+TEST_P(Jobs, ADisagreementFailsForAllAndTheJobGoesOn) {
+  const auto size = static_cast<int>(GetParam().size());
+  if (size == 1) return;
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    Job job(GetParam(), {}, seed);
+    const auto heard = Rounds(job, 6, 3, {size - 1}).run();
+    ASSERT_EQ(heard.front().size(), 18U);
+    for (const auto& of_rank : heard) EXPECT_EQ(Job::told(of_rank), Job::told(heard.front()));
+    std::map<std::string, int> times;
+    for (const auto& decision : heard.front()) {
+      const bool lie = times[decision.request.name]++ % 2 == 1;
+      EXPECT_EQ(decision.kind, lie ? Kind::fail : Kind::run);
+      if (!lie) continue;
+      EXPECT_NE(decision.text.find("rank " + std::to_string(size - 1) + " has float32[4]"), std::string::npos)
+          << decision.text;
+      EXPECT_EQ(decision.error, ErrorKind::disagreement);
+    }
+  }
+}
+
+TEST_P(Jobs, WhatIsKnownCostsAFewBytes) {
+  Job job(GetParam());
+  for (int time = 0; time < 2; ++time) {
+    for (int i = 0; i < 100; ++i) job.submit_all(allreduce("name of a tensor " + std::to_string(i)));
+    job.take_all();
+  }
+  job.bytes_sent = 0;
+  for (int i = 0; i < 100; ++i) job.submit_all(allreduce("name of a tensor " + std::to_string(i)));
+  EXPECT_EQ(job.take_all().size(), 100U);
+  // The order of the second time, sorted by arrival, differs from that of the ids here and there.
+  EXPECT_LE(job.bytes_sent, static_cast<std::size_t>(job.size()) * 100 * 8);
+}
+
+TEST_P(Jobs, JoinedRanksAreNotWaitedFor) {
+  const auto size = static_cast<int>(GetParam().size());
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    Job job(GetParam(), {}, seed);
+    for (int last = 0; last < size; ++last) {
+      // Ranks join one after the other; those left still reduce.
+      const auto name = "left " + std::to_string(last);
+      for (int r = last; r < size; ++r) job.submit(r, allreduce(name));
+      auto decisions = job.take_all();
+      ASSERT_EQ(names_of(decisions), std::vector<std::string>{name});
+      EXPECT_EQ(decisions.front().kind, Kind::run);
+      job.rank(last).join();
+    }
+    const auto decisions = job.take_all();
+    ASSERT_EQ(decisions.size(), 1U);
+    EXPECT_EQ(decisions.front().kind, Kind::joined);
+    EXPECT_EQ(decisions.front().rank, size - 1);
+    job.submit_all(request(Verb::allgather, "after", {{DType::int8, {1}}}));
+    EXPECT_EQ(job.take_all().front().kind, Kind::run);
+  }
+}
+
+TEST(Negotiator, AJoinCompletesWhatTheOthersWaitFor) {
+  Job job({0, 0, 1, 1});
+  for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
+  job.settle();
+  EXPECT_TRUE(job.take(0).empty());
+  job.rank(2).join();
+  EXPECT_EQ(names_of(job.take_all()), std::vector<std::string>{"x"});
+}
+
+TEST(Negotiator, OnlyReductionsTakeTheZerosOfAJoinedRank) {
+  Job job({0, 0, 0});
+  job.rank(1).join();
+  job.settle();
+  for (const int r : {0, 2}) job.submit(r, request(Verb::allgather, "g", {{DType::float32, {2}}}));
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::fail);
+  EXPECT_EQ(decisions.front().text,
+            "allgather 'g' is not supported while a rank has joined (join() contributes zeros to allreduce only); call "
+            "it before any rank joins");
+}
+
+// A rank may have work in flight when it joins: that is data of its own shape, not zeros.
+TEST(Negotiator, ARankThatJoinsWithWorkInFlightIsStillAsked) {
+  Job job({0, 0});
+  for (int time = 0; time < 3; ++time) {
+    job.submit_all(allreduce("x"));
+    job.take_all();
+  }
+  job.submit(1, allreduce("x"));
+  job.rank(1).join();
+  job.settle();
+  job.submit(0, allreduce("x", {5}));
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::fail);
+  EXPECT_EQ(decisions.front().text,
+            "allreduce 'x': rank 0 has float32[5], rank 1 has float32[3]; dtype and shape must be the same on all ranks");
+}
+
+// The others do not wait for a joined rank, so that it may hear of two agreements under one id at once.
+TEST(Negotiator, AJoinedRankKeepsWhatAnIdStoodFor) {
+  Job job({0, 0});
+  for (int time = 0; time < 2; ++time) {
+    job.submit_all(allreduce("x"));
+    job.take_all();
+  }
+  job.rank(1).join();
+  job.settle();
+  std::vector<Negotiator::Outgoing> plans;
+  for (const Shape& shape : {Shape{3}, Shape{7}}) {
+    job.submit(0, allreduce("x", shape));
+    for (auto& message : job.rank(0).flush(job.now)) plans.push_back(std::move(message));
+    job.rank(0).take_decisions();
+  }
+  ASSERT_EQ(plans.size(), 2U);
+  for (const auto& plan : plans) job.rank(1).receive(0, plan.bytes, job.now);
+  const auto decisions = job.rank(1).take_decisions();
+  ASSERT_EQ(decisions.size(), 2U);
+  EXPECT_FALSE(decisions.front().cached);
+  EXPECT_TRUE(same(decisions.front().request, allreduce("x", {3})));
+  EXPECT_TRUE(same(decisions.back().request, allreduce("x", {7})));
+}
+
+TEST_P(Jobs, WhoLeavesClosesTheGroup) {
+  const auto size = static_cast<int>(GetParam().size());
+  for (int leaver = 0; leaver < size; ++leaver) {
+    Job job(GetParam(), {}, 3, 2, 10);
+    job.submit_all(allreduce("done"));
+    EXPECT_EQ(job.take_all().size(), 1U);
+    if (size > 1) job.submit(leaver, allreduce("pending"));
+    job.settle();
+    job.rank(leaver).leave();
+    const auto decisions = job.take_all();
+    ASSERT_EQ(decisions.size(), 1U);
+    const auto& close = decisions.front();
+    EXPECT_EQ(close.kind, Kind::close);
+    EXPECT_EQ(close.error, ErrorKind::peer_lost);
+    EXPECT_EQ(close.rank, 10 + leaver);
+    EXPECT_EQ(close.text, "rank " + std::to_string(10 + leaver) + " has left the job (it shut down or ended)");
+    for (int r = 0; r < size; ++r) EXPECT_FALSE(job.rank(r).waiting());
+  }
+}
+
+TEST(Negotiator, EverybodyLeavesAtOnce) {
+  Job job({0, 0, 1, 1});
+  for (int r = 0; r < job.size(); ++r) job.rank(r).leave();
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::close);
+}
+
+NegotiatorOptions stalls(std::chrono::milliseconds warning, std::chrono::milliseconds shutdown) {
+  NegotiatorOptions options;
+  options.stall_warning = warning;
+  options.stall_shutdown = shutdown;
+  return options;
+}
+
+void look(Job& job) {
+  for (int r = 0; r < job.size(); ++r) job.rank(r).check_stalls(job.now);
+}
+
+TEST(Stalls, AWarningNamesTensorRanksAndTime) {
+  Job job({0, 0, 0}, stalls(60s, 0s), 1, 2, 4);
+  job.submit(0, allreduce("x"));
+  job.submit(2, allreduce("x"));
+  job.settle();
+  job.now += 59s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  job.now += 1500ms;
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::warn);
+  EXPECT_EQ(decisions.front().request.name, "x");
+  EXPECT_EQ(decisions.front().text,
+            "allreduce 'x' has waited 60.5 s: submitted by ranks 4, 6, not by rank 5. All ranks must call the same "
+            "collectives; is one still busy, or has it taken another path?");
+  look(job);
+  EXPECT_TRUE(job.take_all().empty()) << "said once in a period";
+  job.now += 60s;
+  look(job);
+  EXPECT_EQ(job.take_all().size(), 1U);
+}
+
+TEST(Stalls, RanksBelowAnotherHostAreNamed) {
+  Job job({0, 0, 1, 1, 1}, stalls(10s, 0s));
+  for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
+  job.settle();
+  job.now += 11s;
+  std::string text;
+  for (int round = 0; round < 3; ++round) {
+    look(job);
+    const auto decisions = job.take_all();
+    if (!decisions.empty()) text = decisions.back().text;
+  }
+  EXPECT_NE(text.find("submitted by ranks 0, 1, 3, not by ranks 2, 4."), std::string::npos) << text;
+}
+
+TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {
+  for (const auto warning : {0ms, 1000ms}) {
+    Job job({0, 0}, stalls(warning, 1500ms));
+    job.submit(1, allreduce("x"));
+    job.settle();
+    job.now += 1100ms;
+    look(job);
+    EXPECT_EQ(job.take_all().size(), warning.count() > 0 ? 1U : 0U);
+    job.now += 400ms;
+    look(job);
+    const auto decisions = job.take_all();
+    ASSERT_EQ(decisions.size(), 1U);
+    EXPECT_EQ(decisions.front().kind, Kind::close);
+    EXPECT_EQ(decisions.front().error, ErrorKind::timed_out);
+    EXPECT_NE(decisions.front().text.find("allreduce 'x' has waited 1.5 s: submitted by rank 1, not by rank 0"),
+              std::string::npos);
+  }
+}
+
+TEST(Stalls, WhatCompletesIsForgotten) {
+  Job job({0, 0, 1}, stalls(10s, 0s));
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 9s;
+  for (const int r : {0, 2}) job.submit(r, allreduce("x"));
+  EXPECT_EQ(job.take_all().size(), 1U);
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 9s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  EXPECT_TRUE(job.rank(0).waiting());
+}
+
+TEST(Stalls, JoinedRanksAreNotMissing) {
+  Job job({0, 0, 0}, stalls(10s, 0s));
+  job.rank(0).join();
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 10s;
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_NE(decisions.front().text.find("submitted by rank 1, not by rank 2."), std::string::npos)
+      << decisions.front().text;
+}
+
+TEST(Negotiator, WhatNeighboursSayIsChecked) {
+  Job job({0, 0, 0});
+  const auto refused = [&](int from, const Report& report) {
+    try {
+      job.rank(0).receive(from, encode(report), job.now);
+      return false;
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::transport;
+    }
+  };
+  EXPECT_TRUE(refused(7, {})) << "nobody's child";
+  Report joined, left, stall, claim, nobody, unknown;
+  joined.joined = {3};
+  left.left = {-1};
+  stall.stalls = {{"x", "allreduce 'x'", {99}, 1}};
+  claim.claims = {{{allreduce("x"), {1 << 20}}}};
+  nobody.claims = {{{allreduce("x"), {}}}};
+  unknown.cached = {5};
+  for (const auto& report : {joined, left, stall, claim, nobody, unknown}) EXPECT_TRUE(refused(1, report));
+  job.submit_all(allreduce("x"));
+  EXPECT_EQ(job.take_all().size(), 1U) << "nothing of it stays";
+}
+
+TEST(Negotiator, UrgencyTravelsUp) {
+  Job job({0, 0});
+  job.rank(1).urge();
+  job.submit(1, allreduce("x"));
+  EXPECT_TRUE(job.rank(1).urgent());
+  job.settle();
+  EXPECT_FALSE(job.rank(1).urgent());
+  EXPECT_TRUE(job.rank(0).urgent());
+}
+
+}  // namespace
+}  // namespace perseus

@@ -1,0 +1,31 @@
+// Short ways to write requests in tests of the control room.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/agreement.h"
+#include "control/request.h"
+
+namespace perseus::testing {
+
+inline Request request(Verb verb, std::string name, std::vector<Member> members) {
+  Request made;
+  made.verb = verb;
+  made.name = std::move(name);
+  made.members = std::move(members);
+  return made;
+}
+
+inline Request allreduce(std::string name, Shape shape = {3}, DType dtype = DType::float32) {
+  return request(Verb::allreduce, std::move(name), {{dtype, std::move(shape)}});
+}
+
+// Equal in every field, which agrees_with() does not ask for.
+inline bool same(const Request& a, const Request& b) {
+  return a.name == b.name && a.verb == b.verb && a.members == b.members && a.op == b.op && a.scale == b.scale &&
+         a.wire == b.wire && a.root == b.root && a.on_host == b.on_host && a.ranks == b.ranks;
+}
+
+}  // namespace perseus::testing

@@ -1,0 +1,70 @@
+// Ids stand for what was agreed; names that are used once get none.
+#include "control/response_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "control_requests.h"
+
+namespace perseus {
+namespace {
+
+using testing::allreduce;
+using testing::same;
+
+// What the root does with a request that was agreed.
+std::optional<std::uint32_t> agree(ResponseCache& cache, const Request& request) {
+  const auto id = cache.choose_id(request);
+  if (id) cache.put(*id, request);
+  return id;
+}
+
+TEST(ResponseCache, TheSecondTimeGivesAnId) {
+  ResponseCache cache(4);
+  EXPECT_EQ(agree(cache, allreduce("a")), std::nullopt);
+  EXPECT_EQ(cache.find(allreduce("a")), std::nullopt);
+  EXPECT_EQ(agree(cache, allreduce("a")), 0U);
+  EXPECT_EQ(cache.find(allreduce("a")), 0U);
+  EXPECT_TRUE(same(cache.at(0), allreduce("a")));
+}
+
+TEST(ResponseCache, AnotherShapeTakesTheSameId) {
+  ResponseCache cache(4);
+  agree(cache, allreduce("a"));
+  agree(cache, allreduce("a"));
+  EXPECT_EQ(cache.find(allreduce("a", {9})), std::nullopt);
+  EXPECT_EQ(agree(cache, allreduce("a", {9})), 0U);
+  EXPECT_EQ(cache.find(allreduce("a")), std::nullopt);
+  EXPECT_EQ(cache.find(allreduce("a", {9})), 0U);
+}
+
+TEST(ResponseCache, NamesUsedOnceTakeNoPlace) {
+  ResponseCache cache(1);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(agree(cache, allreduce("allreduce.noname." + std::to_string(i))), std::nullopt);
+  agree(cache, allreduce("w"));
+  EXPECT_EQ(agree(cache, allreduce("w")), 0U);
+}
+
+TEST(ResponseCache, AFullCacheKeepsWhatItHas) {
+  ResponseCache cache(1);
+  for (int i = 0; i < 2; ++i) agree(cache, allreduce("a"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(agree(cache, allreduce("b")), std::nullopt);
+  EXPECT_EQ(cache.find(allreduce("a")), 0U);
+}
+
+TEST(ResponseCache, CapacityZeroTurnsItOff) {
+  ResponseCache cache(0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(agree(cache, allreduce("a")), std::nullopt);
+}
+
+TEST(ResponseCache, IdsThatWereNeverGivenAreAnError) {
+  ResponseCache cache(4);
+  EXPECT_THROW(cache.at(0), Error);
+  EXPECT_THROW(cache.put(1, allreduce("a")), Error);
+}
+
+}  // namespace
+}  // namespace perseus
