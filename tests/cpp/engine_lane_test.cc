@@ -1,0 +1,296 @@
+// Lanes over ranks that are threads: whoever drives, and in whatever order ranks ask, results are right and ends are clean.
+#include "engine/lane.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "engine_rank.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::EngineRank;
+using testing::Ranks;
+using testing::run_world;
+using testing::Started;
+using testing::World;
+
+constexpr auto kGrace = 20s;  // never waited for where all goes well
+
+class Lanes : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Lanes, ::testing::Values(1, 2, 3, 4));
+
+void run(int size, const testing::Body& body) { run_world(Ranks::threads, size, body); }
+
+TEST_P(Lanes, ACallerDrives) {
+  run(GetParam(), [](World& world) {
+    EngineRank rank(world);
+    for (int i = 0; i < 200; ++i) rank.finish(*rank.allreduce(i % 3 == 0 ? "same" : "x" + std::to_string(i), i % 7));
+    rank.finish(*rank.allreduce("large", 300'000));
+    rank.finish(*rank.allreduce("average", 100, world.size));
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST_P(Lanes, TheEngineDrives) {
+  run(GetParam(), [](World& world) {
+    EngineRank rank(world);
+    for (int i = 0; i < 100; ++i) rank.finish(*rank.allreduce("x" + std::to_string(i % 10), i), true);
+    rank.lane().close(kGrace);
+  });
+}
+
+using Starter = std::function<std::unique_ptr<Started>(EngineRank&)>;
+
+std::vector<Starter> mixed_verbs(int size) {
+  std::vector<Starter> verbs;
+  for (int i = 0; i < 6; ++i) {
+    const auto n = std::to_string(i);
+    verbs.push_back([n, i](EngineRank& r) { return r.allreduce("small" + n, i * 5); });
+    verbs.push_back([n, i, size](EngineRank& r) { return r.broadcast("b" + n, 3 + i, i % size); });
+    verbs.push_back([n, i](EngineRank& r) { return r.allgather("g" + n, i % 2); });
+    verbs.push_back([n](EngineRank& r) { return r.alltoall("a" + n); });
+    verbs.push_back([n, i](EngineRank& r) { return r.reduce_scatter("s" + n, i * 3); });
+    verbs.push_back([n](EngineRank& r) { return r.barrier("w" + n); });
+  }
+  verbs.push_back([](EngineRank& r) { return r.allreduce("large", 200'000); });
+  return verbs;
+}
+
+TEST_P(Lanes, EachRankInAnOrderOfItsOwn) {
+  run(GetParam(), [](World& world) {
+    std::mt19937 random(static_cast<unsigned>(world.rank));
+    EngineRank rank(world);
+    auto verbs = mixed_verbs(world.size);
+    for (int round = 0; round < 6; ++round) {
+      std::shuffle(verbs.begin(), verbs.end(), random);
+      std::vector<std::unique_ptr<Started>> started;
+      for (const auto& verb : verbs) started.push_back(verb(rank));
+      std::shuffle(started.begin(), started.end(), random);
+      for (auto& one : started) rank.finish(*one, random() % 2 == 0);
+    }
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST_P(Lanes, SeveralThreadsOfARank) {
+  run(GetParam(), [](World& world) {
+    EngineRank rank(world);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&rank, t] {
+        for (int i = 0; i < 60; ++i) {
+          auto first = rank.allreduce("t" + std::to_string(t) + "." + std::to_string(i % 4), 10 + t);
+          auto second = rank.allgather("g" + std::to_string(t), t);
+          rank.finish(*second, i % 5 == 0);
+          rank.finish(*first);
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    rank.lane().close(kGrace);
+  });
+}
+
+// Process sets that overlap, used in another order by each rank: each lane has a thread of its own.
+TEST(OverlappingLanes, DoNotBlockOneAnother) {
+  run(3, [](World& world) {
+    EngineRank world_lane(world), first(world, {0, 1}), second(world, {1, 2}), third(world, {0, 2});
+    std::vector<EngineRank*> ranks;
+    for (auto* one : {&world_lane, &first, &second, &third}) {
+      if (one->is_member()) ranks.push_back(one);
+    }
+    std::mt19937 random(static_cast<unsigned>(world.rank));
+    for (int i = 0; i < 30; ++i) {
+      std::shuffle(ranks.begin(), ranks.end(), random);
+      std::vector<std::unique_ptr<Started>> started;
+      for (auto* rank : ranks) started.push_back(rank->allreduce("x", 40));
+      for (std::size_t j = 0; j < ranks.size(); ++j) ranks[j]->finish(*started[j], random() % 2 == 0);
+    }
+    for (auto* one : {&third, &second, &first, &world_lane}) {
+      if (one->is_member()) one->lane().close(kGrace);
+    }
+  });
+}
+
+TEST(Lane, RanksThatDisagreeAllFailAndGoOn) {
+  std::vector<std::string> texts(3);
+  run(3, [&](World& world) {
+    EngineRank rank(world);
+    for (int i = 0; i < 4; ++i) {
+      const auto odd = rank.allreduce("x", world.rank == 2 ? 4 : 3);
+      const auto status = rank.outcome(*odd);
+      EXPECT_FALSE(status.ok());
+      EXPECT_EQ(status.kind(), ErrorKind::disagreement);
+      texts[static_cast<std::size_t>(world.rank)] = status.text();
+      rank.finish(*rank.allreduce("x", 3));
+    }
+    rank.lane().close(kGrace);
+  });
+  for (const auto& text : texts) {
+    EXPECT_EQ(text,
+              "allreduce 'x': ranks 0, 1 have int64[3], rank 2 has int64[4]; dtype and shape must be the same on all "
+              "ranks");
+  }
+}
+
+TEST(Lane, ANameInFlightIsRefusedUntilItIsDone) {
+  run(2, [](World& world) {
+    EngineRank rank(world);
+    std::unique_ptr<Started> held;
+    if (world.rank == 0) {
+      held = rank.allreduce("x", 3);
+      EXPECT_THROW(
+          {
+            try {
+              rank.allreduce("x", 3);
+            } catch (const Error& error) {
+              EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+              EXPECT_NE(std::string(error.what()).find("allreduce 'x': this name is already in flight"), std::string::npos);
+              throw;
+            }
+          },
+          Error);
+    }
+    rank.finish(*rank.barrier("both"));
+    if (world.rank == 1) held = rank.allreduce("x", 3);
+    rank.finish(*held);
+    rank.finish(*rank.allreduce("x", 3));
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST(Lane, ASetThatCannotBeMadeDoesNotEndTheLane) {
+  run(2, [](World& world) {
+    EngineRank rank(world);
+    const auto good = rank.about_sets("process set", {0, 1});
+    rank.finish(*good);
+    EXPECT_EQ(good->completion->number, 7);
+    const auto bad = rank.about_sets("process set", {});
+    EXPECT_EQ(rank.outcome(*bad).kind(), ErrorKind::invalid_argument);
+    rank.finish(*rank.allreduce("x", 3));
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST(Lane, WhoWaitsWhenAnotherClosesIsToldWho) {
+  for (int leaver = 0; leaver < 3; ++leaver) {
+    run(3, [leaver](World& world) {
+      EngineRank rank(world);
+      rank.finish(*rank.allreduce("x", 3));
+      if (world.rank == leaver) {
+        const auto own = rank.allreduce("own", 3);
+        rank.lane().close(kGrace);
+        const auto status = rank.outcome(*own);
+        EXPECT_EQ(status.kind(), ErrorKind::shut_down) << status.text();
+        EXPECT_THROW(rank.allreduce("later", 3), Error);
+      } else {
+        const auto waiting = rank.allreduce("waiting", 3);
+        const auto status = world.rank == 1 ? rank.outcome(*waiting) : rank.outcome_by_engine(*waiting);
+        EXPECT_EQ(status.kind(), ErrorKind::peer_lost);
+        EXPECT_EQ(status.text(), "allreduce 'waiting': rank " + std::to_string(leaver) +
+                                     " has left the job (it shut down or ended)");
+        EXPECT_THROW(rank.allreduce("later", 3), Error);
+        rank.lane().close(kGrace);
+      }
+    });
+  }
+}
+
+TEST(Lane, ThreadsThatWaitWhileTheirOwnLaneClosesAreReleased) {
+  run(2, [](World& world) {
+    EngineRank rank(world);
+    std::atomic<int> released = 0;
+    std::vector<std::unique_ptr<Started>> started;
+    std::vector<std::thread> waiters;
+    // Nobody else asks for these.
+    for (int t = 0; t < 3; ++t) {
+      started.push_back(rank.allreduce("r" + std::to_string(world.rank) + "." + std::to_string(t), 3));
+      waiters.emplace_back([&, t] {
+        EXPECT_FALSE(rank.outcome(*started[static_cast<std::size_t>(t)]).ok());
+        ++released;
+      });
+    }
+    rank.finish(*rank.barrier("all started"));
+    rank.lane().close(kGrace);
+    for (auto& waiter : waiters) waiter.join();
+    EXPECT_EQ(released, 3);
+  });
+}
+
+TEST(Lane, ALostPeerEndsEveryWait) {
+  run(3, [](World& world) {
+    EngineRank rank(world);
+    rank.finish(*rank.allreduce("x", 3));
+    const auto waiting = world.rank == 2 ? nullptr : rank.allreduce("waiting", 3);
+    world.exchange("");
+    if (world.rank == 2) {
+      world.liveness.report_lost(2, "(process 1) has died");
+    } else {
+      // What Session does: all lanes look at once.
+      world.liveness.on_lost([&rank] { rank.lane().wake(); });
+      const auto status = world.rank == 0 ? rank.outcome(*waiting) : rank.outcome_by_engine(*waiting);
+      EXPECT_EQ(status.kind(), ErrorKind::peer_lost);
+      EXPECT_EQ(status.text(), "allreduce 'waiting': rank 2 (process 1) has died");
+    }
+    world.exchange("");
+    world.liveness.forget_wakes();
+    world.exchange("");
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST_P(Lanes, JoinedRanksGiveZeros) {
+  run(GetParam(), [](World& world) {
+    EngineRank rank(world);
+    // Rank r has r + 1 batches.
+    for (int batch = 0; batch < world.size; ++batch) {
+      if (batch > world.rank) break;
+      const auto started = rank.allreduce("batch", 4);
+      ASSERT_TRUE(rank.outcome(*started).ok());
+      std::int64_t sum = 0;
+      for (int r = batch; r < world.size; ++r) sum += r + 1;
+      EXPECT_EQ(started->out[3], 3 * sum) << "batch " << batch;
+    }
+    const auto joined = rank.lane().join();
+    EXPECT_TRUE(world.size == 1 || world.rank == world.size - 1 || !joined->done() || joined->status().ok());
+    rank.lane().wait(*joined);
+    ASSERT_TRUE(joined->status().ok());
+    EXPECT_EQ(joined->number, world.size - 1);
+    rank.finish(*rank.allgather("after", 1));
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST(Lane, AStallBecomesAnErrorOnAll) {
+  run(2, [](World& world) {
+    LaneOptions options;
+    options.negotiator.stall_warning = 0ms;
+    options.negotiator.stall_shutdown = 50ms;
+    EngineRank rank(world, options);
+    const auto waiting = world.rank == 1 ? rank.allreduce("alone", 3) : rank.barrier("another");
+    const auto status = rank.outcome_by_engine(*waiting);
+    EXPECT_EQ(status.kind(), ErrorKind::timed_out);
+    EXPECT_NE(status.text().find("not by rank"), std::string::npos) << status.text();
+    rank.lane().close(kGrace);
+  });
+}
+
+TEST(Lane, ClosingTwiceAndWithoutWork) {
+  run(2, [](World& world) {
+    EngineRank rank(world);
+    rank.lane().close(kGrace);
+    rank.lane().close(kGrace);
+  });
+}
+
+}  // namespace
+}  // namespace perseus
