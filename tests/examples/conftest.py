@@ -16,14 +16,13 @@ Example = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run_example() -> Example:
-    """Runs an example with these arguments to its end, on two ranks unless said otherwise."""
+def run_program() -> Example:
+    """Runs a program with these arguments to its end, on two ranks unless said otherwise."""
 
-    def run(path: str, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    def run(path: Path, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks)]
-        command = [sys.executable, str(EXAMPLES / path), *map(str, args)]
         return subprocess.run(
-            [*launcher, *command],
+            [*launcher, sys.executable, path, *map(str, args)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -32,3 +31,9 @@ def run_example() -> Example:
         )
 
     return run
+
+
+@pytest.fixture
+def run_example(run_program: Example) -> Example:
+    """The same for a program of examples/."""
+    return lambda path, *args, **more: run_program(EXAMPLES / path, *args, **more)

@@ -1,0 +1,79 @@
+"""What the documents say is so: settings, error texts, links, programs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent.resolve()
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "csrc/README.md", ROOT / "adapters/README.md"])
+TROUBLES = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def programs(page: str) -> list[str]:
+    """Whole Python programs of a page: those that begin with an import and call init()."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if block.startswith("import") and "hvd.init()" in block]
+
+
+def test_environment_page_is_up_to_date() -> None:
+    generate = ROOT / "docs/generate_environment.py"
+    done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_files_that_are_named_exist(page: Path) -> None:
+    """Words in code style that look like a path of this repository."""
+    text = page.read_text()
+    paths = re.findall(r"`((?:csrc|adapters|perseus_like|tests|docs|examples|cmake)/[\w./-]+)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    if page.parent.name == "csrc":
+        rooms = "base|bootstrap|transport|control|engine|bind|device"
+        paths = re.findall(rf"`((?:{rooms})/[\w./-]+)`", text)
+        assert [path for path in paths if not (page.parent / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def sources() -> str:
+    """All sources, with string literals that the compiler joins joined."""
+    folders = {"csrc": ("*.cc", "*.h"), "perseus_like": ("*.py",), "adapters": ("*.py",)}
+    files = (path for name, globs in folders.items() for glob in globs for path in (ROOT / name).rglob(glob))
+    text = "\n".join(path.read_text() for path in sorted(files))
+    return re.sub(r'"\s*\n\s*f?"', "", text)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_error_texts_are_those_of_the_sources(trouble: str, sources: str) -> None:
+    pieces = [piece.strip() for piece in trouble.split("…") if len(piece.strip()) > 3]
+    assert pieces
+    assert [piece for piece in pieces if piece not in sources] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, number) for page in ("README.md", "docs/quickstart.md") for number in range(len(programs(page)))],
+)
+def test_programs_run(
+    page: str, number: int, tmp_path: Path, run_program: Callable[..., CompletedProcess[str]]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(programs(page)[number])
+    done = run_program(program)
+    assert done.returncode == 0, done.stdout + done.stderr
