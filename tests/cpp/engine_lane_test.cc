@@ -188,12 +188,14 @@ TEST(Lane, WhoWaitsWhenAnotherClosesIsToldWho) {
       rank.finish(*rank.allreduce("x", 3));
       if (world.rank == leaver) {
         const auto own = rank.allreduce("own", 3);
+        world.exchange("");
         rank.lane().close(kGrace);
         const auto status = rank.outcome(*own);
         EXPECT_EQ(status.kind(), ErrorKind::shut_down) << status.text();
         EXPECT_THROW(rank.allreduce("later", 3), Error);
       } else {
         const auto waiting = rank.allreduce("waiting", 3);
+        world.exchange("");
         const auto status = world.rank == 1 ? rank.outcome(*waiting) : rank.outcome_by_engine(*waiting);
         EXPECT_EQ(status.kind(), ErrorKind::peer_lost);
         EXPECT_EQ(status.text(), "allreduce 'waiting': rank " + std::to_string(leaver) +
@@ -214,8 +216,8 @@ TEST(Lane, ThreadsThatWaitWhileTheirOwnLaneClosesAreReleased) {
     // Nobody else asks for these.
     for (int t = 0; t < 3; ++t) {
       started.push_back(rank.allreduce("r" + std::to_string(world.rank) + "." + std::to_string(t), 3));
-      waiters.emplace_back([&, t] {
-        EXPECT_FALSE(rank.outcome(*started[static_cast<std::size_t>(t)]).ok());
+      waiters.emplace_back([&, at = started.back().get()] {
+        EXPECT_FALSE(rank.outcome(*at).ok());
         ++released;
       });
     }
