@@ -136,7 +136,10 @@ Lane::Cycle Lane::cycle() {
   for (auto& message : negotiator_.flush(now)) link_.control->send(message.to, std::move(message.bytes));
   auto decisions = negotiator_.take_decisions();
   const bool decided = !decisions.empty();
-  if (decided) carry_out(std::move(decisions));
+  if (decided) {
+    deliver_plans();
+    carry_out(std::move(decisions));
+  }
   const bool busy = arrived || heard || decided;
   if (busy) poll_ = std::chrono::microseconds(0);
   return busy ? Cycle::busy : Cycle::idle;
@@ -188,6 +191,21 @@ bool Lane::receive(Clock::time_point now) {
     }
   }
   return any;
+}
+
+// A plan too long for a ring goes out in parts. It must be with the children before its collective begins: they cannot
+// take part while they wait for the rest, and nobody here would send it.
+void Lane::deliver_plans() {
+  constexpr std::chrono::microseconds kPatience{200};
+  auto& bell = link_.control->doorbell();
+  for (const int child : tree_.children) {
+    auto seen = bell.rings();
+    while (link_.control->keeps_for(child) && broken_.ok() && !liveness_.any_lost()) {
+      receive(Clock::now());
+      if (link_.control->keeps_for(child)) bell.wait(seen, Sleeper::caller, kPatience);
+      seen = bell.rings();
+    }
+  }
 }
 
 // Gradients arrive in bursts; waiting briefly lets a burst share a message and a buffer.

@@ -70,6 +70,7 @@ class Lane {
   void drive(Completion& completion);
   bool take_inbox(Clock::time_point now);
   bool receive(Clock::time_point now);
+  void deliver_plans();
   bool should_linger(bool arrived, Clock::time_point now);
   void carry_out(std::vector<Decision> decisions);
   void carry_out_runs(const std::vector<Decision>& runs);

@@ -23,6 +23,9 @@ class ControlChannel {
   // Never blocks: what does not fit yet is kept and goes out with a later send or receive.
   virtual void send(int to, std::string bytes) = 0;
 
+  // True while something sent to `to` is kept back and needs a later call to go out.
+  virtual bool keeps_for([[maybe_unused]] int to) const { return false; }
+
   // The next message that has arrived, if any.
   virtual bool receive(ControlMessage& message) = 0;
 

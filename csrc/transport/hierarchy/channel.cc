@@ -29,6 +29,13 @@ void ClusterChannel::send(int to, std::string bytes) {
   cross_->send(static_cast<int>(place - leader_hosts_.begin()), std::move(bytes));
 }
 
+bool ClusterChannel::keeps_for(int to) const {
+  const int host = layout_.host_of(to);
+  if (host == layout_.host_of(rank_)) return local_->keeps_for(layout_.index_of(to));
+  const auto place = std::find(leader_hosts_.begin(), leader_hosts_.end(), host);
+  return cross_ != nullptr && cross_->keeps_for(static_cast<int>(place - leader_hosts_.begin()));
+}
+
 bool ClusterChannel::receive(ControlMessage& message) {
   if (local_->receive(message)) {
     const auto& ranks = layout_.ranks_on(layout_.host_of(rank_));

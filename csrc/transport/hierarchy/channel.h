@@ -21,6 +21,7 @@ class ClusterChannel final : public ControlChannel {
   int size() const override { return layout_.size(); }
   // Throws Error(invalid_argument) for a rank that is out of reach.
   void send(int to, std::string bytes) override;
+  bool keeps_for(int to) const override;
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return local_->doorbell(); }
   bool needs_polling() const override { return local_->needs_polling() || cross_ != nullptr; }

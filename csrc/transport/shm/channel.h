@@ -35,6 +35,7 @@ class Channel final : public ControlChannel {
   int rank() const override { return membership_->rank(); }
   int size() const override { return membership_->size(); }
   void send(int to, std::string bytes) override;
+  bool keeps_for(int to) const override { return !peers_[static_cast<std::size_t>(to)].pending.empty(); }
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return doorbell_of(rank()); }
   bool needs_polling() const override { return false; }
