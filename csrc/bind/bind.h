@@ -15,6 +15,7 @@ void bind_handle(pybind11::module_& module);
 void bind_lifecycle(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
+void bind_measure(pybind11::module_& module);
 
 // The running session; throws Error(not_initialized) where there is none, or where this process was forked from one
 // that had it (unless `also_in_child`).

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, module) {
   bind_lifecycle(module);
   bind_verbs(module);
   bind_settings(module);
+  bind_measure(module);
 }
