@@ -35,8 +35,8 @@ Launcher numbered(const LauncherEnvironment& environment, LauncherKind kind, std
   launcher.size = number(environment, size);
   launcher.evidence = std::string(size) + "=" + std::to_string(launcher.size);
   if (launcher.size == 0 || (launcher.size > 0 && launcher.rank >= launcher.size)) {
-    throw Error(ErrorKind::invalid_argument, std::string(rank) + "=" + std::to_string(launcher.rank) +
-                                                 " does not fit " + launcher.evidence);
+    throw Error(ErrorKind::invalid_argument,
+                std::string(rank) + "=" + std::to_string(launcher.rank) + " does not fit " + launcher.evidence);
   }
   return launcher;
 }
@@ -93,18 +93,12 @@ std::optional<Launcher> detect_other(const LauncherEnvironment& environment) {
 
 std::string_view name_of(LauncherKind kind) {
   switch (kind) {
-    case LauncherKind::none:
-      return "nobody";
-    case LauncherKind::perseusrun:
-      return "perseusrun";
-    case LauncherKind::openmpi:
-      return "Open MPI's mpirun";
-    case LauncherKind::mpich:
-      return "MPICH's mpirun";
-    case LauncherKind::intel:
-      return "Intel MPI's mpirun";
-    case LauncherKind::slurm:
-      return "Slurm's srun";
+    case LauncherKind::none: return "nobody";
+    case LauncherKind::perseusrun: return "perseusrun";
+    case LauncherKind::openmpi: return "Open MPI's mpirun";
+    case LauncherKind::mpich: return "MPICH's mpirun";
+    case LauncherKind::intel: return "Intel MPI's mpirun";
+    case LauncherKind::slurm: return "Slurm's srun";
   }
   return "?";
 }

@@ -1,4 +1,4 @@
-// The contract of transport.h, once, over every engine of one host.
+// The contract of transport.h, once, over every engine.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -293,13 +293,19 @@ TEST_P(Contract, VerbsFollowEachOtherWithoutWaiting) {
 
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Ranks, int>>& info) {
   const auto [kind, size] = info.param;
-  return (kind == Ranks::threads ? "Threads" : "Processes") + std::to_string(size);
+  constexpr std::array kNames = {"Threads", "Processes", "Messages", "Hosts"};
+  return kNames[static_cast<std::size_t>(kind)] + std::to_string(size);
 }
 
 INSTANTIATE_TEST_SUITE_P(OneHost, Contract,
                          ::testing::Combine(::testing::Values(Ranks::threads, Ranks::processes),
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
+                         ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(1, 2, 3, 4)),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(SeveralHosts, Contract,
+                         ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4, 5)), name_of_case);
 
 }  // namespace
 }  // namespace perseus::testing

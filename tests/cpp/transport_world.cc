@@ -12,6 +12,8 @@
 
 #include "bootstrap/local.h"
 #include "bootstrap/local_star.h"
+#include "hierarchy_world.h"
+#include "mpi_fake.h"
 #include "transport/self/fabric.h"
 #include "transport/shm/thread_world.h"
 
@@ -29,15 +31,29 @@ void guarded(const std::function<void()>& body) {
   }
 }
 
-void run_threads(int size, const Body& body, const FabricOptions& options) {
-  alarm(kPatienceSeconds);
-  Liveness liveness;
-  std::vector<std::unique_ptr<Fabric>> fabrics;
+using Fabrics = std::vector<std::unique_ptr<Fabric>>;
+
+Fabrics make_shared_memory(int size, Liveness& liveness, const FabricOptions& options) {
+  Fabrics fabrics;
   if (size == 1) {
     fabrics.push_back(std::make_unique<self::SelfFabric>());
   } else {
     for (auto& fabric : shm::make_thread_fabrics(size, liveness, options)) fabrics.push_back(std::move(fabric));
   }
+  return fabrics;
+}
+
+Fabrics make_threads(Ranks kind, int size, Liveness& liveness, const FabricOptions& options) {
+  if (kind == Ranks::threads) return make_shared_memory(size, liveness, options);
+  auto messages = make_message_fabrics(size, liveness);
+  if (kind == Ranks::messages) return messages;
+  return make_hosts(crossed_hosts(size), make_shared_memory(size, liveness, options), std::move(messages));
+}
+
+void run_threads(Ranks kind, int size, const Body& body, const FabricOptions& options) {
+  alarm(kPatienceSeconds);
+  Liveness liveness;
+  const auto fabrics = make_threads(kind, size, liveness, options);
   std::barrier gate(size);
   std::vector<std::string> notes(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -91,10 +107,10 @@ FabricOptions small_options() {
 }
 
 void run_world(Ranks kind, int size, const Body& body, const FabricOptions& options) {
-  if (kind == Ranks::threads) {
-    run_threads(size, body, options);
-  } else {
+  if (kind == Ranks::processes) {
     run_processes(size, body, options);
+  } else {
+    run_threads(kind, size, body, options);
   }
 }
 

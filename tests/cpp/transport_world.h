@@ -25,8 +25,9 @@ struct World {
 
 using Body = std::function<void(World&)>;
 
-// How ranks are made.
-enum class Ranks { threads, processes };
+// How ranks are made. `messages`: threads that MPI's transport connects, over a fake libmpi. `hosts`: threads that play
+// two hosts, uneven at odd sizes, with shared memory inside and messages between.
+enum class Ranks { threads, processes, messages, hosts };
 
 // Small arena and chunks, so that edges are near.
 FabricOptions small_options();

@@ -18,8 +18,8 @@ Layout::Layout(const Topology& topology, std::span<const int> members) : members
     index_of_.push_back(static_cast<int>(ranks.size()));
     ranks.push_back(rank);
   }
-  const auto smallest = std::min_element(hosts_.begin(), hosts_.end(),
-                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto smallest =
+      std::min_element(hosts_.begin(), hosts_.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
   if (smallest != hosts_.end()) lanes_ = static_cast<int>(smallest->size());
 }
 

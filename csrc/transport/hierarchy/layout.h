@@ -33,10 +33,10 @@ class Layout {
   int find_host(int topology_host) const;
 
  private:
-  std::vector<int> members_;              // world ranks
-  std::vector<int> topology_hosts_;       // by host
-  std::vector<std::vector<int>> hosts_;   // group ranks of each host, ascending
-  std::vector<int> host_of_, index_of_;   // by group rank
+  std::vector<int> members_;             // world ranks
+  std::vector<int> topology_hosts_;      // by host
+  std::vector<std::vector<int>> hosts_;  // group ranks of each host, ascending
+  std::vector<int> host_of_, index_of_;  // by group rank
   int lanes_ = 0;
 };
 

@@ -108,12 +108,11 @@ Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces
       const auto count = std::min(chunk, from.count() - begin);
       auto* source = from.contiguous(begin);
       auto* target = to.contiguous(begin);
-      auto* staged = source != nullptr && target != nullptr
-                         ? nullptr
-                         : resized(whole_, static_cast<std::size_t>(count) * width);
+      auto* staged =
+          source != nullptr && target != nullptr ? nullptr : resized(whole_, static_cast<std::size_t>(count) * width);
       if (source == nullptr) from.pack(as_it_is, begin, count, staged);
-      auto status = allreduce_chunk(reduction, source == nullptr ? staged : source,
-                                    target == nullptr ? staged : target, count);
+      auto status =
+          allreduce_chunk(reduction, source == nullptr ? staged : source, target == nullptr ? staged : target, count);
       if (!status.ok()) return status;
       if (target == nullptr) to.unpack(as_it_is, begin, count, staged);
     }
@@ -224,8 +223,8 @@ Status ClusterTransport::alltoall(const void* in, Counts send_bytes, void* out, 
   return engines_.all->alltoall(in, send_bytes, out, recv_bytes);
 }
 
-// Every host's block is cut into one part per lane. The input is arranged by lane, so that within the host lane k gets its
-// part of every host's block; across hosts each host keeps its own; within the host the parts make the block.
+// Every host's block is cut into one part per lane. The input is arranged by lane, so that within the host lane k gets
+// its part of every host's block; across hosts each host keeps its own; within the host the parts make the block.
 Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
   return guarded([&]() -> Status {
     const Levels levels(reduction);

@@ -17,8 +17,8 @@ struct Engines {
 };
 
 // Reductions go: within the host, so that lane k has slice k; across hosts, each lane its slice; within the host again.
-// What crosses the wire is the least possible, whatever the ranks per host. Uneven hosts leave some ranks without a lane.
-// Values of 16 bits are rounded once per level.
+// What crosses the wire is the least possible, whatever the ranks per host. Uneven hosts leave some ranks without a
+// lane. Values of 16 bits are rounded once per level.
 class ClusterTransport final : public Transport {
  public:
   ClusterTransport(const Layout& layout, int rank, Engines engines);

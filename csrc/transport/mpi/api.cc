@@ -201,14 +201,10 @@ class ApiOf final : public Api {
 
 std::string_view name_of(Family family) {
   switch (family) {
-    case Family::openmpi:
-      return "Open MPI";
-    case Family::mpich:
-      return "MPICH";
-    case Family::intel:
-      return "Intel MPI";
-    case Family::standard:
-      return "MPI's standard ABI";
+    case Family::openmpi: return "Open MPI";
+    case Family::mpich: return "MPICH";
+    case Family::intel: return "Intel MPI";
+    case Family::standard: return "MPI's standard ABI";
   }
   return "?";
 }

@@ -27,8 +27,8 @@ struct Arrival {
   int bytes = 0;
 };
 
-// Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return their errors instead
-// of ending the process. Functions after `initialize` may be called by any thread.
+// Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return their errors
+// instead of ending the process. Functions after `initialize` may be called by any thread.
 class Api {
  public:
   virtual ~Api() = default;

@@ -35,8 +35,8 @@ class MpiChannel final : public ControlChannel {
 
   Communicator communicator_;
   std::deque<ControlMessage> to_self_;
-  std::list<Parcel> leaving_;    // all of them may finish in any order
-  std::list<Parcel> arriving_;   // handed out in the order of their arrival
+  std::list<Parcel> leaving_;   // all of them may finish in any order
+  std::list<Parcel> arriving_;  // handed out in the order of their arrival
   Doorbell doorbell_;
 };
 

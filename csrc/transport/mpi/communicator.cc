@@ -101,8 +101,8 @@ void Messages::wait() {
       patience.progressed();
     } else if (!patience.pause()) {
       throw Error(ErrorKind::timed_out, "nothing came for " +
-                                            std::to_string(communicator_->options().limit.count() / 1000) +
-                                            " s from " + peers() + ", as numbered in its group");
+                                            std::to_string(communicator_->options().limit.count() / 1000) + " s from " +
+                                            peers() + ", as numbered in its group");
     }
   }
 }

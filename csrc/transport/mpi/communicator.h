@@ -1,4 +1,5 @@
-// One MPI communicator and the way this library waits on it: polling that soon begins to sleep, and ends with a lost peer.
+// One MPI communicator and the way this library waits on it: polling that soon begins to sleep, and ends with a lost
+// peer.
 #pragma once
 
 #include <chrono>
@@ -15,8 +16,8 @@ enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, all
 
 struct WaitOptions {
   const Liveness* liveness = nullptr;
-  std::chrono::microseconds spin{30};    // polls so long before it sleeps between looks
-  std::chrono::milliseconds limit{0};    // a wait without any progress for so long is an error; 0: none
+  std::chrono::microseconds spin{30};  // polls so long before it sleeps between looks
+  std::chrono::milliseconds limit{0};  // a wait without any progress for so long is an error; 0: none
 };
 
 class Communicator;
@@ -67,8 +68,8 @@ class Communicator {
 
   void barrier();
 
-  // Every rank's `bytes` bytes, for few of them: log2(size) rounds. `blocks` holds size() * bytes, the own one first, and
-  // afterwards the block of rank (rank() + i) % size() at i.
+  // Every rank's `bytes` bytes, for few of them: log2(size) rounds. `blocks` holds size() * bytes, the own one first,
+  // and afterwards the block of rank (rank() + i) % size() at i.
   void gather_small(void* blocks, std::size_t bytes);
 
  private:

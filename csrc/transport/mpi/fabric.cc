@@ -23,8 +23,7 @@ class MpiFabric final : public Fabric {
     Link link;
     if (std::find(members.begin(), members.end(), world_.rank()) == members.end()) return link;
     Api& api = world_.api();
-    link.transport =
-        std::make_unique<MpiTransport>(api, api.create(world_.comm(), members, kTransportTag), options_);
+    link.transport = std::make_unique<MpiTransport>(api, api.create(world_.comm(), members, kTransportTag), options_);
     link.control = std::make_unique<MpiChannel>(api, api.create(world_.comm(), members, kControlTag), options_);
     return link;
   }

@@ -10,7 +10,8 @@
 
 namespace perseus::mpi {
 
-// Null when the ranks were not started by an MPI. `spin`: how long a wait polls before it begins to sleep between looks.
+// Null when the ranks were not started by an MPI. `spin`: how long a wait polls before it begins to sleep between
+// looks.
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness,
                                         std::chrono::microseconds spin = std::chrono::microseconds(30));
 

@@ -41,16 +41,12 @@ std::string_view wheel_of(LauncherKind launcher) {
 
 std::string_view library_of(LauncherKind launcher) {
   switch (launcher) {
-    case LauncherKind::openmpi:
-      return "Open MPI";
-    case LauncherKind::mpich:
-      return "MPICH";
-    case LauncherKind::intel:
-      return "Intel MPI";
+    case LauncherKind::openmpi: return "Open MPI";
+    case LauncherKind::mpich: return "MPICH";
+    case LauncherKind::intel: return "Intel MPI";
     case LauncherKind::slurm:
     case LauncherKind::none:
-    case LauncherKind::perseusrun:
-      break;
+    case LauncherKind::perseusrun: break;
   }
   return "an MPI";
 }
@@ -118,11 +114,11 @@ std::unique_ptr<Api> open_api(const std::string& path, bool loaded) {
 
 void check_family(const Api& api, const Launcher& launcher, const std::string& path, bool loaded) {
   if (fits(api.family(), launcher.kind)) return;
-  throw Error(ErrorKind::unavailable,
-              who_started(launcher) + ", but " + path + (loaded ? ", already loaded in this process," : "") +
-                  " belongs to " + std::string(name_of(api.family())) +
-                  ", which cannot join those ranks. Start with the mpirun of " + std::string(name_of(api.family())) +
-                  ", or: " + remedy(launcher));
+  throw Error(ErrorKind::unavailable, who_started(launcher) + ", but " + path +
+                                          (loaded ? ", already loaded in this process," : "") + " belongs to " +
+                                          std::string(name_of(api.family())) +
+                                          ", which cannot join those ranks. Start with the mpirun of " +
+                                          std::string(name_of(api.family())) + ", or: " + remedy(launcher));
 }
 
 void check_world(Api& api, const Launcher& launcher, const std::string& path) {
@@ -144,8 +140,9 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
     if (api.family() == Family::intel) open_libfabric(state.path);
   }
   if (!api.initialize()) {
-    log(LogLevel::warning, "MPI was initialised by this program without MPI_THREAD_MULTIPLE: its own MPI calls must not "
-                           "overlap collectives of perseus_like. Ask for it with MPI_Init_thread, or call init() first");
+    log(LogLevel::warning,
+        "MPI was initialised by this program without MPI_THREAD_MULTIPLE: its own MPI calls must not "
+        "overlap collectives of perseus_like. Ask for it with MPI_Init_thread, or call init() first");
   }
   check_world(api, job.launcher, state.path);
   if (ours) {
@@ -218,9 +215,7 @@ namespace perseus {
 int running_mpi_size() {
   auto& mpi = mpi::state();
   const std::scoped_lock lock(mpi.mutex);
-  const auto size = [](mpi::Api& api) {
-    return api.initialized() && !api.finalized() ? api.size(api.world()) : 0;
-  };
+  const auto size = [](mpi::Api& api) { return api.initialized() && !api.finalized() ? api.size(api.world()) : 0; };
   if (mpi.api) return size(*mpi.api);
   const auto path = mpi::loaded_library();
   return path.empty() ? 0 : size(*mpi::open_api(path, true));

@@ -9,8 +9,9 @@
 
 namespace perseus::mpi {
 
-// Opens the libmpi that is already loaded, else the one that fits the launcher; initialises it unless that has happened;
-// checks that its world is the launcher's. Later calls return the same. Throws Error(unavailable | transport).
+// Opens the libmpi that is already loaded, else the one that fits the launcher; initialises it unless that has
+// happened; checks that its world is the launcher's. Later calls return the same. Throws Error(unavailable |
+// transport).
 Api& start(const MpiJob& job);
 
 }  // namespace perseus::mpi

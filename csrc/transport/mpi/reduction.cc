@@ -11,12 +11,12 @@
 namespace perseus::mpi {
 namespace {
 
-constexpr std::size_t kSmallBytes = 64 << 10;     // in all from the peers: gathering wins while latency counts more
+constexpr std::size_t kSmallBytes = 64 << 10;  // in all from the peers: gathering wins while latency counts more
 constexpr std::size_t kShortestSegment = 64 << 10;
 constexpr std::size_t kLongestSegment = 512 << 10;
-constexpr std::size_t kStagingBytes = 64 << 20;   // contributions under way, at most
-constexpr std::int64_t kAhead = 4;                // segments under way
-constexpr std::int64_t kGrain = 64;               // elements: blocks and segments begin at multiples of it
+constexpr std::size_t kStagingBytes = 64 << 20;  // contributions under way, at most
+constexpr std::int64_t kAhead = 4;               // segments under way
+constexpr std::int64_t kGrain = 64;              // elements: blocks and segments begin at multiples of it
 
 std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
   if (buffer.size() < bytes) buffer.resize(bytes);
@@ -24,6 +24,18 @@ std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
 }
 
 std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
+
+void reduce_packed(const Reduction& reduction, std::span<const void* const> from, void* to, bool to_wire,
+                   std::int64_t count) {
+  host::ReduceCall call;
+  call.reduction = reduction;
+  call.from = from;
+  call.packed = true;
+  call.to = std::span<void* const>(&to, 1);
+  call.to_wire = to_wire;
+  call.count = count;
+  host::reduce(call);
+}
 
 struct Range {
   std::int64_t begin = 0, count = 0;
@@ -83,14 +95,7 @@ class Contributions {
     }
     receiving_.front().wait();
     receiving_.pop_front();
-    if (part.count > 0) {
-      host::reduce({.reduction = reduction_,
-                    .from = from,
-                    .packed = true,
-                    .to = std::span<void* const>(&to, 1),
-                    .to_wire = to_wire,
-                    .count = part.count});
-    }
+    if (part.count > 0) reduce_packed(reduction_, from, to, to_wire, part.count);
   }
 
   // The oldest segment has left: the memory of its input may be written.
@@ -150,12 +155,7 @@ void allreduce_small(Communicator& communicator, Staging& staging, const Reducti
   }
   const bool direct = out.contiguous() != nullptr;
   void* to = direct ? out.contiguous() : resized(staging.packed, bytes);
-  host::reduce({.reduction = reduction,
-                .from = from,
-                .packed = true,
-                .to = std::span<void* const>(&to, 1),
-                .to_wire = !direct,
-                .count = in.count()});
+  reduce_packed(reduction, from, to, !direct, in.count());
   if (!direct) out.unpack(reduction, 0, out.count(), to);
 }
 
@@ -236,8 +236,7 @@ void allreduce(Communicator& communicator, Staging& staging, const Reduction& re
     allreduce_small(communicator, staging, reduction, from, to);
     return;
   }
-  Contributions contributions(communicator, staging, reduction, from,
-                              even_blocks(from.count(), communicator.size()));
+  Contributions contributions(communicator, staging, reduction, from, even_blocks(from.count(), communicator.size()));
   Results results(communicator, staging, reduction, to, contributions);
   const auto segments = contributions.segments();
   for (std::int64_t s = 0; s < std::min(kAhead, segments); ++s) contributions.start(s);

@@ -1,6 +1,6 @@
-// Allreduce and reduce-scatter over one communicator: every element is combined once, in the order of ranks, by the rank
-// that owns it. The bytes on the wire are the least possible, as with a ring, but values are rounded once only, the
-// latency does not grow with the ranks, and a rank uses a connection to each peer.
+// Allreduce and reduce-scatter over one communicator: every element is combined once, in the order of ranks, by the
+// rank that owns it. The bytes on the wire are the least possible, as with a ring, but values are rounded once only,
+// the latency does not grow with the ranks, and a rank uses a connection to each peer.
 #pragma once
 
 #include <cstddef>

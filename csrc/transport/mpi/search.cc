@@ -27,7 +27,7 @@ class Mapped {
   explicit Mapped(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
-    struct stat about {};
+    struct stat about{};
     if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
       size_ = static_cast<std::size_t>(about.st_size);
       data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -135,15 +135,12 @@ std::optional<Family> identify(const std::string& path) {
 
 bool fits(Family family, LauncherKind launcher) {
   switch (launcher) {
-    case LauncherKind::openmpi:
-      return family == Family::openmpi || family == Family::standard;
+    case LauncherKind::openmpi: return family == Family::openmpi || family == Family::standard;
     case LauncherKind::mpich:
-    case LauncherKind::intel:
-      return family != Family::openmpi;
+    case LauncherKind::intel: return family != Family::openmpi;
     case LauncherKind::slurm:
     case LauncherKind::none:
-    case LauncherKind::perseusrun:
-      return true;
+    case LauncherKind::perseusrun: return true;
   }
   return false;
 }

@@ -15,15 +15,18 @@ struct Candidate {
   Family family = Family::mpich;
 };
 
-// Whose library a file is, by the words in it; nothing if it is no libmpi (wheels hold linker scripts of that name too).
+// Whose library a file is, by the words in it; nothing if it is no libmpi (wheels hold linker scripts of that name
+// too).
 std::optional<Family> identify(const std::string& path);
 
-// Can a library of this family join the ranks that this launcher has started? Hydra's two dialects understand each other.
+// Can a library of this family join the ranks that this launcher has started? Hydra's two dialects understand each
+// other.
 bool fits(Family family, LauncherKind launcher);
 
 // Every libmpi found, the best first: near the mpirun that started us (the folders of `ancestors`, our parent's first),
 // in Python's prefix, near the mpirun on PATH, on LD_LIBRARY_PATH, among the system's libraries.
-std::vector<Candidate> find_libraries(const LauncherEnvironment& environment, const std::vector<std::string>& ancestors);
+std::vector<Candidate> find_libraries(const LauncherEnvironment& environment,
+                                      const std::vector<std::string>& ancestors);
 
 // The folders of the programs of this process's ancestors, as far as they may be read.
 std::vector<std::string> ancestor_folders();

@@ -1,0 +1,75 @@
+// Control messages over MPI, and waits that end.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "mpi_fake.h"
+#include "transport/mpi/channel.h"
+#include "transport/mpi/communicator.h"
+
+namespace perseus::testing {
+namespace {
+
+TEST(MpiChannel, KeepsTheOrderOfEachSenderAndEmptyMessages) {
+  FakeNetwork network;
+  FakeApi one(network, 0, 2), other(network, 1, 2);
+  mpi::MpiChannel from(one, 0, {}), to(other, 0, {});
+  const std::string texts[] = {"first", "", std::string(100'000, 'x'), "last"};
+  for (const auto& text : texts) from.send(1, text);
+  ControlMessage message;
+  for (const auto& text : texts) {
+    ASSERT_TRUE(to.receive(message));
+    EXPECT_EQ(message.from, 0);
+    EXPECT_EQ(message.bytes, text);
+  }
+  EXPECT_FALSE(to.receive(message));
+  EXPECT_TRUE(to.needs_polling());
+}
+
+TEST(MpiChannel, SpeaksToItself) {
+  FakeNetwork network;
+  FakeApi api(network, 0, 1);
+  mpi::MpiChannel channel(api, 0, {});
+  const auto rings = channel.doorbell().rings();
+  channel.send(0, "me");
+  EXPECT_NE(channel.doorbell().rings(), rings);
+  ControlMessage message;
+  ASSERT_TRUE(channel.receive(message));
+  EXPECT_EQ(message.bytes, "me");
+}
+
+TEST(MpiWait, EndsWithTheLostPeerAndGivesItsRequestUp) {
+  FakeNetwork network;
+  FakeApi api(network, 0, 2);
+  Liveness liveness;
+  mpi::Communicator communicator(api, 0, {.liveness = &liveness});
+  liveness.report_lost(1, "was killed");
+  try {
+    communicator.barrier();
+    FAIL() << "a barrier without the other rank";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
+    EXPECT_STREQ(error.what(), "rank 1 was killed");
+  }
+  EXPECT_EQ(api.open_requests(), 0U);
+}
+
+TEST(MpiWait, EndsAtItsLimitAndNamesWhoIsMissing) {
+  FakeNetwork network;
+  FakeApi api(network, 0, 3);
+  mpi::Communicator communicator(api, 0, {.limit = std::chrono::milliseconds(20)});
+  mpi::Messages messages(communicator);
+  char bytes[2];
+  messages.receive(&bytes[0], 1, 2, mpi::Tag::gather);
+  try {
+    messages.wait();
+    FAIL() << "waited for nobody";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::timed_out);
+    EXPECT_NE(std::string(error.what()).find("from rank 2"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace perseus::testing

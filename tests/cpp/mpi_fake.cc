@@ -1,0 +1,130 @@
+#include "mpi_fake.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "transport/mpi/channel.h"
+#include "transport/mpi/transport.h"
+
+namespace perseus::testing {
+
+void FakeNetwork::put(int from, int to, int tag, std::string bytes) {
+  const std::scoped_lock lock(mutex_);
+  queues_[{to, tag, from}].push_back(std::move(bytes));
+}
+
+bool FakeNetwork::take(int from, int to, int tag, std::string& bytes) {
+  const std::scoped_lock lock(mutex_);
+  auto& queue = queues_[{to, tag, from}];
+  if (queue.empty()) return false;
+  bytes = std::move(queue.front());
+  queue.pop_front();
+  return true;
+}
+
+bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [key, queue] : queues_) {
+    if (std::get<0>(key) != to || std::get<1>(key) != tag || queue.empty()) continue;
+    arrival = {std::get<2>(key), static_cast<int>(queue.front().size())};
+    return true;
+  }
+  return false;
+}
+
+mpi::Request FakeApi::send(mpi::Comm, const void* data, int bytes, int to, int tag) {
+  network_.put(rank_, to, tag, std::string(static_cast<const char*>(data), static_cast<std::size_t>(bytes)));
+  return 0;
+}
+
+mpi::Request FakeApi::receive(mpi::Comm, void* data, int bytes, int from, int tag) {
+  receives_[next_] = {data, bytes, from, tag};
+  mpi::Request request = next_++;
+  test(request);  // a message that is there already is matched now: a probe must not see it again
+  return request;
+}
+
+// As in MPI, of receives that match the same message the one posted first gets it.
+bool FakeApi::test(mpi::Request& request) {
+  if (request == 0) return true;
+  const auto wanted = receives_.find(request);
+  const auto receive = wanted->second;
+  for (const auto& [id, earlier] : receives_) {
+    if (id >= request) break;
+    if (earlier.from == receive.from && earlier.tag == receive.tag) return false;
+  }
+  std::string bytes;
+  if (!network_.take(receive.from, rank_, receive.tag, bytes)) return false;
+  EXPECT_EQ(bytes.size(), static_cast<std::size_t>(receive.bytes)) << "tag " << receive.tag << " from " << receive.from;
+  std::memcpy(receive.data, bytes.data(), bytes.size());
+  receives_.erase(wanted);
+  request = 0;
+  return true;
+}
+
+void FakeApi::abandon(mpi::Request& request, bool /*receiving*/) {
+  receives_.erase(request);
+  request = 0;
+}
+
+namespace {
+
+// The communicators of a world: each connect of the same members makes the next one.
+class Networks {
+ public:
+  FakeNetwork& get(const std::vector<int>& members, int number, bool control) {
+    const std::scoped_lock lock(mutex_);
+    auto& network = networks_[{members, number, control}];
+    if (!network) network = std::make_unique<FakeNetwork>();
+    return *network;
+  }
+
+ private:
+  std::mutex mutex_;  // guards the rest
+  std::map<std::tuple<std::vector<int>, int, bool>, std::unique_ptr<FakeNetwork>> networks_;
+};
+
+class MessageFabric final : public Fabric {
+ public:
+  MessageFabric(std::shared_ptr<Networks> networks, int rank, Liveness& liveness)
+      : networks_(std::move(networks)), rank_(rank), options_{.liveness = &liveness} {}
+
+  Link connect(std::span<const int> members, const Exchange& /*exchange*/) override {
+    const std::vector<int> group(members.begin(), members.end());
+    const auto place = std::find(group.begin(), group.end(), rank_);
+    if (place == group.end()) return {};
+    const int number = made_[group]++, rank = static_cast<int>(place - group.begin());
+    const int size = static_cast<int>(group.size());
+    const auto api = [&](bool control) -> mpi::Api& {
+      apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size));
+      return *apis_.back();
+    };
+    return {std::make_unique<mpi::MpiTransport>(api(false), 0, options_),
+            std::make_unique<mpi::MpiChannel>(api(true), 0, options_)};
+  }
+  void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
+  void release(void* memory) override { std::free(memory); }
+  std::string description() const override { return "messages between threads"; }
+
+ private:
+  std::shared_ptr<Networks> networks_;
+  int rank_;
+  mpi::WaitOptions options_;
+  std::map<std::vector<int>, int> made_;
+  std::vector<std::unique_ptr<FakeApi>> apis_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness) {
+  const auto networks = std::make_shared<Networks>();
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  for (int r = 0; r < ranks; ++r) fabrics.push_back(std::make_unique<MessageFabric>(networks, r, liveness));
+  return fabrics;
+}
+
+}  // namespace perseus::testing

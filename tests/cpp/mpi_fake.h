@@ -1,0 +1,69 @@
+// A libmpi of threads: point-to-point messages in memory, so that what is built on them runs without an MPI.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "transport/fabric.h"
+#include "transport/mpi/api.h"
+
+namespace perseus::testing {
+
+// The messages of one communicator, seen by all its ranks.
+class FakeNetwork {
+ public:
+  void put(int from, int to, int tag, std::string bytes);
+  bool take(int from, int to, int tag, std::string& bytes);
+  bool peek(int to, int tag, mpi::Arrival& arrival);
+
+ private:
+  std::mutex mutex_;                                                     // guards the queues
+  std::map<std::tuple<int, int, int>, std::deque<std::string>> queues_;  // by to, tag, from
+};
+
+// One rank's view. Sends finish at once.
+class FakeApi final : public mpi::Api {
+ public:
+  FakeApi(FakeNetwork& network, int rank, int size) : network_(network), rank_(rank), size_(size) {}
+
+  mpi::Family family() const override { return mpi::Family::mpich; }
+  std::string version() override { return "fake"; }
+  bool initialized() override { return true; }
+  bool finalized() override { return false; }
+  bool initialize() override { return true; }
+  void finalize() override {}
+  mpi::Comm world() override { return 0; }
+  int rank(mpi::Comm) override { return rank_; }
+  int size(mpi::Comm) override { return size_; }
+  mpi::Comm duplicate(mpi::Comm comm) override { return comm; }
+  mpi::Comm create(mpi::Comm parent, std::span<const int>, int) override { return parent; }
+  void free(mpi::Comm) override {}
+  mpi::Request send(mpi::Comm, const void* data, int bytes, int to, int tag) override;
+  mpi::Request receive(mpi::Comm, void* data, int bytes, int from, int tag) override;
+  bool test(mpi::Request& request) override;
+  void abandon(mpi::Request& request, bool receiving) override;
+  bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override { return network_.peek(rank_, tag, arrival); }
+
+  std::size_t open_requests() const { return receives_.size(); }
+
+ private:
+  struct Receive {
+    void* data;
+    int bytes, from, tag;
+  };
+
+  FakeNetwork& network_;
+  int rank_, size_;
+  mpi::Request next_ = 1;
+  std::map<mpi::Request, Receive> receives_;
+};
+
+// Fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over such a libmpi.
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness);
+
+}  // namespace perseus::testing
