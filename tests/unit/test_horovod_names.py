@@ -1,0 +1,116 @@
+"""Names, parameters and defaults of horovod.torch, as data, against ours."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus_like  # noqa: E402
+import perseus_like.torch as hvd  # noqa: E402
+from perseus_like import basics, errors, process_sets  # noqa: E402
+from perseus_like.torch import compression, functions, optimizer  # noqa: E402
+
+API = json.loads((Path(__file__).parents[1] / "data" / "horovod_api.json").read_text())
+
+OURS: dict[str, Any] = {
+    "horovod.torch": hvd,
+    "horovod.torch.compression": compression,
+    "horovod.torch.functions": functions,
+    "horovod.torch.optimizer": optimizer,
+    "horovod.common.exceptions": errors,
+    "horovod.common.process_sets": process_sets,
+    "horovod.common.basics": basics,
+}
+
+# Not there yet; each belongs to a later piece of work, and goes from this list with it.
+MISSING = {
+    "horovod.torch": {"SyncBatchNorm", "elastic"},
+    "horovod.torch.optimizer": {"_DistributedAdasumOptimizer"},
+    "horovod.torch.functions": {
+        *("allgather", "broadcast_", "broadcast_async_", "rank", "size", "synchronize"),
+    },
+    "horovod.common.basics": {"HorovodBasics", "MPI", "ProcessSet", "global_process_set", "util"},
+    "horovod.common.process_sets": {"HorovodBasics", "MPI", "is_iterable"},
+}
+
+DEFAULTS = {
+    "Average": hvd.Average,
+    "Compression": SimpleNamespace(none=compression.Compression.none),
+    "global_process_set": perseus_like.global_process_set,
+}
+
+NAMES = [(module, name) for module in OURS for name in API[module]]
+
+
+def parameters_of(signature: str) -> list[tuple[str, bool, Any]]:
+    """(name, has a default, the default) of each parameter of "f(a, b=1, *c)"."""
+    tree = ast.parse(f"def {signature}: pass").body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    arguments = tree.args
+    defaults = [eval(ast.unparse(default), DEFAULTS) for default in arguments.defaults]
+    plain = [argument.arg for argument in arguments.args]
+    without = len(plain) - len(defaults)
+    return [
+        (name, place >= without, defaults[place - without] if place >= without else None)
+        for place, name in enumerate(plain)
+    ]
+
+
+def assert_same_parameters(ours: Any, signature: str) -> None:
+    expected = parameters_of(signature)
+    actual = [parameter for parameter in inspect.signature(ours).parameters.values() if parameter.name != "self"]
+    for (name, has_default, default), parameter in zip(expected, actual, strict=False):
+        assert parameter.name == name
+        assert (parameter.default is not inspect.Parameter.empty) == has_default
+        if has_default:
+            assert parameter.default == default
+    assert len(actual) >= len(expected)
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for extra in actual[len(expected) :]:
+        assert extra.kind in variable or extra.default is not inspect.Parameter.empty
+
+
+def test_what_is_missing_is_listed() -> None:
+    missing: dict[str, set[str]] = {}
+    for module, name in NAMES:
+        if not hasattr(OURS[module], name):
+            missing.setdefault(module, set()).add(name)
+    assert missing == MISSING
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=[f"{module}.{name}" for module, name in NAMES])
+def test_name(module: str, name: str) -> None:
+    if name in MISSING.get(module, ()):
+        pytest.skip("listed as missing")
+    theirs, ours = API[module][name], getattr(OURS[module], name)
+    if theirs["kind"] == "constant":
+        assert ours == theirs["value"]
+    elif theirs["kind"] == "function":
+        forwarded = theirs.get("forwards_to")
+        signature = theirs["signature"] if forwarded is None else f"{name}({forwarded.split('(', 1)[1]}"
+        assert_same_parameters(ours, signature)
+    elif theirs["kind"] == "class":
+        assert inspect.isclass(ours)
+        for base in theirs.get("bases", []):
+            assert base.rsplit(".")[-1] in {cls.__name__ for cls in inspect.getmro(ours)}
+        for attribute in theirs.get("attributes", []):
+            assert hasattr(ours, attribute)
+        for method, signature in theirs.get("methods", {}).items():
+            assert_same_parameters(getattr(ours, method), signature)
+
+
+def test_public_names_are_listed() -> None:
+    for module in (hvd, perseus_like):
+        public = {
+            name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)
+        }
+        assert public <= set(module.__all__), public - set(module.__all__)
+        assert all(hasattr(module, name) for name in module.__all__)
