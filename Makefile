@@ -69,8 +69,9 @@ bench: $(STAMPS)/run $(STAMPS)/package
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 
-# Ends with pytest's own closing line.
-test: cpp-tests pytest
+# Ends with pytest's own closing line, also after a C++ test failed.
+test:
+	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
 
 pytest: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
