@@ -1,0 +1,195 @@
+"""A world of ranks, and contenders measured in turn within one run, so that their ratios hold whatever the machine does."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import ROOT
+
+FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
+LAUNCH_GRACE_SECONDS = 20
+
+
+@dataclass
+class Contender:
+    """One way to do the work. `alone`: rank 0 does it while the others sleep."""
+
+    name: str
+    run: Callable[[], object]
+    alone: bool = False
+
+
+@dataclass
+class Summary:
+    """Seconds of one operation over all rounds: of each round the slowest rank's mean."""
+
+    median: float
+    low: float  # a quarter of the rounds is below
+    high: float  # a quarter of the rounds is above
+    rounds: int
+    per_round: int  # operations in a row within each round
+
+    @staticmethod
+    def of(times: Sequence[float], per_round: int) -> Summary:
+        low, median, high = (float(value) for value in np.percentile(times, [25, 50, 75]))
+        return Summary(median, low, high, len(times), per_round)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure."""
+
+    seconds: float  # about, for all contenders of a row together
+    least_rounds: int = 5
+    most_rounds: int = 200
+    burst_seconds: float = 0.002  # operations in a row, as training does them: at least this long
+    most_per_round: int = 200
+
+
+class World:
+    """This rank among the others, joined through the package that is measured."""
+
+    def __init__(self) -> None:
+        import perseus_like.torch as hvd
+
+        hvd.init()
+        self._hvd = hvd
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.folder = Path(os.environ[FOLDER_VARIABLE])
+
+    @property
+    def description(self) -> str:
+        from perseus_like import _core
+
+        return _core.description()
+
+    def barrier(self) -> None:
+        self._hvd.barrier()
+
+    def most(self, values: Sequence[float]) -> list[float]:
+        """Of each value the largest of any rank."""
+        import torch
+
+        mine = torch.tensor(values, dtype=torch.float64)
+        found: list[float] = self._hvd.allreduce(mine, op=self._hvd.Max, name="benchmarks.most").tolist()
+        return found
+
+    def same_everywhere(self, value: float) -> bool:
+        largest, negative_smallest = self.most([value, -value])
+        return largest == -negative_smallest
+
+
+def measure(world: World, contenders: Sequence[Contender], budget: Budget) -> dict[str, Summary]:
+    """Alternates the contenders, each round beginning with another one."""
+    estimates = _estimate(world, contenders)
+    repeats = [min(max(round(budget.burst_seconds / once), 1), budget.most_per_round) for once in estimates]
+    # One more is run in front of each burst, untimed: it finds the caches full of another contender's memory.
+    per_round = sum(once * (repeat + 1) for once, repeat in zip(estimates, repeats, strict=True))
+    rounds = min(max(int(budget.seconds / per_round), budget.least_rounds), budget.most_rounds)
+    times: list[list[float]] = [[] for _ in contenders]
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            for place in range(len(contenders)):
+                which = (place + number) % len(contenders)
+                times[which].append(_timed(world, contenders[which], repeats[which]))
+    finally:
+        gc.enable()
+    summaries = {}
+    for contender, mine, repeat in zip(contenders, times, repeats, strict=True):
+        summaries[contender.name] = Summary.of(world.most(mine), repeat)
+    return summaries
+
+
+def _estimate(world: World, contenders: Sequence[Contender]) -> list[float]:
+    for contender in contenders:
+        _timed(world, contender, 1)
+    once = [min(_timed(world, contender, 2) for _ in range(2)) for contender in contenders]
+    return [max(value, 1e-7) for value in world.most(once)]
+
+
+def _timed(world: World, contender: Contender, repeat: int) -> float:
+    world.barrier()
+    if contender.alone and world.rank != 0:
+        return 0.0
+    run = contender.run
+    run()
+    begin = time.perf_counter()
+    for _ in range(repeat):
+        run()
+    return (time.perf_counter() - begin) / repeat
+
+
+# --- the world -------------------------------------------------------------------------------------------------------
+
+
+def parser(description: str, seconds: float) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("-np", type=int, default=2, metavar="RANKS", help="ranks, all on this machine (default 2)")
+    made.add_argument("--seconds", type=float, default=seconds, help="about how long each row takes (default %(default)s)")
+    made.add_argument("--quick", action="store_true", help="tiny sizes and few rounds: does it run at all?")
+    made.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the results")
+    made.add_argument("--timeout", type=float, default=600, help="seconds until the world is ended (default %(default)s)")
+    return made
+
+
+def budget_of(options: argparse.Namespace) -> Budget:
+    return Budget(0.02, least_rounds=2, most_rounds=3, most_per_round=3) if options.quick else Budget(options.seconds)
+
+
+def in_world() -> bool:
+    return FOLDER_VARIABLE in os.environ
+
+
+def start_world(module: str, arguments: Sequence[str], options: argparse.Namespace, *, with_mpi: bool = False) -> int:
+    """Runs `python -m module arguments` on every rank; gives the exit code."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(options.np)]
+    if with_mpi:
+        launcher += ["--mpi", "--mpirun", str(mpirun())]
+    command = [*launcher, sys.executable, "-m", module, *arguments]
+    with tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
+        # One thread per rank: ranks that share cores must not wait for one another's pools.
+        environment = {**os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        # Not from the source tree, which `-m perseus_like.launch` would find before the installed package.
+        with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL) as world:
+            return _wait(world, options.timeout)
+
+
+def _wait(world: subprocess.Popen[bytes], limit: float) -> int:
+    try:
+        return world.wait(limit)
+    except BaseException as error:
+        world.terminate()  # perseusrun ends its ranks, and whatever they have started
+        try:
+            world.wait(LAUNCH_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            world.kill()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        print(f"the benchmark took longer than {limit:g} s and was ended", file=sys.stderr)
+        return 1
+
+
+def mpirun() -> Path | None:
+    """The mpirun of this environment's MPI; one elsewhere may belong to another library than mpi4py takes."""
+    found = shutil.which("mpirun", path=str(Path(sys.executable).parent))
+    return Path(found) if found else None

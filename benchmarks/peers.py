@@ -1,0 +1,115 @@
+"""The others: what each needs to join the ranks that are already there, and how it reduces."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .harness import World
+
+Reducer = Callable[[torch.Tensor], Callable[[], object]]
+
+# What stands in for a peer that is not installed where the results are shown.
+NOT_INSTALLED = "not installed"
+
+
+class Missing(Exception):
+    """The peer cannot take part; the text says why."""
+
+
+def start_gloo(world: World) -> None:
+    """torch.distributed's default process group."""
+    if not dist.is_gloo_available():
+        raise Missing("torch is built without gloo")
+    if not dist.is_initialized():
+        store = f"file://{world.folder / 'gloo'}"
+        dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
+
+
+def stop() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def has_mpi4py() -> bool:
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def _gloo(world: World) -> Reducer:
+    start_gloo(world)
+    return lambda tensor: lambda: dist.all_reduce(tensor)
+
+
+def _mpi4py(world: World) -> Reducer:
+    if not has_mpi4py():
+        raise Missing(NOT_INSTALLED)
+    if "MPI" not in world.description and "mpi" not in world.description:
+        raise Missing("this world was not started by mpirun")
+    from mpi4py import MPI
+
+    comm: Any = MPI.COMM_WORLD
+    if comm.Get_size() != world.size:
+        raise Missing(f"mpi4py sees a world of {comm.Get_size()}")
+
+    def reducer(tensor: torch.Tensor) -> Callable[[], object]:
+        inputs, outputs = tensor.numpy(), torch.empty_like(tensor).fill_(0).numpy()
+        return lambda: comm.Allreduce(inputs, outputs)
+
+    return reducer
+
+
+def horovod() -> Any:
+    """Horovod's torch module, if it is installed and is not a door to the package that is measured."""
+    try:
+        importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        raise Missing(NOT_INSTALLED) from None
+    try:
+        import horovod.torch as module
+    except ImportError as error:
+        raise Missing(f"cannot be imported: {error}") from None
+    return module
+
+
+def start_horovod(world: World) -> Any:
+    module = horovod()
+    module.init()
+    if module.size() != world.size:
+        raise Missing(f"sees a world of {module.size()}")
+    return module
+
+
+def _horovod(world: World) -> Reducer:
+    module = start_horovod(world)
+    return lambda tensor: lambda: module.allreduce_(tensor, op=module.Sum, name=f"peer.{tensor.numel()}")
+
+
+def _oneccl(world: World) -> Reducer:
+    from . import oneccl
+
+    return oneccl.start(world)
+
+
+PEERS: dict[str, Callable[[World], Reducer]] = {
+    "gloo": _gloo,
+    "MPI": _mpi4py,
+    "oneCCL": _oneccl,
+    "Horovod": _horovod,
+}
+
+
+def start_peers(world: World) -> tuple[dict[str, Reducer], dict[str, str]]:
+    """The peers that are here, on every rank alike, and why the others are not."""
+    found: dict[str, Reducer] = {}
+    missing: dict[str, str] = {}
+    for name, start in PEERS.items():
+        try:
+            found[name] = start(world)
+        except Missing as reason:
+            missing[name] = str(reason)
+    return found, missing

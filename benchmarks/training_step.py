@@ -1,0 +1,130 @@
+"""A whole training step: one process alone while the others sleep, ours, DDP over gloo, Horovod.
+
+    python -m benchmarks.training_step -np 2
+
+Everyone computes on one thread per rank.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import harness, peers
+from .harness import Contender, World
+from .record import Bar, Result, Row, publish, ratio
+
+ALONE, OURS, DDP, HOROVOD = "one process alone", "ours", "DDP over gloo", "Horovod"
+SMALL, BIG = "small MLP, 14 tensors, 1 MiB", "MLP of 12 × 1536², 113 MB"
+
+Build = Callable[[], tuple[nn.Module, torch.Tensor]]
+
+
+def small_model() -> tuple[nn.Module, torch.Tensor]:
+    """Seven layers with bias: 14 tensors."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(192, 192), nn.ReLU()) for _ in range(7))), torch.randn(64, 192)
+
+
+def big_model() -> tuple[nn.Module, torch.Tensor]:
+    """Little to compute for each parameter."""
+    layers = (nn.Sequential(nn.Linear(1536, 1536, bias=False), nn.ReLU()) for _ in range(12))
+    return nn.Sequential(*layers), torch.randn(4, 1536)
+
+
+def tiny_model() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(2, 8)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> Callable[[], object]:
+    def run() -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(model(data).square().mean())
+        optimizer.step()
+
+    return run
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+def wrapped(module: Any, model: nn.Module) -> Any:
+    """The optimizer of ours or Horovod's, with rank 0's parameters on all."""
+    module.broadcast_parameters(model.state_dict(), root_rank=0)
+    return module.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+
+
+def contenders(build: Build, other: Any) -> tuple[list[Contender], nn.Module]:
+    """And the model that ours trains."""
+    import perseus_like.torch as hvd
+
+    model, data = build()
+    alone = Contender(ALONE, step(model, sgd(model), data), alone=True)
+    mine, data = build()
+    made = [alone, Contender(OURS, step(mine, wrapped(hvd, mine), data))]
+    model, data = build()
+    ddp = nn.parallel.DistributedDataParallel(model)
+    made.append(Contender(DDP, step(ddp, sgd(ddp), data)))
+    if other is not None:
+        model, data = build()
+        made.append(Contender(HOROVOD, step(model, wrapped(other, model), data)))
+    return made, mine
+
+
+def check(world: World, model: nn.Module) -> None:
+    """All ranks have the same parameters after all those steps."""
+    for name, parameter in model.named_parameters():
+        if not world.same_everywhere(float(parameter.detach().double().sum())):
+            raise AssertionError(f"{name} differs between ranks after training")
+
+
+def bars(result: Result) -> list[Bar]:
+    made = []
+    if (row := result.row(SMALL)) is not None:
+        mine, alone = row.median(OURS), row.median(ALONE)
+        over = None if mine is None or alone is None else (mine - alone) * 1e3
+        made.append(Bar(SMALL, "time over the local step", "≤", 0.25, over, "ms"))
+    if (row := result.row(BIG)) is not None:
+        made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(ALONE))))
+    return made if result.world.size == 2 and not result.quick else []
+
+
+def on_every_rank(options: Any) -> None:
+    torch.set_num_threads(1)
+    world = World()
+    torch.manual_seed(world.rank)
+    peers.start_gloo(world)
+    missing: dict[str, str] = {}
+    other = None
+    try:
+        other = peers.start_horovod(world)
+    except peers.Missing as reason:
+        missing[HOROVOD] = str(reason)
+    result = Result("training_step", "A training step", world, (OURS,), missing=missing, quick=options.quick)
+    work: dict[str, Build] = {"tiny MLP": tiny_model} if options.quick else {SMALL: small_model, BIG: big_model}
+    for name, build in work.items():
+        made, mine = contenders(build, other)
+        result.rows.append(Row(name, harness.measure(world, made, harness.budget_of(options))))
+        check(world, mine)
+        del made, mine
+    result.bars = bars(result)
+    publish(result, options.output)
+    world.barrier()
+    peers.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = harness.parser("A training step, against DDP over gloo and Horovod.", seconds=15).parse_args(arguments)
+    if harness.in_world():
+        on_every_rank(options)
+        return 0
+    return harness.start_world("benchmarks.training_step", arguments, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
