@@ -257,7 +257,15 @@ void Negotiator::decide_joined(std::vector<Decision>& plan) {
   join_order_.clear();
 }
 
+std::vector<Decision> Negotiator::take_decisions() {
+  if (plans_.empty()) return {};
+  auto next = std::move(plans_.front());
+  plans_.pop_front();
+  return next;
+}
+
 void Negotiator::apply(const Plan& plan) {
+  auto& mine = plans_.emplace_back();
   for (const auto& decision : plan.decisions) {
     if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
       cache_.put(decision.id, decision.request);
@@ -269,9 +277,9 @@ void Negotiator::apply(const Plan& plan) {
       notes_.clear();
       report_ = {};
     }
-    decisions_.push_back(decision);
+    mine.push_back(decision);
     // A rank that has joined does not hold up the others: before it carries this out the id may stand for more.
-    auto& kept = decisions_.back();
+    auto& kept = mine.back();
     if (kept.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
       kept.request = cache_.at(kept.id);
       kept.cached = false;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -51,8 +52,9 @@ class Negotiator {
   // Reports or plans to send now. At the root this also decides.
   std::vector<Outgoing> flush(Clock::time_point now);
 
-  // What this rank carries out next, in order.
-  std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
+  // What this rank carries out next: one plan, in its order; empty when there is none. Plans are never taken together:
+  // what shares a buffer is derived from the plan, and a rank that is behind must come to the same answer.
+  std::vector<Decision> take_decisions();
 
   // Names or joins under way here: the engine then looks at the clock.
   bool waiting() const { return !entries_.empty() || !notes_.empty(); }
@@ -105,7 +107,7 @@ class Negotiator {
   Report report_;                         // complete below, not reported (at the root: not decided) yet
   std::vector<Outgoing> relayed_;         // plans on their way down
   std::vector<Decision> extra_;           // root: warnings and closings to go out with the next plan
-  std::vector<Decision> decisions_;       // for this rank
+  std::deque<std::vector<Decision>> plans_;  // for this rank
   std::vector<bool> joined_;              // by group rank
   std::vector<int> join_order_;           // root: in the order of arrival
   std::map<std::string, Waiting> notes_;  // root: stalled names by what was heard of them

@@ -34,9 +34,11 @@ std::int64_t Request::bytes() const {
 }
 
 std::string Request::label() const {
-  const std::string word(name_of(verb));
-  const bool repeated = name.starts_with(word + ".");
-  return word + " '" + (repeated ? name.substr(word.size() + 1) : name) + "'";
+  const std::string plain(name_of(verb));
+  for (const auto& word : {plain, "grouped_" + plain}) {
+    if (name.starts_with(word + ".")) return word + " '" + name.substr(word.size() + 1) + "'";
+  }
+  return plain + " '" + name + "'";
 }
 
 bool Request::agrees_with(const Request& other) const {

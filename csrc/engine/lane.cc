@@ -134,11 +134,11 @@ Lane::Cycle Lane::cycle() {
   }
   if (should_linger(arrived, now)) return Cycle::linger;
   for (auto& message : negotiator_.flush(now)) link_.control->send(message.to, std::move(message.bytes));
-  auto decisions = negotiator_.take_decisions();
-  const bool decided = !decisions.empty();
-  if (decided) {
+  bool decided = false;
+  for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {
     deliver_plans();
-    carry_out(std::move(decisions));
+    carry_out(std::move(plan));
+    decided = true;
   }
   const bool busy = arrived || heard || decided;
   if (busy) poll_ = std::chrono::microseconds(0);
