@@ -1,0 +1,81 @@
+"""For the programs of the ranks, next to which it is copied: they tell the test what they saw, each in its own file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import perseus_like.numpy as hvd
+
+rank = int(os.environ.get("PERSEUS_RANK", "0"))
+size = int(os.environ.get("PERSEUS_SIZE", "1"))
+_FOLDER = Path(os.environ["ON_RANK_FOLDER"])
+
+
+def tell(**facts: Any) -> None:
+    """Facts survive whatever happens to this rank afterwards."""
+    with (_FOLDER / f"told.{rank}").open("a") as file:
+        file.write(json.dumps(facts) + "\n")
+
+
+def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
+    """What came of a call: the classes and the text of its error, or none; and when."""
+    try:
+        call()
+    except Exception as error:
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        return {"kinds": kinds, "text": str(error), "at": time.monotonic()}
+    return {"kinds": [], "text": "", "at": time.monotonic()}
+
+
+def still_works() -> None:
+    """Raises if this rank's collectives do not."""
+    assert hvd.allreduce(1.0, op=hvd.Sum, name="still works") == hvd.size()
+
+
+def sockets() -> list[str]:
+    """Names of the Unix sockets that this process has open."""
+    mine = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+        if target.startswith("socket:["):
+            mine.add(target[len("socket:[") : -1])
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sorted({line[7] for line in lines if len(line) > 7 and line[6] in mine})
+
+
+def shared_files() -> list[str]:
+    """Files in /dev/shm that this process maps."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({line.split()[5] for line in maps if "/dev/shm/" in line})
+
+
+def start() -> None:
+    """`init`, and what would be left behind if something were."""
+    hvd.init()
+    tell(pid=os.getpid(), sockets=sockets(), shared_files=shared_files())
+
+
+def wait_for_test() -> None:
+    """Until the test says `go_on`."""
+    tell(waits=True)
+    Path(os.environ["ON_RANK_GATE"]).read_text()
+
+
+def cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def leave_now(code: int) -> None:
+    """Without a word to anybody."""
+    sys.stdout.flush()
+    os._exit(code)

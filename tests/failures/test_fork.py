@@ -1,0 +1,72 @@
+"""Processes forked after `init` may compute; they may not communicate, and their end is not the rank's."""
+
+import pytest
+
+
+def test_a_child_is_refused_and_the_parent_goes_on(run):
+    world = run(
+        2,
+        """
+        start()
+        still_works()
+        for verb in ("hvd.allreduce(1.0)", "hvd.barrier()", "hvd.allgather(np.ones(2))"):
+            child = os.fork()
+            if child == 0:
+                outcome = outcome_of(lambda: eval(verb))
+                good = "HorovodInternalError" in outcome["kinds"] and "fork" in outcome["text"]
+                good = good and (hvd.rank(), hvd.size()) == (rank, size)
+                sys.exit(0 if good else 9)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            still_works()
+        """,
+    )
+    assert world.code == 0, world.output
+
+
+def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run):
+    world = run(
+        2,
+        """
+        start()
+        still_works()
+        if rank == 1:
+            if os.fork() == 0:
+                signal.pause()
+            tell(dies=True)
+            leave_now(6)
+        tell(seen=outcome_of(lambda: hvd.allreduce(1.0)))
+        """,
+    )
+    assert world.code == 6, world.output
+    seen = world.told(0).get("seen")
+    assert seen is None or "rank 1" in seen["text"]
+
+
+def test_workers_of_a_data_loader(run):
+    pytest.importorskip("torch")
+    world = run(
+        2,
+        """
+        import torch
+        import perseus_like.torch as hvd
+
+        class Squares(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, i):
+                try:
+                    hvd.allreduce(torch.ones(1))
+                except hvd.HorovodInternalError as error:
+                    return torch.tensor([i * i, hvd.rank(), int("fork" in str(error))])
+                return torch.tensor([-1, -1, -1])
+
+        start()
+        loader = torch.utils.data.DataLoader(Squares(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+        for epoch in range(2):
+            rows = torch.cat(list(loader))
+            assert rows.tolist() == [[i * i, rank, 1] for i in range(8)], rows
+            assert hvd.allreduce(rows.float(), op=hvd.Sum)[:, 0].tolist() == [2.0 * i * i for i in range(8)]
+        """,
+    )
+    assert world.code == 0, world.output

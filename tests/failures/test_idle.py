@@ -1,0 +1,37 @@
+"""Waiting costs nothing: not between collectives, and not for a rank that comes late."""
+
+# Of a second of waiting. Generous: this is about threads that spin.
+MOST_CPU_SECONDS = 0.3
+
+
+def test_an_idle_process_uses_no_cpu(run):
+    world = run(
+        2,
+        """
+        start()
+        for i in range(20):
+            hvd.allreduce(np.ones(1000))
+        before = cpu_seconds()
+        time.sleep(1.0)  # what is measured
+        tell(used=cpu_seconds() - before)
+        """,
+    )
+    assert world.code == 0, world.output
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_told()), world.all_told()
+
+
+def test_neither_does_one_that_waits_for_another(run):
+    world = run(
+        2,
+        """
+        start()
+        still_works()
+        if rank == 0:
+            time.sleep(1.0)  # what the other waits for
+        before = cpu_seconds()
+        hvd.allreduce(np.ones(1000))
+        tell(used=cpu_seconds() - before)
+        """,
+    )
+    assert world.code == 0, world.output
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_told()), world.all_told()

@@ -1,0 +1,82 @@
+"""Before `init`, after `shutdown`, and again."""
+
+import pytest
+
+CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hvd.join()", "hvd.rank()", "hvd.size()"]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_before_init_and_after_shutdown(run, size):
+    outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
+    world = run(size, f"tell(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\ntell(after=[{outcomes}])\n")
+    assert world.code == 0, world.output
+    for facts in world.all_told():
+        for outcome in facts["before"] + facts["after"]:
+            # Horovod raises ValueError for numbers, HorovodInternalError for collectives; this is both.
+            assert {"HorovodInternalError", "ValueError"} <= set(outcome["kinds"])
+            assert "init()" in outcome["text"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_again_and_again(run, size):
+    world = run(
+        size,
+        """
+        for generation in range(5):
+            hvd.init()
+            hvd.init()
+            assert hvd.is_initialized()
+            assert hvd.allreduce(np.full(1000, rank), op=hvd.Sum).tolist() == [sum(range(size))] * 1000
+            handle = hvd.allreduce_async(1.0, name="same")
+            hvd.synchronize(handle)
+            hvd.barrier()
+            hvd.shutdown()
+            hvd.shutdown()
+            assert not hvd.is_initialized()
+        start()
+        still_works()
+        """,
+    )
+    assert world.code == 0, world.output
+
+
+def test_without_a_launcher(run):
+    world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launched=False)
+    assert world.code == 0, world.output
+
+
+def test_work_in_flight_at_shutdown_fails(run):
+    world = run(
+        2,
+        """
+        start()
+        if rank == 0:
+            handle = hvd.allreduce_async(1.0, name="alone")
+        still_works()
+        hvd.shutdown()
+        if rank == 0:
+            tell(lost=outcome_of(lambda: hvd.synchronize(handle)))
+        """,
+    )
+    assert world.code == 0, world.output
+    lost = world.told(0)["lost"]
+    assert "HorovodInternalError" in lost["kinds"]
+    assert "'alone'" in lost["text"]
+
+
+def test_memory_of_the_arena_outlives_the_session(run):
+    world = run(
+        2,
+        """
+        start()
+        array = hvd.empty(1000)
+        array[:] = rank
+        hvd.allreduce_(array, op=hvd.Sum)
+        hvd.shutdown()
+        assert array.tolist() == [1.0] * 1000
+        hvd.init()
+        array[:] = rank
+        assert hvd.allreduce(array, op=hvd.Sum).tolist() == [1.0] * 1000
+        """,
+    )
+    assert world.code == 0, world.output

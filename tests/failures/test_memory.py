@@ -1,0 +1,52 @@
+"""Not enough memory for what ranks share: less of it, said once, or an error that says what to do."""
+
+import pytest
+
+
+def test_a_tiny_arena_serves_private_memory(run):
+    world = run(
+        2,
+        """
+        start()
+        big = np.arange(5_000_000, dtype=np.float64)
+        assert (hvd.allreduce(big, op=hvd.Sum) == 2 * big).all()
+        tell(empty=outcome_of(lambda: hvd.empty(100_000_000)))
+        still_works()
+        """,
+        PERSEUS_ARENA_BYTES=str(16 << 20),
+    )
+    assert world.code == 0, world.output
+    for facts in world.all_told():
+        assert "UnavailableError" in facts["empty"]["kinds"], facts
+        assert "PERSEUS_ARENA_BYTES" in facts["empty"]["text"]
+
+
+@pytest.mark.parametrize("bytes_", ["1", "65536"])
+def test_an_arena_that_nothing_fits_into(run, bytes_):
+    world = run(2, "tell(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
+    assert world.code == 0, world.output
+    for facts in world.all_told():
+        assert "UnavailableError" in facts["init"]["kinds"], facts
+        assert "PERSEUS_ARENA_BYTES" in facts["init"]["text"]
+
+
+LIMIT = """
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = used + {more}
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+"""
+
+
+def test_a_limit_of_the_address_space_makes_it_smaller(run):
+    world = run(2, LIMIT.format(more="(2 << 30)") + "start()\nstill_works()\nhvd.allreduce(np.ones(1_000_000))\n")
+    assert world.code == 0, world.output
+    said = [line for line in world.output.splitlines() if "MiB per rank instead of" in line]
+    assert len(said) == 1, world.output
+
+
+def test_a_limit_that_leaves_too_little_is_an_error_on_all(run):
+    world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "tell(init=outcome_of(hvd.init))\n")
+    assert world.code == 0, world.output
+    for facts in world.all_told():
+        assert "UnavailableError" in facts["init"]["kinds"], facts
+        assert "ulimit" in facts["init"]["text"]

@@ -1,0 +1,75 @@
+"""A tensor that some ranks never ask for is told of, and becomes an error where that is wished."""
+
+import os
+import signal
+
+import pytest
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_warning_names_tensor_and_ranks(start, late):
+    """Rank 0 says so, and those that wait."""
+    world = start(
+        3,
+        f"""
+        start()
+        if rank == {late}:
+            wait_for_test()
+        result = hvd.allreduce(np.ones(2), op=hvd.Sum, name="fc.weight")
+        tell(result=result.tolist())
+        """,
+        PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
+    )
+    waiting = {0, 1, 2} - {late}
+    speaking = set()
+    while speaking < waiting | {0}:
+        line = world.wait_for_line("allreduce 'fc.weight' has waited")
+        speaking.add(int(line[1]))
+        assert "submitted by ranks {}, {}, not by rank {}".format(*sorted(waiting), late) in line
+    world.go_on()
+    assert world.end().code == 0, world.output
+    assert [facts["result"] for facts in world.all_told()] == [[3.0, 3.0]] * 3
+    assert speaking == waiting | {0}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run, size):
+    world = run(
+        size,
+        """
+        start()
+        name = "mine" if rank == size - 1 else "theirs"
+        tell(stalled=outcome_of(lambda: hvd.allreduce(1.0, name=name)), after=outcome_of(lambda: hvd.allreduce(1.0)))
+        hvd.shutdown()
+        hvd.init()
+        still_works()
+        """,
+        PERSEUS_STALL_CHECK_TIME_SECONDS="0.3",
+        PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="1",
+    )
+    assert world.code == 0, world.output
+    for facts in world.all_told():
+        assert "HorovodInternalError" in facts["stalled"]["kinds"]
+        assert "TimedOutError" in facts["stalled"]["kinds"]
+        assert "has waited" in facts["stalled"]["text"]
+        assert "HorovodInternalError" in facts["after"]["kinds"]
+
+
+def test_a_stopped_rank_is_waited_for(start):
+    world = start(
+        2,
+        """
+        start()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        for i in range(50):
+            result = hvd.allreduce(np.full(300_000, i), op=hvd.Sum, name=f"x{i % 7}")
+        tell(result=int(result[-1]))
+        """,
+        PERSEUS_STALL_CHECK_TIME_SECONDS="1",
+    )
+    world.wait_for_line("allreduce 'x0' has waited")
+    world.wait_for_line("allreduce 'x0' has waited")
+    os.kill(world.told(1)["pid"], signal.SIGCONT)
+    assert world.end().code == 0, world.output
+    assert [facts["result"] for facts in world.all_told()] == [98, 98]
