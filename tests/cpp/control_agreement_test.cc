@@ -124,6 +124,7 @@ TEST(Agreement, RanksAndRootsOfASetAreThoseOfTheJob) {
 
 TEST(Agreement, AVerbThatTheNameBeginsWithIsNotSaidTwice) {
   EXPECT_EQ(allreduce("allreduce.fc.weight").label(), "allreduce 'fc.weight'");
+  EXPECT_EQ(allreduce("grouped_allreduce.bucket").label(), "grouped_allreduce 'bucket'");
   EXPECT_EQ(allreduce("allreduced").label(), "allreduce 'allreduced'");
 }
 

@@ -111,9 +111,11 @@ class Job {
   }
 
   void collect(int r) {
-    for (auto& decision : rank(r).take_decisions()) {
-      if (decision.cached) decision.request = rank(r).agreed(decision.id);
-      decisions_[static_cast<std::size_t>(r)].push_back(std::move(decision));
+    for (auto plan = rank(r).take_decisions(); !plan.empty(); plan = rank(r).take_decisions()) {
+      for (auto& decision : plan) {
+        if (decision.cached) decision.request = rank(r).agreed(decision.id);
+        decisions_[static_cast<std::size_t>(r)].push_back(std::move(decision));
+      }
     }
   }
 
