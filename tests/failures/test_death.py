@@ -1,6 +1,7 @@
 """A rank ends in the middle of the others' work: they are told who, or ended; nothing is left, the job has failed."""
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ TELLS = ("raises", "exits")
 MOST_SECONDS = 30
 
 
-def look_at_survivors(world, size):
+def look_at_survivors(world: Any, size: int) -> None:
     victim = size - 1
     died = world.told(victim)["dies"]
     for facts in world.all_told()[:victim]:
@@ -34,7 +35,7 @@ def look_at_survivors(world, size):
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("how", ENDS)
-def test_in_the_middle_of_an_allreduce(run, how, size):
+def test_in_the_middle_of_an_allreduce(run: Any, how: str, size: int) -> None:
     ends, code = ENDS[how]
     world = run(
         size,
@@ -58,7 +59,7 @@ def test_in_the_middle_of_an_allreduce(run, how, size):
 
 
 @pytest.mark.parametrize("how", ["raises", "is killed"])
-def test_while_the_others_wait_for_it(run, how):
+def test_while_the_others_wait_for_it(run: Any, how: str) -> None:
     ends, code = ENDS[how]
     world = run(
         4,
@@ -76,7 +77,7 @@ def test_while_the_others_wait_for_it(run, how):
     look_at_survivors(world, 4)
 
 
-def test_survivors_that_catch_the_error_get_it_again(run):
+def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
     """And can end in order, without waiting for anybody."""
     world = run(
         3,
@@ -101,7 +102,7 @@ def test_survivors_that_catch_the_error_get_it_again(run):
             assert "NotInitializedError" in facts["after"]["kinds"], facts
 
 
-def test_a_rank_that_ends_early_without_an_error(run):
+def test_a_rank_that_ends_early_without_an_error(run: Any) -> None:
     """Those that still work are told that it has left."""
     world = run(
         2,

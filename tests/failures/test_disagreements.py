@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 # What the odd rank does otherwise: the name, and what each side has. `odd` is 1 there, 0 elsewhere.
@@ -28,7 +30,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_one_text_on_all_ranks_and_the_job_goes_on(run, size):
+def test_one_text_on_all_ranks_and_the_job_goes_on(run: Any, size: int) -> None:
     calls = "".join(
         f"for time in range(3): tell({name}=outcome_of(lambda: {call})); still_works()\n"
         for name, (call, _, _) in CASES.items()
@@ -49,7 +51,7 @@ def test_one_text_on_all_ranks_and_the_job_goes_on(run, size):
         assert odd in second, text
 
 
-def test_torch_tensors_and_the_optimizer(run):
+def test_torch_tensors_and_the_optimizer(run: Any) -> None:
     pytest.importorskip("torch")
     world = run(
         2,

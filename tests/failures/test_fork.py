@@ -1,9 +1,11 @@
 """Processes forked after `init` may compute; they may not communicate, and their end is not the rank's."""
 
+from typing import Any
+
 import pytest
 
 
-def test_a_child_is_refused_and_the_parent_goes_on(run):
+def test_a_child_is_refused_and_the_parent_goes_on(run: Any) -> None:
     world = run(
         2,
         """
@@ -23,7 +25,7 @@ def test_a_child_is_refused_and_the_parent_goes_on(run):
     assert world.code == 0, world.output
 
 
-def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run):
+def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run: Any) -> None:
     world = run(
         2,
         """
@@ -42,7 +44,7 @@ def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run):
     assert seen is None or "rank 1" in seen["text"]
 
 
-def test_workers_of_a_data_loader(run):
+def test_workers_of_a_data_loader(run: Any) -> None:
     pytest.importorskip("torch")
     world = run(
         2,

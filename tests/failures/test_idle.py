@@ -1,10 +1,12 @@
 """Waiting costs nothing: not between collectives, and not for a rank that comes late."""
 
+from typing import Any
+
 # Of a second of waiting. Generous: this is about threads that spin.
 MOST_CPU_SECONDS = 0.3
 
 
-def test_an_idle_process_uses_no_cpu(run):
+def test_an_idle_process_uses_no_cpu(run: Any) -> None:
     world = run(
         2,
         """
@@ -20,7 +22,7 @@ def test_an_idle_process_uses_no_cpu(run):
     assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_told()), world.all_told()
 
 
-def test_neither_does_one_that_waits_for_another(run):
+def test_neither_does_one_that_waits_for_another(run: Any) -> None:
     world = run(
         2,
         """

@@ -1,6 +1,7 @@
 """Started by an mpirun, but no library to speak with its ranks: said, with the remedy; never two worlds of one."""
 
 import importlib.metadata
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ tell(init=outcome_of(hvd.init), running=hvd.is_initialized())
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_no_library(run, launcher):
+def test_no_library(run: Any, launcher: str) -> None:
     marks, extra = LAUNCHERS[launcher]
     world = run(1, PROGRAM, launched=False, PATH="/nowhere", LD_LIBRARY_PATH="", **marks)
     assert world.code == 0, world.output
@@ -37,7 +38,7 @@ def test_no_library(run, launcher):
     assert extra in facts["init"]["text"]
 
 
-def test_the_library_of_another_mpi(run):
+def test_the_library_of_another_mpi(run: Any) -> None:
     try:
         importlib.metadata.version("mpich")
     except importlib.metadata.PackageNotFoundError:

@@ -1,12 +1,14 @@
 """Before `init`, after `shutdown`, and again."""
 
+from typing import Any
+
 import pytest
 
 CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hvd.join()", "hvd.rank()", "hvd.size()"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_before_init_and_after_shutdown(run, size):
+def test_before_init_and_after_shutdown(run: Any, size: int) -> None:
     outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
     world = run(size, f"tell(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\ntell(after=[{outcomes}])\n")
     assert world.code == 0, world.output
@@ -18,7 +20,7 @@ def test_before_init_and_after_shutdown(run, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_again_and_again(run, size):
+def test_again_and_again(run: Any, size: int) -> None:
     world = run(
         size,
         """
@@ -40,12 +42,12 @@ def test_again_and_again(run, size):
     assert world.code == 0, world.output
 
 
-def test_without_a_launcher(run):
+def test_without_a_launcher(run: Any) -> None:
     world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launched=False)
     assert world.code == 0, world.output
 
 
-def test_work_in_flight_at_shutdown_fails(run):
+def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
     world = run(
         2,
         """
@@ -64,7 +66,7 @@ def test_work_in_flight_at_shutdown_fails(run):
     assert "'alone'" in lost["text"]
 
 
-def test_memory_of_the_arena_outlives_the_session(run):
+def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
     world = run(
         2,
         """

@@ -1,9 +1,11 @@
 """Not enough memory for what ranks share: less of it, said once, or an error that says what to do."""
 
+from typing import Any
+
 import pytest
 
 
-def test_a_tiny_arena_serves_private_memory(run):
+def test_a_tiny_arena_serves_private_memory(run: Any) -> None:
     world = run(
         2,
         """
@@ -22,7 +24,7 @@ def test_a_tiny_arena_serves_private_memory(run):
 
 
 @pytest.mark.parametrize("bytes_", ["1", "65536"])
-def test_an_arena_that_nothing_fits_into(run, bytes_):
+def test_an_arena_that_nothing_fits_into(run: Any, bytes_: str) -> None:
     world = run(2, "tell(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
     assert world.code == 0, world.output
     for facts in world.all_told():
@@ -37,14 +39,14 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 """
 
 
-def test_a_limit_of_the_address_space_makes_it_smaller(run):
+def test_a_limit_of_the_address_space_makes_it_smaller(run: Any) -> None:
     world = run(2, LIMIT.format(more="(2 << 30)") + "start()\nstill_works()\nhvd.allreduce(np.ones(1_000_000))\n")
     assert world.code == 0, world.output
     said = [line for line in world.output.splitlines() if "MiB per rank instead of" in line]
     assert len(said) == 1, world.output
 
 
-def test_a_limit_that_leaves_too_little_is_an_error_on_all(run):
+def test_a_limit_that_leaves_too_little_is_an_error_on_all(run: Any) -> None:
     world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "tell(init=outcome_of(hvd.init))\n")
     assert world.code == 0, world.output
     for facts in world.all_told():

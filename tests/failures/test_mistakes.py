@@ -1,5 +1,7 @@
 """A caller's own mistake is a ValueError at the call, on that rank alone; nobody else notices."""
 
+from typing import Any
+
 MISTAKES = {
     "root": ("hvd.broadcast(np.ones(2), 2)", "root"),
     "negative_root": ("hvd.broadcast(np.ones(2), -1)", "root"),
@@ -17,7 +19,7 @@ MISTAKES = {
 }
 
 
-def test_value_errors_on_one_rank(run):
+def test_value_errors_on_one_rank(run: Any) -> None:
     calls = "".join(f"    tell({name}=outcome_of(lambda: {call}))\n" for name, (call, _) in MISTAKES.items())
     world = run(2, "start()\nif rank == 1:\n" + calls + "still_works()\nhvd.allreduce(np.ones(3))\n")
     assert world.code == 0, world.output
@@ -28,7 +30,7 @@ def test_value_errors_on_one_rank(run):
         assert word in told[name]["text"], (name, told[name])
 
 
-def test_a_process_set_that_is_gone_or_of_others(run):
+def test_a_process_set_that_is_gone_or_of_others(run: Any) -> None:
     world = run(
         3,
         """
@@ -48,7 +50,7 @@ def test_a_process_set_that_is_gone_or_of_others(run):
     assert "rank 0" in world.told(0)["others"]["text"]
 
 
-def test_a_name_in_flight(run):
+def test_a_name_in_flight(run: Any) -> None:
     world = run(
         2,
         """

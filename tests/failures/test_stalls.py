@@ -2,12 +2,13 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_warning_names_tensor_and_ranks(start, late):
+def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
     """Rank 0 says so, and those that wait."""
     world = start(
         3,
@@ -21,7 +22,7 @@ def test_a_warning_names_tensor_and_ranks(start, late):
         PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
     )
     waiting = {0, 1, 2} - {late}
-    speaking = set()
+    speaking: set[int] = set()
     while speaking < waiting | {0}:
         line = world.wait_for_line("allreduce 'fc.weight' has waited")
         speaking.add(int(line[1]))
@@ -33,7 +34,7 @@ def test_a_warning_names_tensor_and_ranks(start, late):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run, size):
+def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int) -> None:
     world = run(
         size,
         """
@@ -55,7 +56,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run, size):
         assert "HorovodInternalError" in facts["after"]["kinds"]
 
 
-def test_a_stopped_rank_is_waited_for(start):
+def test_a_stopped_rank_is_waited_for(start: Any) -> None:
     world = start(
         2,
         """
