@@ -62,12 +62,12 @@ class TorchTensors:
 tensors = TorchTensors()
 
 
-def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+def empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """A CPU tensor in memory that the ranks of this host reduce in place, where collectives are fastest.
 
-    Called like `torch.empty`. UnavailableError when there is none left.
+    UnavailableError when there is none left.
     """
-    sizes = torch.Size(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)  # type: ignore[arg-type]
+    sizes = torch.Size([shape] if isinstance(shape, int) else shape)
     dtype = dtype or torch.get_default_dtype()
     number = _NUMBERS.get(dtype)
     if number is None:

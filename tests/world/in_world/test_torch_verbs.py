@@ -232,10 +232,10 @@ def test_sparse(rank: int, size: int) -> None:
 
 
 def test_arena_tensors(rank: int, size: int) -> None:
-    tensor = hvd.empty(3, 5)
+    tensor = hvd.empty((3, 5))
     assert tensor.shape == (3, 5)
     assert tensor.dtype == torch.float32
-    assert hvd.empty((2, 2), dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert hvd.empty((2, 2), torch.bfloat16).dtype == torch.bfloat16
     assert hvd.empty(0).shape == (0,)
     tensor.fill_(rank + 1)
     hvd.allreduce_(tensor, op=hvd.Sum)
