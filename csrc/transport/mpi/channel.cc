@@ -1,5 +1,6 @@
 #include "transport/mpi/channel.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -31,12 +32,18 @@ void MpiChannel::send(int to, std::string bytes) {
     doorbell_.ring();
     return;
   }
-  let_finished_go();
   // An empty message would be no message: one byte more tells that there is one.
   bytes.push_back('\0');
   auto& parcel = leaving_.emplace_back(communicator_);
   parcel.content = {to, std::move(bytes)};
   parcel.messages.send(parcel.content.bytes.data(), parcel.content.bytes.size(), to, Tag::control);
+  let_finished_go();
+}
+
+// MPI goes on with what is under way only inside its calls.
+bool MpiChannel::keeps_for(int to) const {
+  return std::any_of(leaving_.begin(), leaving_.end(),
+                     [to](const Parcel& parcel) { return parcel.content.from == to; });
 }
 
 bool MpiChannel::receive(ControlMessage& message) {

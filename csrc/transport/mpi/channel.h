@@ -19,14 +19,16 @@ class MpiChannel final : public ControlChannel {
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
   void send(int to, std::string bytes) override;
+  bool keeps_for(int to) const override;
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return doorbell_; }
   bool needs_polling() const override { return true; }
 
  private:
+  // Members go in reverse order: messages are given up before their memory goes.
   struct Parcel {
     explicit Parcel(Communicator& communicator) : messages(communicator) {}
-    ControlMessage content;  // before `messages`: they are given up before their memory goes
+    ControlMessage content;  // of one that leaves, `from` is whom it goes to
     Messages messages;
   };
 
