@@ -173,7 +173,8 @@ bool Lane::take_inbox(Clock::time_point now) {
     }
   }
   if (leaving_.load(std::memory_order_acquire) && !std::exchange(said_leave_, true)) {
-    negotiator_.leave();
+    // Where somebody was lost the others are about to hear of that, and of no rank that leaves because of it.
+    if (broken_.ok() || !liveness_.any_lost()) negotiator_.leave();
     return true;
   }
   return !taken.empty();
