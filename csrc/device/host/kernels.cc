@@ -97,9 +97,12 @@ void run(const Kernels& kernels, const ReduceCall& call) {
                                                  std::string(name_of(reduction.wire)) + ", divided by " +
                                                  std::to_string(scale.divisor));
   }
-  if (call.count <= 0 || call.from.empty() || call.to.empty()) return;
+  if (call.count <= 0 || call.from.empty() || call.to.empty()) {
+    if (call.beside.bytes > 0) std::memcpy(call.beside.to, call.beside.from, call.beside.bytes);
+    return;
+  }
   kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count, call.packed ? 1.0 : scale.pre,
-          scale.post, scale.divisor, streams_of(call)});
+          scale.post, scale.divisor, streams_of(call), call.beside.to, call.beside.from, call.beside.bytes});
 }
 
 // A reduction of one source to one destination.

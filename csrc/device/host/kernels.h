@@ -21,6 +21,13 @@ void pack(const Reduction& reduction, const void* from, void* to, std::int64_t c
 // `from` (wire, already reduced and scaled) widened to dtype, into `to`. A plain copy when the two are equal.
 void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
 
+// A plain copy to be done by the way: the processor waits for one memory while it waits for the other.
+struct Beside {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t bytes = 0;
+};
+
 struct ReduceCall {
   Reduction reduction;
   // Contributions in the order in which they are combined, the same on all ranks. Packed contributions are of type
@@ -33,6 +40,7 @@ struct ReduceCall {
   bool to_wire = false;
   std::int64_t count = 0;
   Store store = Store::cached;
+  Beside beside = {};  // done when the call returns, whatever the counts
 };
 
 // The same bits on every processor, and wherever an element lies. Minimum and maximum with a NaN are NaN. Integers

@@ -22,6 +22,27 @@ PERSEUS_INLINE void put_streaming(char* to, const V (&block)[vectors]) {
   for (int i = 0; i < vectors; ++i) stream(to + i * sizeof(V), block[i]);
 }
 
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kCopyBytes = kBlock * kVectorBytes;
+static_assert(kPage % kCopyBytes == 0);
+
+// Processors fetch ahead within a page by themselves, and wait for memory at the start of each: so we ask for what lies
+// a page ahead.
+PERSEUS_INLINE void fetch_ahead(const char* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i + kPage);
+}
+
+// The next block of the copy that is done by the way; returns what is done then.
+PERSEUS_INLINE std::size_t copy_beside(const Job& job, std::size_t done) {
+  using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
+  auto* to = static_cast<char*>(job.beside_to) + done;
+  const auto* from = static_cast<const char*>(job.beside_from) + done;
+  Bytes block[kBlock];
+  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + i * kVectorBytes);
+  put(to, block);
+  return done + kCopyBytes;
+}
+
 constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
   const std::size_t ab = a > b ? a : b;
   return ab > c ? ab : c;
@@ -89,13 +110,15 @@ struct Reducer {
 
   // `count` elements from `at` on. All sources are read before a destination is written, which may be one of them.
   // A block that is not full goes by way of a padded one: the same instructions, hence the same bits.
-  PERSEUS_INLINE static void block(const Job& job, const Scaling& scaling, std::size_t at, std::size_t count) {
+  PERSEUS_INLINE static void block(const Job& job, const Scaling& scaling, std::size_t at, std::size_t count,
+                                   bool ahead) {
     const bool full = count == kBlockElements;
     char padded[kBlock * kVectorBytes];
     if (!full) __builtin_memset(padded, 0, sizeof padded);
     Vector sum[kBlock] = {};
     for (std::size_t s = 0; s < job.sources; ++s) {
       const char* from = static_cast<const char*>(job.from[s]) + at * kInBytes;
+      if (ahead) fetch_ahead(from, kBlockElements * kInBytes);
       if (!full) {
         copy_few(padded, from, count * kInBytes);
         from = padded;
@@ -129,17 +152,17 @@ struct Reducer {
     const auto all = static_cast<std::size_t>(job.count);
     std::size_t count = job.streams != 0 ? until_aligned(job) : 0;
     if (count == 0) count = kBlockElements;
+    std::size_t beside = 0;
     for (std::size_t at = 0; at < all; at += count, count = kBlockElements) {
       if (count > all - at) count = all - at;
-      block(job, scaling, at, count);
+      if (job.beside_bytes - beside >= kCopyBytes) beside = copy_beside(job, beside);
+      block(job, scaling, at, count, all - at >= (kPage + kCopyBytes) / kInBytes);
     }
+    __builtin_memcpy(static_cast<char*>(job.beside_to) + beside, static_cast<const char*>(job.beside_from) + beside,
+                     job.beside_bytes - beside);
     if (job.streams != 0) finish_streaming();
   }
 };
-
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kCopyBytes = kBlock * kVectorBytes;
-static_assert(kPage % kCopyBytes == 0);
 
 PERSEUS_INLINE void copy_block(char* to, const char* from) {
   using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
