@@ -26,7 +26,6 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
 
     offer_range(mine, static_cast<std::uint64_t>(bytes[me]));
     sync();
-    const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes);
     std::int64_t longest = 0;
     bool any_reachable = false;
     for (std::size_t m = 0; m < bytes.size(); ++m) {
@@ -34,6 +33,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
       any_reachable = any_reachable || reachable;
       if (!reachable) longest = std::max(longest, bytes[m]);
     }
+    const auto chunk = stage(static_cast<std::uint64_t>(longest));
     const auto part = [&](std::size_t m, std::int64_t c) {
       const bool staged = offer_of(static_cast<int>(m)).reachable == 0;
       return staged ? static_cast<std::size_t>(std::clamp<std::int64_t>(bytes[m] - c * chunk, 0, chunk)) : 0;

@@ -9,6 +9,12 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kPage = 4096;
+// From here on a result is not expected to be found in a cache by its reader.
+constexpr std::size_t kLargeBytes = std::size_t{2} << 20;
+
+host::Store store_for(std::int64_t count, std::size_t size_each) {
+  return static_cast<std::size_t>(count) * size_each >= kLargeBytes ? host::Store::streaming : host::Store::cached;
+}
 
 // True if a contribution travels as it is, so that the owner's memory serves as well as the packed copy.
 bool is_plain(const Reduction& reduction) { return reduction.wire == reduction.dtype && reduction.scale.pre == 1.0; }
@@ -98,47 +104,72 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
 
 // Two members: both show a chunk and both reduce it, which is one step per chunk and no second copy.
 void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+  const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire);
-  const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes / wire_size);
+  const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
+  const auto store = store_for(count, size_each);
   const bool plain = is_plain(reduction);
-  Walk packing(in, size_of(reduction.dtype)), reading(in, size_of(reduction.dtype)),
-      writing(out, size_of(reduction.dtype));
+  Walk packing(in, size_each), reading(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
 
+  // With plain pieces the next chunk is copied while this one is reduced.
+  std::int64_t packed = 0;  // elements, in all chunks
+  const auto place = [&](std::int64_t element) {
+    return at_element(slot(rank(), element / chunk), element % chunk, wire_size);
+  };
   const auto pack = [&](std::int64_t c) {
-    packing.each(c * chunk, std::min(chunk, count - c * chunk),
-                 [&](std::byte* data, std::int64_t first, std::int64_t run) {
-                   host::pack(reduction, data, at_element(slot(rank(), c), first, wire_size), run, host::Store::cached);
-                 });
+    const auto end = std::min(count, (c + 1) * chunk);
+    packing.each(packed, end - packed, [&](std::byte* data, std::int64_t first, std::int64_t run) {
+      host::pack(reduction, data, place(packed + first), run, host::Store::cached);
+    });
+    packed = std::max(packed, end);
+  };
+  // What of the next chunk lies in one run; it is copied along.
+  const auto beside = [&](std::int64_t c, std::int64_t run) -> host::Beside {
+    const auto end = std::min(count, (c + 1) * chunk);
+    if (!plain || packed < c * chunk || packed >= end) return {};
+    host::Beside copy;
+    packing.first(packed, std::min(run, end - packed), [&](std::byte* data, std::int64_t n) {
+      copy = {place(packed), data, static_cast<std::size_t>(n) * wire_size};
+      packed += n;
+    });
+    return copy;
   };
   const auto consume = [&](std::int64_t c) {
     writing.each(c * chunk, std::min(chunk, count - c * chunk),
-                 [&](std::byte* data, std::int64_t first, std::int64_t run) {
+                 [&](std::byte* to, std::int64_t first, std::int64_t run) {
                    for (int m = 0; m < size(); ++m) {
                      from[static_cast<std::size_t>(m)] = at_element(slot(m, c), first, wire_size);
                    }
                    if (plain) {
-                     reading.each(c * chunk + first, run, [&](std::byte* own, std::int64_t, std::int64_t) {
-                       from[static_cast<std::size_t>(rank())] = own;
-                     });
+                     reading.first(c * chunk + first, run,
+                                   [&](std::byte* own, std::int64_t) { from[static_cast<std::size_t>(rank())] = own; });
                    }
-                   const std::array<void*, 1> to = {data};
-                   host::reduce({.reduction = reduction, .from = from, .packed = true, .to = to, .count = run});
+                   const std::array<void*, 1> destination = {to};
+                   host::reduce({.reduction = reduction,
+                                 .from = from,
+                                 .packed = true,
+                                 .to = destination,
+                                 .count = run,
+                                 .store = store,
+                                 .beside = beside(c + 1, run)});
                  });
   };
   pipeline((count + chunk - 1) / chunk, pack, consume);
 }
 
-// More members: each reduces its share of a chunk and shows it, and all collect the shares. In round c a member packs
-// chunk c, reduces c - 1 and collects c - 2. Raising step c it has reduced c - 1 and collected c - 3; reducing c - 1 it
-// has seen all raise c - 1, who then have collected c - 4: three results.
+// More members: each reduces its share of a chunk and shows it, and all collect the shares. In round c a member reduces
+// chunk c - 1, collects c - 2 and packs c. It has seen all end round c - 1 then, who have reduced c - 2 and collected
+// c - 3: two slots and two results.
 void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+  const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire);
   const auto line = kLine / static_cast<std::int64_t>(wire_size);
-  const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes / wire_size);
+  const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
   const auto chunks = (count + chunk - 1) / chunk;
   const auto length = [&](std::int64_t c) { return std::min(chunk, count - c * chunk); };
-  Walk packing(in, size_of(reduction.dtype)), writing(out, size_of(reduction.dtype));
+  const auto store = store_for(count, size_each);
+  Walk packing(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
 
   const auto pack = [&](std::int64_t c) {
@@ -153,26 +184,30 @@ void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, 
       from[static_cast<std::size_t>(m)] = at_element(slot(m, c), share.begin, wire_size);
     }
     const std::array<void*, 1> to = {at_element(result(rank(), c), share.begin, wire_size)};
-    host::reduce(
-        {.reduction = reduction, .from = from, .packed = true, .to = to, .to_wire = true, .count = share.count});
+    host::reduce({.reduction = reduction,
+                  .from = from,
+                  .packed = true,
+                  .to = to,
+                  .to_wire = true,
+                  .count = share.count,
+                  .store = host::Store::cached});
   };
   const auto collect = [&](std::int64_t c) {
     for (int m = 0; m < size(); ++m) {
       const auto share = share_of(m, length(c), line);
       writing.each(c * chunk + share.begin, share.count, [&](std::byte* data, std::int64_t first, std::int64_t run) {
-        host::unpack(reduction, at_element(result(m, c), share.begin + first, wire_size), data, run,
-                     host::Store::cached);
+        host::unpack(reduction, at_element(result(m, c), share.begin + first, wire_size), data, run, store);
       });
     }
   };
 
   const auto base = step_;
   for (std::int64_t c = 0; c <= chunks + 1; ++c) {
-    if (c < chunks) pack(c);
     if (c > 0) wait_all(base + static_cast<std::uint32_t>(c));
     if (c > 0 && c <= chunks) reduce(c - 1);
-    if (c <= chunks) raise();
     if (c > 1) collect(c - 2);
+    if (c < chunks) pack(c);
+    if (c <= chunks) raise();
   }
 }
 

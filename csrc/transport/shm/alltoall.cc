@@ -42,8 +42,6 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
     offer.number = static_cast<std::uint64_t>(*std::max_element(send_bytes.begin(), send_bytes.end()));
     sync();
 
-    // A slot has a place for each receiver.
-    const auto part = static_cast<std::int64_t>(staging_.chunk_bytes / members / 64 * 64);
     std::uint64_t longest = 0;
     bool any_reachable = false;
     for (std::size_t m = 0; m < members; ++m) {
@@ -53,6 +51,8 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
       else
         longest = std::max(longest, theirs_offer.number);
     }
+    // A slot has a place for each receiver.
+    const auto part = stage_parts(longest);
     const auto length = [&](std::int64_t all, std::int64_t c) {
       return static_cast<std::size_t>(std::clamp<std::int64_t>(all - c * part, 0, part));
     };

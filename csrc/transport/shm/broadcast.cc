@@ -23,7 +23,7 @@ Status Group::broadcast(Pieces buffers, int root) {
       }
       sync();
     } else {
-      const auto chunk = static_cast<std::int64_t>(staging_.chunk_bytes);
+      const auto chunk = stage(static_cast<std::uint64_t>(bytes));
       const auto move = [&](std::int64_t c, bool out) {
         walk.each(c * chunk, std::min(chunk, bytes - c * chunk),
                   [&](std::byte* data, std::int64_t first, std::int64_t count) {

@@ -1,10 +1,17 @@
 #include "transport/shm/group.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
 namespace perseus::shm {
+
+namespace {
+
+constexpr std::uint64_t kLine = 64;
+
+}  // namespace
 
 Group::Group(std::shared_ptr<Membership> membership, Staging staging, Waiter waiter, const Liveness& liveness)
     : membership_(std::move(membership)), staging_(staging), waiter_(waiter), liveness_(liveness) {}
@@ -116,8 +123,27 @@ Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t co
   return result;
 }
 
+std::int64_t Group::stage(std::uint64_t bytes) {
+  // Some chunks, so that packing one and reading another overlap; but each costs a sync.
+  constexpr std::uint64_t kChunks = 4;
+  constexpr std::uint64_t kLeast = 32 * 1024;
+  const auto most = staging_.chunk_bytes;
+  chunk_bytes_ =
+      std::min<std::size_t>(most, std::bit_ceil(std::max({kLine, std::min(bytes, kLeast), bytes / kChunks})));
+  ring_begin_ = (ring_end_ + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_;
+  ring_end_ = (ring_begin_ + (bytes + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_) % staging_.ring_bytes();
+  return static_cast<std::int64_t>(chunk_bytes_);
+}
+
+std::int64_t Group::stage_parts(std::uint64_t bytes) {
+  const auto members = static_cast<std::uint64_t>(size());
+  const auto lines = (std::max(bytes, kLine) + kLine - 1) / kLine * kLine;
+  return stage(lines * members) / static_cast<std::int64_t>(members * kLine) * static_cast<std::int64_t>(kLine);
+}
+
 std::byte* Group::slot(int member, std::int64_t chunk) const {
-  return membership_->block(member) + staging_.slot(static_cast<std::uint32_t>(chunk));
+  const auto at = ring_begin_ + static_cast<std::size_t>(chunk) * chunk_bytes_;
+  return membership_->block(member) + staging_.ring() + at % staging_.ring_bytes();
 }
 
 std::byte* Group::result(int member, std::int64_t chunk) const {

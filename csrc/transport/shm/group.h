@@ -62,9 +62,9 @@ class Group final : public Transport {
   void wait_all(std::uint32_t step);
   void sync();
 
-  // `pack(c)` fills this member's slot c, `consume(c)` reads everybody's, for c below `chunks`. Needs a sync before it
-  // within the same operation. A member packs one chunk ahead of what it consumes: raising step c it has consumed
-  // c - 2, and packing c it has seen all raise c - 2, who then have consumed c - 4: four slots.
+  // `pack(c)` fills this member's slot c, `consume(c)` reads everybody's, for c below `chunks`. Needs a sync and
+  // stage() before it within the same operation. Packing c + 1, which may begin while c is consumed, a member has seen
+  // all raise c, who then have consumed c - 1: two slots.
   template <class Pack, class Consume>
   void pipeline(std::int64_t chunks, const Pack& pack, const Consume& consume);
 
@@ -79,6 +79,11 @@ class Group final : public Transport {
   Runs runs_of(int member, std::size_t element_size, std::int64_t count) const;
   bool all_reachable() const;
 
+  // Prepares the ring for a pipeline of so many bytes per member and returns the bytes of a chunk, alike on all
+  // members.
+  std::int64_t stage(std::uint64_t bytes);
+  // The same where a slot has a part for each member: the bytes of a part, for parts that hold `bytes` in all.
+  std::int64_t stage_parts(std::uint64_t bytes);
   std::byte* slot(int member, std::int64_t chunk) const;
   std::byte* result(int member, std::int64_t chunk) const;
   // Member's part of `count` elements; parts begin at multiples of `unit` elements.
@@ -98,6 +103,9 @@ class Group final : public Transport {
   std::uint32_t step_ = 0;
   std::uint32_t offers_ = 0;
   std::uint32_t smalls_ = 0;
+  std::size_t chunk_bytes_ = 0;  // in this operation
+  std::size_t ring_begin_ = 0;   // where its first chunk lies
+  std::size_t ring_end_ = 0;     // where its last one ends
   Status failure_;
 };
 
@@ -116,16 +124,12 @@ Status Group::guarded(const Body& body) {
 
 template <class Pack, class Consume>
 void Group::pipeline(std::int64_t chunks, const Pack& pack, const Consume& consume) {
-  const auto base = step_;
-  for (std::int64_t c = 0; c <= chunks; ++c) {
-    if (c < chunks) {
-      pack(c);
-      raise();
-    }
-    if (c > 0) {
-      wait_all(base + static_cast<std::uint32_t>(c));
-      consume(c - 1);
-    }
+  const auto base = step_ + 1;
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    pack(c);
+    raise();
+    wait_all(base + static_cast<std::uint32_t>(c));
+    consume(c);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace perseus::shm {
 namespace {
 
 constexpr std::size_t kLeastChunk = 16 * 1024;
+constexpr std::size_t kSmall = 8 * 1024;  // beyond it a second sync costs less than reading everybody's all
 constexpr std::size_t kMostChunk = 4 * 1024 * 1024;
 
 // What each rank tells the others.
@@ -20,11 +22,11 @@ struct View {
   std::size_t chunk_bytes;
 };
 
-// The slots of a rank, twice over, should stay in the cache of its own core.
+// Two slots, those of a peer and what is copied in and out should stay in the cache of a rank's own core.
 std::size_t chunk_for_caches() {
   const auto l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
   const std::size_t bytes = l2 > 0 ? static_cast<std::size_t>(l2) : 1024 * 1024;
-  return std::clamp<std::size_t>(bytes / 16, 64 * 1024, 256 * 1024);
+  return std::clamp<std::size_t>(bytes / 8, 64 * 1024, 256 * 1024);
 }
 
 }  // namespace
@@ -55,10 +57,9 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
 
 Staging staging_for(const HostPlan& plan, int members) {
   const auto count = static_cast<std::size_t>(members);
-  // With more members a small operation reads more; a chunk has a place of a line at least for each of them.
-  const auto small = std::clamp<std::size_t>(128 * 1024 / count, 4 * 1024, 64 * 1024);
-  const auto chunk = std::clamp(plan.chunk_bytes, std::max(kLeastChunk, 1024 * count), kMostChunk);
-  return {.small_bytes = small / 4096 * 4096, .chunk_bytes = (chunk + 4095) / 4096 * 4096};
+  // A chunk has a place of some lines for each member.
+  const auto chunk = std::clamp(plan.chunk_bytes, std::bit_ceil(std::max(kLeastChunk, 1024 * count)), kMostChunk);
+  return {.small_bytes = kSmall, .chunk_bytes = std::bit_floor(chunk)};
 }
 
 }  // namespace perseus::shm

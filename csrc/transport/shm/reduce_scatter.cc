@@ -56,8 +56,8 @@ void Group::scatter_staged(const Reduction& reduction, const std::byte* in, std:
   const auto members = counts.size();
   const auto me = static_cast<std::size_t>(rank());
   // A slot has a place for each receiver.
-  const auto part = static_cast<std::int64_t>(staging_.chunk_bytes / members / 64 * 64 / wire_size);
   const auto longest = *std::max_element(counts.begin(), counts.end());
+  const auto part = stage_parts(static_cast<std::uint64_t>(longest) * wire_size) / static_cast<std::int64_t>(wire_size);
   std::vector<const void*> from(members);
   const auto length = [&](std::size_t m, std::int64_t c) {
     return std::clamp<std::int64_t>(counts[m] - c * part, 0, part);

@@ -36,21 +36,21 @@ struct Seat {
 };
 
 // Sizes and places of the staging memory behind a seat; the same on all members.
+//
+// Memory is written in a ring, although two places in turn would do: a line that a peer has just read is slow to write
+// again, and after some rounds it has left the peer's first cache.
 struct Staging {
-  // As many as keep a member that runs ahead from writing what a slower one still reads: see Group::pipeline and
-  // Group::reduce_in_slices.
-  static constexpr std::uint32_t kSlots = 4;
-  static constexpr std::uint32_t kResults = 3;
+  static constexpr std::uint32_t kSmalls = 32;
+  static constexpr std::uint32_t kResults = 2;  // one is read while the other is written: see Group::reduce_in_slices
 
   std::size_t small_bytes = 0;  // largest operation done in one step
-  std::size_t chunk_bytes = 0;  // of the pipelines
+  std::size_t chunk_bytes = 0;  // largest chunk of the pipelines, a power of two
 
-  std::size_t small(std::uint32_t parity) const { return kHeader + parity % 2 * small_bytes; }
-  std::size_t slot(std::uint32_t number) const { return kHeader + 2 * small_bytes + number % kSlots * chunk_bytes; }
-  std::size_t result(std::uint32_t number) const {
-    return kHeader + 2 * small_bytes + (kSlots + number % kResults) * chunk_bytes;
-  }
-  std::size_t total() const { return kHeader + 2 * small_bytes + (kSlots + kResults) * chunk_bytes; }
+  std::size_t ring_bytes() const { return 2 * chunk_bytes; }  // two chunks at least: see Group::pipeline
+  std::size_t small(std::uint32_t number) const { return kHeader + number % kSmalls * small_bytes; }
+  std::size_t ring() const { return kHeader + kSmalls * small_bytes; }
+  std::size_t result(std::uint32_t number) const { return ring() + ring_bytes() + number % kResults * chunk_bytes; }
+  std::size_t total() const { return ring() + ring_bytes() + kResults * chunk_bytes; }
 
   static constexpr std::size_t kHeader = (sizeof(Seat) + 4095) / 4096 * 4096;
 };

@@ -37,6 +37,14 @@ class Walk {
     }
   }
 
+  // Calls visit(data, run) once, for the elements from `begin` on that lie together, `count` at most.
+  template <class Visit>
+  void first(std::int64_t begin, std::int64_t count, const Visit& visit) {
+    seek(begin);
+    const auto& piece = pieces_[index_];
+    visit(at_element(piece.data, begin - start_, size_), std::min(piece.count - (begin - start_), count));
+  }
+
  private:
   void seek(std::int64_t begin) {
     while (begin < start_) start_ -= pieces_[--index_].count;
