@@ -7,8 +7,9 @@ namespace perseus {
 namespace {
 
 [[noreturn]] void nonsense(const std::string& what) {
-  throw Error(ErrorKind::transport, "a " + what + " from another rank makes no sense; do all ranks run the same "
-                                    "version of perseus_like?");
+  throw Error(ErrorKind::transport, "a " + what +
+                                        " from another rank makes no sense; do all ranks run the same "
+                                        "version of perseus_like?");
 }
 
 void write(Writer& to, const std::vector<Claim>& claims) {

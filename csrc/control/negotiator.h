@@ -104,13 +104,13 @@ class Negotiator {
   NegotiatorOptions options_;
   ResponseCache cache_;
   std::unordered_map<std::string, Entry> entries_;
-  Report report_;                         // complete below, not reported (at the root: not decided) yet
-  std::vector<Outgoing> relayed_;         // plans on their way down
-  std::vector<Decision> extra_;           // root: warnings and closings to go out with the next plan
+  Report report_;                            // complete below, not reported (at the root: not decided) yet
+  std::vector<Outgoing> relayed_;            // plans on their way down
+  std::vector<Decision> extra_;              // root: warnings and closings to go out with the next plan
   std::deque<std::vector<Decision>> plans_;  // for this rank
-  std::vector<bool> joined_;              // by group rank
-  std::vector<int> join_order_;           // root: in the order of arrival
-  std::map<std::string, Waiting> notes_;  // root: stalled names by what was heard of them
+  std::vector<bool> joined_;                 // by group rank
+  std::vector<int> join_order_;              // root: in the order of arrival
+  std::map<std::string, Waiting> notes_;     // root: stalled names by what was heard of them
   bool urgent_ = false;
   bool closed_ = false;
 };

@@ -1,6 +1,4 @@
 // Which requests agree, and the text that ranks get which do not.
-#include "control/agreement.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "control/agreement.h"
 #include "control_requests.h"
 
 namespace perseus {

@@ -1,6 +1,4 @@
 // Whatever the order in which ranks ask and messages arrive, all ranks are told the same.
-#include "control/negotiator.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "control/negotiator.h"
 #include "control_job.h"
 
 namespace perseus {
@@ -25,8 +24,17 @@ using Kind = Decision::Kind;
 
 // Trees of one to nine ranks: one host, one rank each, even and uneven.
 const std::vector<std::vector<int>> kJobs = {
-    {0}, {0, 0}, {0, 1}, {0, 0, 0}, {0, 1, 1}, {0, 0, 1, 1}, {0, 1, 2, 3, 4}, {0, 0, 0, 1, 2, 2}, {0, 1, 0, 1, 0, 1, 2},
-    {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 2, 2, 2, 3, 4, 5},
+    {0},
+    {0, 0},
+    {0, 1},
+    {0, 0, 0},
+    {0, 1, 1},
+    {0, 0, 1, 1},
+    {0, 1, 2, 3, 4},
+    {0, 0, 0, 1, 2, 2},
+    {0, 1, 0, 1, 0, 1, 2},
+    {0, 0, 0, 0, 0, 0, 0, 0},
+    {0, 1, 1, 2, 2, 2, 3, 4, 5},
 };
 
 std::vector<std::string> names_of(const std::vector<Decision>& decisions) {
@@ -210,8 +218,9 @@ TEST(Negotiator, ARankThatJoinsWithWorkInFlightIsStillAsked) {
   const auto decisions = job.take_all();
   ASSERT_EQ(decisions.size(), 1U);
   EXPECT_EQ(decisions.front().kind, Kind::fail);
-  EXPECT_EQ(decisions.front().text,
-            "allreduce 'x': rank 0 has float32[5], rank 1 has float32[3]; dtype and shape must be the same on all ranks");
+  EXPECT_EQ(
+      decisions.front().text,
+      "allreduce 'x': rank 0 has float32[5], rank 1 has float32[3]; dtype and shape must be the same on all ranks");
 }
 
 // The others do not wait for a joined rank, so that it may hear of two agreements under one id at once.

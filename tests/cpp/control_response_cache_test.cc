@@ -1,12 +1,11 @@
 // Ids stand for what was agreed; names that are used once get none.
-#include "control/response_cache.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
 
 #include "base/error.h"
+#include "control/response_cache.h"
 #include "control_requests.h"
 
 namespace perseus {
@@ -43,7 +42,8 @@ TEST(ResponseCache, AnotherShapeTakesTheSameId) {
 
 TEST(ResponseCache, NamesUsedOnceTakeNoPlace) {
   ResponseCache cache(1);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(agree(cache, allreduce("allreduce.noname." + std::to_string(i))), std::nullopt);
+  for (int i = 0; i < 1000; ++i)
+    EXPECT_EQ(agree(cache, allreduce("allreduce.noname." + std::to_string(i))), std::nullopt);
   agree(cache, allreduce("w"));
   EXPECT_EQ(agree(cache, allreduce("w")), 0U);
 }

@@ -1,11 +1,11 @@
 // Trees of ranks: everybody has one way up, and a parent knows who is below each child.
-#include "control/tree.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
+
+#include "control/tree.h"
 
 namespace perseus {
 namespace {
@@ -14,7 +14,8 @@ std::vector<Tree> trees_of(const std::vector<int>& hosts, int fan_out = 16) {
   std::vector<int> world(hosts.size());
   std::iota(world.begin(), world.end(), 100);
   std::vector<Tree> trees;
-  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) trees.push_back(make_tree(rank, hosts, world, fan_out));
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
+    trees.push_back(make_tree(rank, hosts, world, fan_out));
   return trees;
 }
 

@@ -21,7 +21,8 @@ using testing::same;
 using Ids = std::vector<std::uint32_t>;
 
 Request every_field() {
-  auto made = request(Verb::reduce_scatter, std::string("a\0b \xff", 5), {{DType::bfloat16, {2, 0, 7}}, {DType::boolean, {}}});
+  auto made =
+      request(Verb::reduce_scatter, std::string("a\0b \xff", 5), {{DType::bfloat16, {2, 0, 7}}, {DType::boolean, {}}});
   made.op = ReduceOp::bxor;
   made.scale = {0.1, -3e300, 4097};
   made.wire = static_cast<std::int8_t>(DType::float16);
@@ -130,7 +131,8 @@ TEST(Wire, NumbersThatNeverEndOrDoNotFit) {
 }
 
 TEST(Wire, RunsOfIds) {
-  const std::vector<Ids> lists = {{}, {0}, {UINT32_MAX}, {3, 4, 5}, {5, 4, 3}, {9, 10, 2, 3, 4, 9}, {7, 7, 7}, {UINT32_MAX - 1, 0}};
+  const std::vector<Ids> lists = {
+      {}, {0}, {UINT32_MAX}, {3, 4, 5}, {5, 4, 3}, {9, 10, 2, 3, 4, 9}, {7, 7, 7}, {UINT32_MAX - 1, 0}};
   for (const auto& ids : lists) {
     Writer to;
     to.runs(ids);

@@ -1,12 +1,11 @@
 // What travels together: small reductions and broadcasts of one kind, up to the threshold.
-#include "engine/fuse.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
 #include "control_requests.h"
+#include "engine/fuse.h"
 
 namespace perseus {
 namespace {

@@ -1,6 +1,5 @@
-// Lanes over ranks that are threads: whoever drives, and in whatever order ranks ask, results are right and ends are clean.
-#include "engine/lane.h"
-
+// Lanes over ranks that are threads: whoever drives, and in whatever order ranks ask, results are right and ends are
+// clean.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,9 +7,11 @@
 #include <chrono>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/lane.h"
 #include "engine_rank.h"
 
 namespace perseus {
@@ -25,10 +26,19 @@ using testing::World;
 
 constexpr auto kGrace = 20s;  // never waited for where all goes well
 
-class Lanes : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, Lanes, ::testing::Values(1, 2, 3, 4));
+using Case = std::tuple<Ranks, int>;
 
-void run(int size, const testing::Body& body) { run_world(Ranks::threads, size, body); }
+class Lanes : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(OneHost, Lanes,
+                         ::testing::Combine(::testing::Values(Ranks::threads, Ranks::processes),
+                                            ::testing::Values(1, 2, 3, 4)));
+// Messages that arrive without a ring.
+INSTANTIATE_TEST_SUITE_P(Mpi, Lanes, ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(2, 4)));
+INSTANTIATE_TEST_SUITE_P(SeveralHosts, Lanes,
+                         ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
+
+void run(const Case& of, const testing::Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }
+void run(int size, const testing::Body& body) { run({Ranks::threads, size}, body); }
 
 TEST_P(Lanes, ACallerDrives) {
   run(GetParam(), [](World& world) {
@@ -154,7 +164,8 @@ TEST(Lane, ANameInFlightIsRefusedUntilItIsDone) {
               rank.allreduce("x", 3);
             } catch (const Error& error) {
               EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
-              EXPECT_NE(std::string(error.what()).find("allreduce 'x': this name is already in flight"), std::string::npos);
+              EXPECT_NE(std::string(error.what()).find("allreduce 'x': this name is already in flight"),
+                        std::string::npos);
               throw;
             }
           },
@@ -198,8 +209,8 @@ TEST(Lane, WhoWaitsWhenAnotherClosesIsToldWho) {
         world.exchange("");
         const auto status = world.rank == 1 ? rank.outcome(*waiting) : rank.outcome_by_engine(*waiting);
         EXPECT_EQ(status.kind(), ErrorKind::peer_lost);
-        EXPECT_EQ(status.text(), "allreduce 'waiting': rank " + std::to_string(leaver) +
-                                     " has left the job (it shut down or ended)");
+        EXPECT_EQ(status.text(),
+                  "allreduce 'waiting': rank " + std::to_string(leaver) + " has left the job (it shut down or ended)");
         EXPECT_THROW(rank.allreduce("later", 3), Error);
         rank.lane().close(kGrace);
       }

@@ -31,10 +31,9 @@ class EngineRank {
     auto link = world.connect(members);
     const auto mine = std::find(members.begin(), members.end(), world.rank);
     if (mine == members.end()) return;
-    lane_ = std::make_unique<Lane>(make_tree(static_cast<int>(mine - members.begin()), hosts, members), std::move(link),
-                                   options, world.liveness, [this](const Request& request, Completion* completion) {
-                                     return set_verb(request, completion);
-                                   });
+    lane_ = std::make_unique<Lane>(
+        make_tree(static_cast<int>(mine - members.begin()), hosts, members), std::move(link), options, world.liveness,
+        [this](const Request& request, Completion* completion) { return set_verb(request, completion); });
   }
 
   explicit EngineRank(World& world, const LaneOptions& options = {}) : EngineRank(world, everybody(world), options) {}
