@@ -1,5 +1,59 @@
 """Tests in real processes: those in in_world/ run on every rank of a world that test_worlds.py starts."""
 
+from __future__ import annotations
+
 import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
+
+Ranks = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HEAD = """
+import os, sys, time
+import numpy as np
+import perseus_like.numpy as hvd
+
+def tell(*words):
+    # One write, so that ranks' lines do not mix; a file, so that what the launcher cuts off is not lost.
+    with open(f"rank{os.environ['PERSEUS_RANK']}.txt", "a") as file:
+        file.write(" ".join(map(str, words)) + "\\n")
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
+
+    def run(size: int, program: str, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "program.py"
+        file.write_text(HEAD + textwrap.dedent(program))
+        return subprocess.run(
+            [sys.executable, "-m", "perseus_like.launch", "-np", str(size), sys.executable, str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[int], str]:
+    """What a rank wrote with `tell`; nothing if it was ended before."""
+
+    def read(rank: int) -> str:
+        file = tmp_path / f"rank{rank}.txt"
+        return file.read_text() if file.exists() else ""
+
+    return read

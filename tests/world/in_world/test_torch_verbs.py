@@ -217,7 +217,7 @@ def test_gradients_of_reducescatter(rank: int, size: int) -> None:
 def test_sparse(rank: int, size: int) -> None:
     indices = torch.tensor([[0, rank + 1], [2, 0]])
     values = torch.tensor([1.0, 2.0 * (rank + 1)])
-    tensor = torch.sparse_coo_tensor(indices, values, (size + 1, 3))
+    tensor = torch.sparse_coo_tensor(indices, values, (size + 1, 3), check_invariants=True)
     total = torch.zeros(size + 1, 3)
     for r in range(size):
         total[0, 2] += 1.0
@@ -226,7 +226,9 @@ def test_sparse(rank: int, size: int) -> None:
     assert torch.equal(wait().to_dense(), total)
     wait = hvd.sparse_allreduce_async(tensor, "sparse.average", hvd.Average)
     torch.testing.assert_close(wait().to_dense(), total / size)
-    empty = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), torch.empty(0), (size + 1, 3))
+    empty = torch.sparse_coo_tensor(
+        torch.empty(2, 0, dtype=torch.int64), torch.empty(0), (size + 1, 3), check_invariants=True
+    )
     alone = hvd.sparse_allreduce_async(tensor if rank == 0 else empty, "sparse.alone", hvd.Sum)()
     assert alone.to_dense().sum() == 3.0
 

@@ -1,0 +1,229 @@
+"""What goes wrong, and what the user then sees. Every world here is bounded in time: a hang is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Ranks
+
+Told = Callable[[int], str]
+
+# The last rank ends in some way while the others are in the middle of their allreduces.
+DEATHS = {
+    "killed": "import signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "raises": "raise RuntimeError('out of luck')",
+    "exits": "sys.exit(7)",
+    "exits at once": "os._exit(9)",
+    "exits as if all were well": "sys.exit(0)",
+}
+
+LOSING_A_RANK = """
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+big = np.ones({elements}, np.float32)
+try:
+    for step in range(10**9):
+        if step == 20 and rank == size - 1:
+            tell("leaves")
+            {death}
+        hvd.allreduce(big, name="gradient")
+except hvd.HorovodInternalError as error:
+    tell("error:", error)
+    raise
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("elements", [1, 1_000_000])
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_rank_is_lost(death: str, elements: int, size: int, ranks: Ranks, told: Told) -> None:
+    world = ranks(size, LOSING_A_RANK.format(death=DEATHS[death], elements=elements), seconds=40)
+    assert world.returncode != 0
+    last = size - 1
+    assert "leaves" in told(last)
+    if death == "raises":
+        assert "out of luck" in world.stderr
+    if death == "exits":
+        assert world.returncode == 7, world.stderr
+    for rank in range(last):
+        # The launcher may have been quicker to end a rank than the rank to see the error.
+        text = told(rank)
+        assert text == "" or (text.startswith("error:") and f"rank {last}" in text), text
+    if death == "exits as if all were well":
+        assert all(told(rank) for rank in range(last)), "nothing ends these ranks but the error"
+
+
+def test_without_a_session(ranks: Ranks) -> None:
+    world = ranks(
+        2,
+        """
+        assert not hvd.is_initialized()
+        for call in (hvd.rank, hvd.size, hvd.local_rank, hvd.is_homogeneous):
+            try:
+                call()
+            except ValueError as error:
+                assert "init()" in str(error)
+            else:
+                raise AssertionError(call)
+        for turn in range(3):
+            try:
+                hvd.allreduce(1.0)
+            except hvd.HorovodInternalError as error:
+                assert "init()" in str(error)
+            else:
+                raise AssertionError("a collective without a session")
+            hvd.init()
+            hvd.init()
+            assert hvd.is_initialized()
+            assert hvd.size() == 2
+            assert hvd.allreduce(1.0 + hvd.rank()) == 1.5
+            assert hvd.add_process_set([turn % 2]).process_set_id is not None
+            hvd.shutdown()
+            hvd.shutdown()
+            assert not hvd.is_initialized()
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+
+
+def test_work_in_flight_fails_when_the_session_ends(ranks: Ranks) -> None:
+    world = ranks(
+        2,
+        """
+        hvd.init()
+        handle = hvd.allreduce_async(np.ones(3), name=f"only on {hvd.rank()}")
+        hvd.barrier()
+        hvd.shutdown()
+        try:
+            hvd.synchronize(handle)
+        except hvd.HorovodInternalError as error:
+            print("told:", error)
+        else:
+            raise AssertionError("nobody answered, and it did not fail")
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+    assert world.stdout.count("told:") == 2
+
+
+def test_a_forked_child_knows_its_rank_and_may_not_communicate(ranks: Ranks) -> None:
+    world = ranks(
+        2,
+        """
+        hvd.init()
+        hvd.allreduce(1.0)
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                assert hvd.size() == 2 and hvd.rank() in (0, 1)
+                try:
+                    hvd.allreduce(1.0)
+                except hvd.HorovodInternalError as error:
+                    assert "fork" in str(error)
+                else:
+                    raise AssertionError("a collective in a forked child")
+                sys.exit(5)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+            assert hvd.allreduce(1.0 + hvd.rank()) == 1.5
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+
+
+def test_data_loader_workers(ranks: Ranks) -> None:
+    pytest.importorskip("torch")
+    world = ranks(
+        2,
+        """
+        import torch
+        import perseus_like.torch as hvd
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self):
+                return 16
+
+            def __getitem__(self, place):
+                return torch.tensor([float(place), float(hvd.rank())])
+
+        hvd.init()
+        for method in ("fork", "spawn"):
+            loader = torch.utils.data.DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context=method)
+            if method == "spawn":
+                break  # a spawned worker has no session to ask for its rank
+            for _ in range(2):
+                for batch in loader:
+                    assert (batch[:, 1] == hvd.rank()).all()
+                    assert hvd.allreduce(batch.sum(), op=hvd.Sum) > 0
+        """,
+        seconds=120,
+    )
+    assert world.returncode == 0, world.stderr
+
+
+STALLING = """
+hvd.init()
+if hvd.rank() == 0:
+    time.sleep({late})  # the straggler that this is about
+try:
+    hvd.allreduce(np.ones(3), name="embedding")
+except hvd.HorovodInternalError as error:
+    tell("error:", error)
+"""
+
+
+def test_a_stall_is_named(ranks: Ranks) -> None:
+    world = ranks(2, STALLING.format(late=2.5), PERSEUS_STALL_CHECK_TIME_SECONDS="1")
+    assert world.returncode == 0, world.stderr
+    assert "embedding" in world.stderr
+    assert "rank 0" in world.stderr
+
+
+def test_a_stall_becomes_an_error(ranks: Ranks, told: Told) -> None:
+    world = ranks(
+        2,
+        STALLING.format(late=6),
+        PERSEUS_STALL_CHECK_TIME_SECONDS="1",
+        PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    assert world.returncode == 0, world.stderr
+    assert told(1).startswith("error:")
+    assert "embedding" in told(1)
+
+
+def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
+    """Gradients are kept elsewhere, which is said once, and training goes on."""
+    pytest.importorskip("torch")
+    world = ranks(
+        2,
+        """
+        import logging, torch
+        import perseus_like.torch as hvd
+        logging.basicConfig()
+        hvd.init()
+        try:
+            hvd.empty(1 << 30)
+        except RuntimeError as error:
+            assert "arena" in str(error).lower(), error
+        else:
+            raise AssertionError("4 GiB of an arena of 1 MiB")
+        model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000, bias=False) for _ in range(4)])
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum(layer.weight.sum() for layer in model).mul(hvd.rank() + 1).backward()
+            optimizer.step()
+            assert all((layer.weight.grad == 1.5).all() for layer in model)
+        """,
+        PERSEUS_ARENA_BYTES=str(1 << 20),
+    )
+    assert world.returncode == 0, world.stderr
+    assert world.stderr.count("kept in private memory") == 2  # once a rank
+
+
+def test_an_error_before_the_others_are_there(ranks: Ranks) -> None:
+    """A rank that fails before init() does not leave the others waiting."""
+    world = ranks(2, "if os.environ['PERSEUS_RANK'] == '1': sys.exit(4)\nhvd.init()", seconds=40)
+    assert world.returncode == 4, world.stderr
