@@ -15,7 +15,8 @@ STAMPS := $(VENV)/stamps
 TORCH ?= torch==2.13.0
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) numpy scikit-learn tqdm mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate
+BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -46,6 +47,10 @@ $(STAMPS)/test: $(STAMPS)/run
 	$(PIP) install $(foreach need,$(TEST_NEEDS),'$(need)')
 	@touch $@
 
+$(STAMPS)/bench: $(STAMPS)/run
+	$(PIP) install $(foreach need,$(BENCH_NEEDS),'$(need)')
+	@touch $@
+
 $(STAMPS)/lint: $(STAMPS)/test
 	$(PIP) install $(foreach need,$(LINT_NEEDS),'$(need)')
 	@touch $@
@@ -64,8 +69,14 @@ build: $(STAMPS)/package
 demo: $(STAMPS)/run $(STAMPS)/package
 	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py --compare-single
 
-bench: $(STAMPS)/run $(STAMPS)/package
-	$(BIN)/python benchmarks/allreduce.py
+# Worth something only on a machine that does nothing else meanwhile. `make bench BENCH_ARGS=--quick` sees if it runs.
+bench: $(STAMPS)/bench $(STAMPS)/package
+	$(BIN)/python -m benchmarks.allreduce $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.allreduce -np 4 --ours-only --sizes 32 $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.many_tensors $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.training_step $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.idle $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.report
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 

@@ -108,7 +108,9 @@ def bars(result: Result) -> list[Bar]:
 
 def on_every_rank(options: argparse.Namespace) -> None:
     world = World()
-    sizes = [4, 64 * KIB] if options.quick else [size for size in SIZES if size <= options.most_mib * MIB]
+    sizes = [mib * MIB for mib in options.sizes] if options.sizes else list(SIZES)
+    if options.quick:
+        sizes = [4, 64 * KIB]
     memory = Memory(max(sizes) // 4)
     check(world, memory)
     reducers: dict[str, peers.Reducer] = {}
@@ -129,7 +131,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = harness.parser("Allreduce of one tensor, against every peer that is installed.", seconds=4)
-    parser.add_argument("--most-mib", type=int, default=64, help="the largest tensor (default %(default)s MiB)")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="MIB", help="only tensors of these sizes")
     parser.add_argument("--ours-only", action="store_true", help="without peers, but with the plain copies")
     parser.add_argument("--no-mpi", action="store_true", help="never start the world through mpirun, so without mpi4py")
     options: Any = parser.parse_args(arguments)

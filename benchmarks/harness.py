@@ -1,4 +1,4 @@
-"""A world of ranks, and contenders measured in turn within one run, so that their ratios hold whatever the machine does."""
+"""A world of ranks, and contenders measured in turn within one run, so that ratios hold whatever the machine does."""
 
 from __future__ import annotations
 
@@ -144,10 +144,14 @@ def parser(description: str, seconds: float) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("-np", type=int, default=2, metavar="RANKS", help="ranks, all on this machine (default 2)")
-    made.add_argument("--seconds", type=float, default=seconds, help="about how long each row takes (default %(default)s)")
+    made.add_argument(
+        "--seconds", type=float, default=seconds, help="about how long each row takes (default %(default)s)"
+    )
     made.add_argument("--quick", action="store_true", help="tiny sizes and few rounds: does it run at all?")
     made.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the results")
-    made.add_argument("--timeout", type=float, default=600, help="seconds until the world is ended (default %(default)s)")
+    made.add_argument(
+        "--timeout", type=float, default=600, help="seconds until the world is ended (default %(default)s)"
+    )
     return made
 
 
@@ -163,13 +167,15 @@ def start_world(module: str, arguments: Sequence[str], options: argparse.Namespa
     """Runs `python -m module arguments` on every rank; gives the exit code."""
     options.output.mkdir(parents=True, exist_ok=True)
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(options.np)]
+    # Only for the ranks: the launcher would import its package from there.
+    launcher += ["-x", f"PYTHONPATH={os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))}"]
     if with_mpi:
         launcher += ["--mpi", "--mpirun", str(mpirun())]
     command = [*launcher, sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
         # One thread per rank: ranks that share cores must not wait for one another's pools.
-        environment = {**os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        # Not from the source tree, which `-m perseus_like.launch` would find before the installed package.
+        environment = {**os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1"}
+        # Not from the source tree, where `-m perseus_like.launch` would find another package than the installed one.
         with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL) as world:
             return _wait(world, options.timeout)
 

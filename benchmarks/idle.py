@@ -1,6 +1,6 @@
 """What a process pays for being part of a job: processor time while idle, and memory beyond the gradients.
 
-    python -m benchmarks.idle -np 2
+python -m benchmarks.idle -np 2
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many tensors at once, as a backward pass hands them over: 154 like ResNet-50's, and 300 of 1 KiB.
 
-    python -m benchmarks.many_tensors -np 2
+python -m benchmarks.many_tensors -np 2
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def gloo_in_buckets(tensors: Tensors) -> Callable[[], object]:
             works.append(dist.all_reduce(flat, async_op=True))
         for bucket, flat, work in zip(buckets, flats, works, strict=True):
             work.wait()
-            for tensor, part in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
-                tensor.view(-1).copy_(part)
+            parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in bucket])
+            torch._foreach_copy_([tensor.view(-1) for tensor in bucket], list(parts))
 
     return run
 
@@ -163,7 +163,7 @@ def on_every_rank(options: Any) -> None:
         missing[HOROVOD] = str(reason)
     result = Result("many_tensors", "Many tensors asynchronously", world, (OURS, GROUPED, ARENA), missing=missing)
     result.quick = options.quick
-    work = {RESNET: resnet_shapes(), TINY: [(256,)] * 300}
+    work: dict[str, list[tuple[int, ...]]] = {RESNET: resnet_shapes(), TINY: [(256,)] * 300}
     if options.quick:
         work = {"154 of a narrow network": resnet_shapes(2), "20 of 1 KiB": [(256,)] * 20}
     for number, (name, shapes) in enumerate(work.items()):

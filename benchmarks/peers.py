@@ -107,9 +107,13 @@ def start_peers(world: World) -> tuple[dict[str, Reducer], dict[str, str]]:
     """The peers that are here, on every rank alike, and why the others are not."""
     found: dict[str, Reducer] = {}
     missing: dict[str, str] = {}
-    for name, start in PEERS.items():
-        try:
-            found[name] = start(world)
-        except Missing as reason:
-            missing[name] = str(reason)
+    for name in PEERS:
+        _start_peer(name, world, found, missing)
     return found, missing
+
+
+def _start_peer(name: str, world: World, found: dict[str, Reducer], missing: dict[str, str]) -> None:
+    try:
+        found[name] = PEERS[name](world)
+    except Missing as reason:
+        missing[name] = str(reason)

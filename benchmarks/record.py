@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -133,7 +134,9 @@ def commit() -> str:
     """With "+changes" where the tree differs from it; empty outside a repository."""
 
     def git(*arguments: str) -> str:
-        ran = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30)
+        ran = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
+        )
         return ran.stdout.strip()
 
     try:
@@ -168,10 +171,8 @@ def caches() -> dict[str, str]:
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -180,9 +181,9 @@ def versions() -> dict[str, str]:
 
 def duration(seconds: float) -> str:
     """Three digits: 4.20 µs, 61.7 ms."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            break
+    unit, size = "µs", 1e-6
+    if seconds >= 1e-3:
+        unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3)
     scaled = seconds / size
     return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {unit}"
 

@@ -1,0 +1,87 @@
+"""Each benchmark runs, with tiny sizes, and leaves results that can be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 200
+
+pytest.importorskip("torch")
+pytest.importorskip("tabulate")
+
+
+def run(module: str, *arguments: object) -> str:
+    """From the repository root, as a user does: it must be the installed package that is measured."""
+    ran = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-6000:]
+    return ran.stdout
+
+
+def result_of(folder: Path, name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    assert data["quick"]
+    assert data["machine"]["cores"] >= 1
+    assert data["versions"]["torch"]
+    return data
+
+
+CONTENDERS = {
+    "allreduce": {"ours, arena", "ours, private", "gloo", "memcpy", "streaming copy"},
+    "many_tensors": {"ours", "ours, grouped", "ours, arena", "gloo", "gloo, DDP's buckets"},
+    "training_step": {"one process alone", "ours", "DDP over gloo"},
+}
+
+
+@pytest.mark.parametrize("module", CONTENDERS)
+def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
+    options = ["--no-mpi"] if module == "allreduce" else []
+    output = run(module, "--quick", "--output", tmp_path, *options)
+    data = result_of(tmp_path, module)
+    assert data["ranks"] == 2
+    assert data["rows"]
+    for row in data["rows"]:
+        assert set(row["contenders"]) >= CONTENDERS[module]
+        for summary in row["contenders"].values():
+            assert 0 < summary["low"] <= summary["median"] <= summary["high"]
+        assert row["work"] in output
+
+
+def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
+    run("idle", "--quick", "--output", tmp_path)
+    assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
+
+
+def test_other_numbers_of_ranks_have_a_file_of_their_own(tmp_path: Path) -> None:
+    run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
+    assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
+
+
+def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
+    run("allreduce", "--quick", "--ours-only", "--output", tmp_path)
+    readme = tmp_path / "README.md"
+    for _ in range(2):
+        if not readme.exists():
+            text = (ROOT / "benchmarks" / "README.md").read_text()
+            before, after = text.partition("<!-- last results: begin -->")[0], text.partition("end -->")[2]
+            readme.write_text(text)
+        run("report", "--results", tmp_path, "--readme", readme)
+        written = readme.read_text()
+        assert written.startswith(before)
+        assert written.endswith(after)
+        assert written.count("Allreduce of one float32 tensor") == 1
