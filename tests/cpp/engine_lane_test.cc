@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/lane.h"
 #include "engine_rank.h"
+#include "hierarchy_world.h"
 
 namespace perseus {
 namespace {
@@ -37,12 +38,16 @@ INSTANTIATE_TEST_SUITE_P(Mpi, Lanes, ::testing::Combine(::testing::Values(Ranks:
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, Lanes,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
 
+std::vector<int> hosts_of(const Case& of) {
+  return std::get<Ranks>(of) == Ranks::hosts ? testing::crossed_hosts(std::get<int>(of)) : std::vector<int>{};
+}
+
 void run(const Case& of, const testing::Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }
 void run(int size, const testing::Body& body) { run({Ranks::threads, size}, body); }
 
 TEST_P(Lanes, ACallerDrives) {
-  run(GetParam(), [](World& world) {
-    EngineRank rank(world);
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
     for (int i = 0; i < 200; ++i) rank.finish(*rank.allreduce(i % 3 == 0 ? "same" : "x" + std::to_string(i), i % 7));
     rank.finish(*rank.allreduce("large", 300'000));
     rank.finish(*rank.allreduce("average", 100, world.size));
@@ -51,8 +56,8 @@ TEST_P(Lanes, ACallerDrives) {
 }
 
 TEST_P(Lanes, TheEngineDrives) {
-  run(GetParam(), [](World& world) {
-    EngineRank rank(world);
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
     for (int i = 0; i < 100; ++i) rank.finish(*rank.allreduce("x" + std::to_string(i % 10), i), true);
     rank.lane().close(kGrace);
   });
@@ -76,9 +81,9 @@ std::vector<Starter> mixed_verbs(int size) {
 }
 
 TEST_P(Lanes, EachRankInAnOrderOfItsOwn) {
-  run(GetParam(), [](World& world) {
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
     std::mt19937 random(static_cast<unsigned>(world.rank));
-    EngineRank rank(world);
+    EngineRank rank(world, {}, hosts);
     auto verbs = mixed_verbs(world.size);
     for (int round = 0; round < 6; ++round) {
       std::shuffle(verbs.begin(), verbs.end(), random);
@@ -92,8 +97,8 @@ TEST_P(Lanes, EachRankInAnOrderOfItsOwn) {
 }
 
 TEST_P(Lanes, SeveralThreadsOfARank) {
-  run(GetParam(), [](World& world) {
-    EngineRank rank(world);
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&rank, t] {
@@ -262,8 +267,8 @@ TEST(Lane, ALostPeerEndsEveryWait) {
 }
 
 TEST_P(Lanes, JoinedRanksGiveZeros) {
-  run(GetParam(), [](World& world) {
-    EngineRank rank(world);
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
     // Rank r has r + 1 batches.
     for (int batch = 0; batch < world.size; ++batch) {
       if (batch > world.rank) break;

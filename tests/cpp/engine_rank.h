@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "control_requests.h"
@@ -26,8 +28,9 @@ struct Started {
 
 class EngineRank {
  public:
-  EngineRank(World& world, std::vector<int> members, const LaneOptions& options = {}) : world_(world) {
-    const std::vector<int> hosts(members.size(), 0);
+  // `hosts`: of each member; empty where all are on one.
+  EngineRank(World& world, std::vector<int> members, const LaneOptions& options = {}, std::vector<int> hosts = {}) {
+    hosts.resize(members.size(), 0);
     auto link = world.connect(members);
     const auto mine = std::find(members.begin(), members.end(), world.rank);
     if (mine == members.end()) return;
@@ -36,7 +39,8 @@ class EngineRank {
         [this](const Request& request, Completion* completion) { return set_verb(request, completion); });
   }
 
-  explicit EngineRank(World& world, const LaneOptions& options = {}) : EngineRank(world, everybody(world), options) {}
+  explicit EngineRank(World& world, const LaneOptions& options = {}, std::vector<int> hosts = {})
+      : EngineRank(world, everybody(world), options, std::move(hosts)) {}
 
   static std::vector<int> everybody(const World& world) {
     std::vector<int> ranks(static_cast<std::size_t>(world.size));
@@ -197,7 +201,6 @@ class EngineRank {
     return {};
   }
 
-  World& world_;
   std::unique_ptr<Lane> lane_;
 };
 
