@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kTreeBytes = 64 << 10;
 constexpr std::size_t kSegmentBytes = 256 << 10;
 constexpr std::size_t kSegmentsAhead = 4;
+constexpr std::size_t kRoundBytes = 1 << 20;
+constexpr std::size_t kRoundsAhead = 4;
 
 // Ranks as seen from the root: the root is 0.
 void broadcast_tree(Communicator& communicator, void* data, std::size_t bytes, int root) {
@@ -62,6 +64,27 @@ std::vector<std::size_t> offsets_of(Counts bytes) {
   return offsets;
 }
 
+// Long parts travel in rounds, some of them under way at once: MPIs move one very long message slowly.
+// `start` posts what lies in [at, at + kRoundBytes) of each part.
+template <class Start>
+void in_rounds(Communicator& communicator, std::size_t longest, const Start& start) {
+  std::deque<Messages> under_way;
+  for (std::size_t at = 0; at < longest; at += kRoundBytes) {
+    start(under_way.emplace_back(communicator), at);
+    if (under_way.size() > kRoundsAhead) {
+      under_way.front().wait();
+      under_way.pop_front();
+    }
+  }
+  for (auto& messages : under_way) messages.wait();
+}
+
+// What of `bytes` belongs to the round that begins at `at`.
+std::size_t share(std::int64_t bytes, std::size_t at) {
+  const auto whole = static_cast<std::size_t>(bytes);
+  return at < whole ? std::min(kRoundBytes, whole - at) : 0;
+}
+
 void copy_own(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -85,15 +108,17 @@ void allgather(Communicator& communicator, const void* in, void* out, Counts byt
   // The own block first: `in` may be any part of `out`.
   auto* own = base + offsets[static_cast<std::size_t>(rank)];
   copy_own(own, in, mine);
-  // Each begins with its neighbour, so that not all speak to the same rank at once.
-  Messages messages(communicator);
-  for (int step = 1; step < size; ++step) {
-    const auto from = static_cast<std::size_t>((rank - step + size) % size);
-    messages.receive(base + offsets[from], static_cast<std::size_t>(bytes[from]), static_cast<int>(from),
-                     Tag::allgather);
-  }
-  for (int step = 1; step < size; ++step) messages.send(own, mine, (rank + step) % size, Tag::allgather);
-  messages.wait();
+  const auto longest = static_cast<std::size_t>(*std::max_element(bytes.begin(), bytes.end()));
+  in_rounds(communicator, longest, [&](Messages& messages, std::size_t at) {
+    // Each begins with its neighbour, so that not all speak to the same rank at once.
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank - step + size) % size;
+      const auto from = static_cast<std::size_t>(peer);
+      messages.receive(base + offsets[from] + at, share(bytes[from], at), peer, Tag::allgather);
+    }
+    const auto count = share(static_cast<std::int64_t>(mine), at);
+    for (int step = 1; step < size; ++step) messages.send(own + at, count, (rank + step) % size, Tag::allgather);
+  });
 }
 
 void alltoall(Communicator& communicator, const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
@@ -107,20 +132,22 @@ void alltoall(Communicator& communicator, const void* in, Counts send_bytes, voi
     aside.assign(from, from + send_at.back());
     from = aside.data();
   }
-  Messages messages(communicator);
-  for (int step = 1; step < size; ++step) {
-    const auto peer = static_cast<std::size_t>((rank - step + size) % size);
-    messages.receive(to + recv_at[peer], static_cast<std::size_t>(recv_bytes[peer]), static_cast<int>(peer),
-                     Tag::alltoall);
-  }
-  for (int step = 1; step < size; ++step) {
-    const auto peer = static_cast<std::size_t>((rank + step) % size);
-    messages.send(from + send_at[peer], static_cast<std::size_t>(send_bytes[peer]), static_cast<int>(peer),
-                  Tag::alltoall);
-  }
   const auto self = static_cast<std::size_t>(rank);
   copy_own(to + recv_at[self], from + send_at[self], static_cast<std::size_t>(send_bytes[self]));
-  messages.wait();
+  const auto longest = static_cast<std::size_t>(std::max(*std::max_element(send_bytes.begin(), send_bytes.end()),
+                                                         *std::max_element(recv_bytes.begin(), recv_bytes.end())));
+  in_rounds(communicator, longest, [&](Messages& messages, std::size_t at) {
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank - step + size) % size;
+      const auto r = static_cast<std::size_t>(peer);
+      messages.receive(to + recv_at[r] + at, share(recv_bytes[r], at), peer, Tag::alltoall);
+    }
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      const auto r = static_cast<std::size_t>(peer);
+      messages.send(from + send_at[r] + at, share(send_bytes[r], at), peer, Tag::alltoall);
+    }
+  });
 }
 
 }  // namespace perseus::mpi
