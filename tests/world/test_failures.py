@@ -47,12 +47,13 @@ def test_a_rank_is_lost(death: str, elements: int, size: int, ranks: Ranks, told
         assert "out of luck" in world.stderr
     if death == "exits":
         assert world.returncode == 7, world.stderr
-    for rank in range(last):
-        # The launcher may have been quicker to end a rank than the rank to see the error.
-        text = told(rank)
-        assert text == "" or (text.startswith("error:") and f"rank {last}" in text), text
+    # The launcher may be quicker to end a rank than the rank to see the error; and who sees it leaves, which a third
+    # rank may notice first.
+    texts = [told(rank) for rank in range(last)]
+    assert all(text == "" or (text.startswith("error:") and "rank " in text) for text in texts), texts
+    assert not any(texts) or any(f"rank {last}" in text for text in texts), texts
     if death == "exits as if all were well":
-        assert all(told(rank) for rank in range(last)), "nothing ends these ranks but the error"
+        assert all(texts), "nothing ends these ranks but the error"
 
 
 def test_without_a_session(ranks: Ranks) -> None:
@@ -207,8 +208,8 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
         except RuntimeError as error:
             assert "arena" in str(error).lower(), error
         else:
-            raise AssertionError("4 GiB of an arena of 1 MiB")
-        model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000, bias=False) for _ in range(4)])
+            raise AssertionError("4 GiB of an arena of 16 MiB")
+        model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000, bias=False) for _ in range(8)])
         hvd.broadcast_parameters(model.state_dict(), 0)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
         for _ in range(3):
@@ -217,7 +218,7 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
             optimizer.step()
             assert all((layer.weight.grad == 1.5).all() for layer in model)
         """,
-        PERSEUS_ARENA_BYTES=str(1 << 20),
+        PERSEUS_ARENA_BYTES=str(16 << 20),
     )
     assert world.returncode == 0, world.stderr
     assert world.stderr.count("kept in private memory") == 2  # once a rank
