@@ -34,6 +34,7 @@ Topology::Topology(int rank, std::vector<int> hosts) : rank_(rank), hosts_(std::
   const auto count = hosts_.empty() ? 0 : *std::max_element(hosts_.begin(), hosts_.end()) + 1;
   members_.resize(static_cast<std::size_t>(count));
   for (int r = 0; r < size(); ++r) members_[static_cast<std::size_t>(host_of(r))].push_back(r);
+  std::erase(members_, std::vector<int>{});
   std::sort(members_.begin(), members_.end());
   for (std::size_t h = 0; h < members_.size(); ++h) {
     for (const int r : members_[h]) hosts_[static_cast<std::size_t>(r)] = static_cast<int>(h);

@@ -1,0 +1,235 @@
+// How ranks of a host find each other, and notice when one of them ends.
+#include "bootstrap/local_star.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+#include <thread>
+
+#include "base/error.h"
+#include "bootstrap/local.h"
+#include "transport_world.h"
+
+namespace perseus::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Runs the body on threads that play the ranks of one star.
+void on_star(int size, const std::function<void(LocalStar&)>& body) {
+  const auto address = random_star_address();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      LocalStar star(address, r, size, seconds(30));
+      body(star);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+// The kind and text of what it throws.
+std::pair<ErrorKind, std::string> error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {ErrorKind::shut_down, "nothing was thrown"};
+}
+
+// Waits for a report, without looking all the time.
+std::string wait_for_loss(Liveness& liveness) {
+  std::promise<void> lost;
+  liveness.on_lost([&] { lost.set_value(); });
+  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "nobody was lost";
+  return liveness.status().text();
+}
+
+TEST(LocalStar, GathersBytesOfEveryLength) {
+  for (const int size : {1, 2, 5}) {
+    on_star(size, [&](LocalStar& star) {
+      for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{3'000'000}}) {
+        const auto all = star.allgather(std::string(length, static_cast<char>('a' + star.rank())));
+        ASSERT_EQ(all.size(), static_cast<std::size_t>(size));
+        for (int r = 0; r < size; ++r) {
+          EXPECT_EQ(all[static_cast<std::size_t>(r)], std::string(length, static_cast<char>('a' + r)));
+        }
+      }
+    });
+  }
+}
+
+TEST(LocalStar, HandsFileDescriptorsToEverybody) {
+  on_star(3, [](LocalStar& star) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const char mine = static_cast<char>('0' + star.rank());
+    for (int i = 0; i < star.size(); ++i) ASSERT_EQ(write(ends[1], &mine, 1), 1);
+    const auto all = star.exchange_fds(ends[0]);
+    for (int r = 0; r < star.size(); ++r) {
+      char byte = 0;
+      ASSERT_EQ(read(all[static_cast<std::size_t>(r)].get(), &byte, 1), 1);
+      EXPECT_EQ(byte, '0' + r);
+    }
+    star.allgather("");  // nobody closes before all have read
+    close(ends[0]);
+    close(ends[1]);
+  });
+}
+
+TEST(LocalStar, NamesTheRanksThatDidNotCome) {
+  const auto address = random_star_address();
+  std::thread third([&] {
+    const auto [kind, text] = error_of([&] { LocalStar(address, 2, 4, milliseconds(300)); });
+    EXPECT_EQ(kind, ErrorKind::timed_out);
+    EXPECT_NE(text.find("missing: rank 1, 3"), std::string::npos) << text;
+  });
+  const auto [kind, text] = error_of([&] { LocalStar(address, 0, 4, milliseconds(300)); });
+  EXPECT_EQ(kind, ErrorKind::timed_out);
+  EXPECT_NE(text.find("only 2 of 4 ranks of this host came within 0.3 s; missing: rank 1, 3"), std::string::npos)
+      << text;
+  third.join();
+}
+
+TEST(LocalStar, SaysThatTheFirstRankNeverCame) {
+  const auto [kind, text] = error_of([&] { LocalStar(random_star_address(), 1, 2, milliseconds(50)); });
+  EXPECT_EQ(kind, ErrorKind::timed_out);
+  EXPECT_NE(text.find("found no rank 0"), std::string::npos) << text;
+}
+
+TEST(LocalStar, LetsNobodyInWithoutTheSecret) {
+  const auto address = random_star_address();
+  auto wrong = address;
+  wrong.back() = wrong.back() == 'x' ? 'y' : 'x';
+  std::thread stranger([&] {
+    const auto [kind, text] = error_of([&] { LocalStar(wrong, 1, 2, seconds(20)); });
+    EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
+  });
+  std::thread member([&] {
+    stranger.join();
+    LocalStar star(address, 1, 2, seconds(20));
+    EXPECT_EQ(star.allgather("b").front(), "a");
+  });
+  LocalStar star(address, 0, 2, seconds(20));
+  EXPECT_EQ(star.allgather("a").back(), "b");
+  member.join();
+}
+
+TEST(LocalStar, SaysWhenTwoProcessesClaimOneRank) {
+  const auto address = random_star_address();
+  const auto claim = [&] { LocalStar(address, 1, 3, seconds(20)); };
+  std::string texts[2];
+  std::thread first([&] { texts[0] = error_of(claim).second; });
+  std::thread second([&] { texts[1] = error_of(claim).second; });
+  const auto text = error_of([&] { LocalStar(address, 0, 3, seconds(20)); }).second;
+  first.join();
+  second.join();
+  EXPECT_NE(text.find("rank 1 of 3, but that rank is here already"), std::string::npos) << text;
+  for (const auto& told : texts) EXPECT_NE(told.find("here already"), std::string::npos) << told;
+}
+
+TEST(LocalBootstrap, StartsAgainInTheSameProcess) {
+  const auto address = random_star_address();
+  for (int generation = 0; generation < 3; ++generation) {
+    const auto meet = [&](int rank) {
+      LocalBootstrap bootstrap({.rank = rank, .size = 2, .address = address, .generation = generation});
+      EXPECT_EQ(bootstrap.allgather(std::to_string(rank)), (std::vector<std::string>{"0", "1"}));
+    };
+    std::thread other([&] { meet(1); });
+    meet(0);
+    other.join();
+  }
+}
+
+// A world of processes in which `victim` ends by `how`; the others say what they hear.
+void check_loss(int victim, const std::function<void()>& how, const std::string& expected) {
+  constexpr int kSize = 3;
+  const auto address = random_star_address();
+  std::vector<int> children;
+  for (int r = 0; r < kSize; ++r) {
+    children.push_back(fork_rank([&, r] {
+      Liveness liveness;
+      LocalStar star(address, r, kSize, seconds(30));
+      star.allgather("");
+      star.watch(liveness, {10, 11, 12});
+      if (r == victim) return how();
+      EXPECT_EQ(wait_for_loss(liveness), expected);
+    }));
+  }
+  for (int r = 0; r < kSize; ++r) {
+    const int child = children[static_cast<std::size_t>(r)];
+    if (r == victim) {
+      waitpid(child, nullptr, 0);
+    } else {
+      EXPECT_TRUE(ended_well(child)) << "rank " << r;
+    }
+  }
+}
+
+constexpr auto kEnded = " ended without shutting down (it was killed, crashed, or left because of an error)";
+
+TEST(LocalWatch, AllHearOfAKilledMember) {
+  check_loss(2, [] { raise(SIGKILL); }, std::string("rank 12") + kEnded);
+}
+TEST(LocalWatch, AllHearOfAKilledCentre) {
+  check_loss(0, [] { raise(SIGKILL); }, std::string("rank 10") + kEnded);
+}
+TEST(LocalWatch, AllHearOfAnExit) {
+  check_loss(1, [] { _exit(3); }, std::string("rank 11") + kEnded);
+}
+
+TEST(LocalWatch, AGoodbyeIsNoDeath) {
+  for (const int first : {0, 1, 2}) {
+    std::promise<void> left;
+    const auto gone = left.get_future().share();
+    on_star(3, [&](LocalStar& star) {
+      Liveness liveness;
+      star.allgather("");
+      star.watch(liveness, {0, 1, 2});
+      if (star.rank() == first) {
+        star.say_goodbye();
+        left.set_value();
+        return;
+      }
+      gone.wait();
+      // Its end is seen after its goodbye: had it been taken for a death, the report would be here soon.
+      std::promise<void> lost;
+      liveness.on_lost([&] { lost.set_value(); });
+      EXPECT_EQ(lost.get_future().wait_for(milliseconds(100)), std::future_status::timeout);
+      star.say_goodbye();
+    });
+  }
+}
+
+TEST(LocalWatch, AForkedChildDoesNotHoldTheWireOpen) {
+  const auto address = random_star_address();
+  int alive[2];  // the grandchild lives until this pipe is closed
+  ASSERT_EQ(pipe(alive), 0);
+  const int parent = fork_rank([&] {
+    Liveness liveness;
+    LocalStar star(address, 1, 2, seconds(30));
+    star.watch(liveness, {0, 1});
+    if (fork() == 0) {
+      star.close_after_fork();
+      close(alive[1]);
+      char byte = 0;
+      _exit(read(alive[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    raise(SIGKILL);
+  });
+  Liveness liveness;
+  LocalStar star(address, 0, 2, seconds(30));
+  star.watch(liveness, {0, 1});
+  EXPECT_EQ(wait_for_loss(liveness), std::string("rank 1") + kEnded);
+  waitpid(parent, nullptr, 0);
+  close(alive[0]);
+  close(alive[1]);
+}
+
+}  // namespace
+}  // namespace perseus::testing
