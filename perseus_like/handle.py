@@ -10,8 +10,13 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
+# Work that was dropped before it was complete: an exception came while somebody waited, or nobody cared. The engine
+# still writes into its tensors.
+_dropped: list[tuple[Any, object]] = []
+
+
 class Pending(Generic[R]):
-    """One collective in flight. Holds its tensors until it is forgotten."""
+    """One collective in flight. Its tensors live until it is complete, whatever becomes of this object."""
 
     __slots__ = ("_finish", "_handle", "_keep", "name")
 
@@ -20,6 +25,11 @@ class Pending(Generic[R]):
         self._handle = handle
         self._finish = finish
         self._keep = keep
+
+    def __del__(self) -> None:
+        if not self._handle.done():
+            _dropped[:] = [entry for entry in _dropped if not entry[0].done()]
+            _dropped.append((self._handle, self._keep))
 
     def done(self) -> bool:
         return bool(self._handle.done())

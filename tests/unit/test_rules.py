@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -144,3 +146,23 @@ def test_errors_are_what_horovod_users_catch() -> None:
     mismatch = errors.HorovodVersionMismatchError("torch", "1", "2")
     assert isinstance(mismatch, ImportError)
     assert mismatch.installed_version == "2"
+
+
+def test_tensors_of_dropped_work_live_until_it_is_complete() -> None:
+    class Slow(Done):
+        complete = False
+
+        def done(self) -> bool:
+            return self.complete
+
+    tensor, slow = np.zeros(3), Slow()
+    alive = weakref.ref(tensor)
+    pending = Pending("a", slow, lambda _: None, tensor)
+    del tensor, pending
+    gc.collect()
+    assert alive() is not None
+    slow.complete = True
+    other = Pending("b", Slow(), lambda _: None, None)
+    del other
+    gc.collect()
+    assert alive() is None
