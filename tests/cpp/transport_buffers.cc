@@ -48,13 +48,13 @@ std::int64_t Buffer::count() const {
 }
 
 std::uint8_t* Buffer::at(std::int64_t element) const {
-  for (const auto& piece : pieces_) {
-    if (element < piece.count) {
-      return static_cast<std::uint8_t*>(piece.data) + static_cast<std::size_t>(element) * size_of(dtype_);
-    }
-    element -= piece.count;
+  if (element < first_) {
+    first_ = 0;
+    piece_ = 0;
   }
-  throw std::out_of_range("element");
+  while (element - first_ >= pieces_.at(piece_).count) first_ += pieces_[piece_++].count;
+  return static_cast<std::uint8_t*>(pieces_[piece_].data) +
+         static_cast<std::size_t>(element - first_) * size_of(dtype_);
 }
 
 void Buffer::set(std::int64_t element, std::int64_t value) {

@@ -43,6 +43,9 @@ class Buffer {
     bool in_arena = false;
   };
   std::vector<Block> blocks_;
+  // Elements are mostly looked at in order: the last one's piece, and the element with which that begins.
+  mutable std::size_t piece_ = 0;
+  mutable std::int64_t first_ = 0;
 };
 
 // Cuts `count` elements into `pieces` uneven pieces, some of them empty.
