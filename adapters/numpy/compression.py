@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,6 @@ class BF16Compressor(NoneCompressor):
 class Compression:
     """The choices for `compression=`."""
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+    none: TypeAlias = NoneCompressor
+    fp16: TypeAlias = FP16Compressor
+    bf16: TypeAlias = BF16Compressor

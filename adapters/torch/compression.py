@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -41,9 +41,9 @@ class BF16Compressor(_CastCompressor):
 class Compression:
     """The choices for `compression=`."""
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+    none: TypeAlias = NoneCompressor
+    fp16: TypeAlias = FP16Compressor
+    bf16: TypeAlias = BF16Compressor
 
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

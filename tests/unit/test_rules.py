@@ -85,7 +85,7 @@ def test_splits() -> None:
     three.process_set_id = 5
     assert three.ranks == [2, 4, 7]
     assert checked_splits(None, 6, three) is None
-    assert checked_splits(np.array([1, 2, 0]), 4, three) == [1, 2, 0]
+    assert checked_splits((1, 2, 0), 4, three) == [1, 2, 0]
     for splits, rows, text in [
         (None, 7, "equally"),
         ([1, 1], 9, "2 splits"),

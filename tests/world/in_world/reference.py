@@ -38,7 +38,8 @@ def reduced(inputs: list[Array], op: str, prescale: float = 1.0, postscale: floa
     if op == "Average":
         result = _scaled(stacked.sum(0), 1 / len(inputs), dtype)
     else:
-        result = {"Sum": stacked.sum, "Min": stacked.min, "Max": stacked.max, "Product": stacked.prod}[op](0)
+        functions: dict[str, Any] = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
+        result = functions[op](stacked, axis=0)
     return _scaled(result, postscale, dtype)
 
 

@@ -154,8 +154,7 @@ def test_clipping_between_synchronize_and_step(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradient_checkpointing(reentrant: bool, rank: int, size: int) -> None:
-    from torch.utils.checkpoint import checkpoint_sequential
-
+    checkpoint_sequential: Any = torch.utils.checkpoint.checkpoint_sequential
     alone, together = build("mlp"), build("mlp")
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(together.parameters(), lr=0.1))

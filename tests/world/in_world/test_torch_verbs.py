@@ -121,7 +121,7 @@ def test_what_is_not_a_dense_tensor_is_refused() -> None:
     with pytest.raises(ValueError, match="complex64"):
         hvd.allreduce(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(ValueError, match="list"):
-        hvd.allreduce([1.0, 2.0])
+        hvd.allreduce([1.0, 2.0])  # type: ignore[arg-type]
 
 
 def test_compression(rank: int, size: int) -> None:
@@ -134,7 +134,8 @@ def test_compression(rank: int, size: int) -> None:
         grouped = hvd.grouped_allreduce([tensor, tensor], op=hvd.Sum, compression=compression)
         torch.testing.assert_close(grouped[1], expected, rtol=tolerance, atol=tolerance * size)
         learned = tensor.clone().requires_grad_()
-        hvd.allreduce(learned, op=hvd.Sum, compression=compression).sum().backward()
+        loss: Any = hvd.allreduce(learned, op=hvd.Sum, compression=compression).sum()
+        loss.backward()
         assert learned.grad.tolist() == [size] * 100
         small, context = compression.compress(tensor)
         assert small.element_size() == 2
@@ -158,7 +159,8 @@ def test_a_compressor_of_the_users(rank: int, size: int) -> None:
 def gradient(verb: Callable[[Any], Any], tensor: Any, weight: float = 1.0) -> Any:
     """Of `weight * sum`, whose gradient is an expanded, non-contiguous tensor."""
     tensor = tensor.clone().requires_grad_()
-    (verb(tensor).sum() * weight).backward()
+    loss: Any = verb(tensor).sum() * weight
+    loss.backward()
     return tensor.grad
 
 
@@ -207,7 +209,8 @@ def test_gradients_of_reducescatter(rank: int, size: int) -> None:
     averaged = gradient(lambda t: hvd.reducescatter(t), torch.ones(2 * size + 1, 2), rank + 1)
     assert torch.equal(averaged[:, 0], rows)
     upstream = torch.ones(2 * size + 1, 2, requires_grad=True)
-    hvd.reducescatter(upstream, op=hvd.Sum).backward(seed := torch.full((2 + (rank < 1), 2), rank + 1.0))
+    share: Any = hvd.reducescatter(upstream, op=hvd.Sum)
+    share.backward(seed := torch.full((2 + (rank < 1), 2), rank + 1.0))
     assert torch.equal(upstream.grad[:, 0], rows * size)
     assert torch.equal(seed, torch.full_like(seed, rank + 1.0))  # what came in is not changed
     grouped = gradient(lambda t: hvd.grouped_reducescatter([t, t], op=hvd.Sum)[1], torch.ones(2 * size + 1), rank + 1)

@@ -125,6 +125,4 @@ def loss_of(model: Any, inputs: Any, targets: Any) -> Any:
 
 def assert_equal_parameters(one: Any, two: Any, tolerance: float = 1e-9) -> None:
     for (name, first), second in zip(one.named_parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(
-            first, second, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        assert torch.allclose(first, second, rtol=tolerance, atol=tolerance), (name, first, second)
