@@ -59,7 +59,7 @@ $(STAMPS)/lint: $(STAMPS)/test
 
 $(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
 	rm -rf build/wheel
-	CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS" \
+	PERSEUS_BUILD_FOLDER=build/core CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS" \
 		$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
 	$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
@@ -90,25 +90,26 @@ pytest: $(STAMPS)/test $(STAMPS)/package
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
 define cpp_tests
 	googletest=$$(cmake/get_googletest.sh build/googletest) && \
-	$(BIN)/cmake -S . -B $(1) -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPERSEUS_BUILD_PYTHON=OFF \
-		-DPERSEUS_BUILD_TESTS=ON -DPERSEUS_GOOGLETEST_SOURCE="$$googletest" $(2)
+	$(BIN)/cmake -S . -B $(1) -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPERSEUS_BUILD_TESTS=ON \
+		-DPERSEUS_GOOGLETEST_SOURCE="$$googletest" $(2)
 	$(BIN)/cmake --build $(1) --target perseus_cpp_tests
 	timeout 900 $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
 endef
 
-cpp-tests: $(STAMPS)/venv
-	$(call cpp_tests,build/cpp)
+# In the wheel's build folder: the core is compiled once.
+cpp-tests: $(STAMPS)/package
+	$(call cpp_tests,build/core)
 
 sanitize: sanitize-address sanitize-thread
 
 sanitize-address: export ASAN_OPTIONS := detect_leaks=1:strict_string_checks=1:$(ASAN_OPTIONS)
 sanitize-address: export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
 sanitize-address: $(STAMPS)/venv
-	$(call cpp_tests,build/asan,-DPERSEUS_SANITIZE=address)
+	$(call cpp_tests,build/asan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=address)
 
 sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:$(TSAN_OPTIONS)
 sanitize-thread: $(STAMPS)/venv
-	$(call cpp_tests,build/tsan,-DPERSEUS_SANITIZE=thread)
+	$(call cpp_tests,build/tsan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=thread)
 
 # --- style -----------------------------------------------------------------------------------------------------------
 

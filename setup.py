@@ -46,14 +46,17 @@ class BuildPy(build_py):
 
 
 class CMakeBuild(build_ext):
-    """Builds in build/temp*, which stays, so that a second build compiles what changed. CMAKE_ARGS is honoured."""
+    """Builds in a folder that stays, so that a second build compiles what changed.
+
+    Honours CMAKE_ARGS, and PERSEUS_BUILD_FOLDER (else below build/temp*).
+    """
 
     def build_extension(self, ext: Extension) -> None:
         if not isinstance(ext, CMakeExtension):
             super().build_extension(ext)
             return
         target = ext.name.rpartition(".")[2]
-        folder = Path(self.build_temp).resolve() / "cmake"
+        folder = Path(os.environ.get("PERSEUS_BUILD_FOLDER") or Path(self.build_temp) / "cmake").resolve()
         folder.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         subprocess.check_call([cmake, "-S", str(ROOT), "-B", str(folder), *self.configure_args()])
@@ -73,6 +76,7 @@ class CMakeBuild(build_ext):
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             f"-DPERSEUS_VERSION={self.distribution.get_version()}",
             f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            "-DPERSEUS_BUILD_PYTHON=ON",
             # A compiler we have not seen may warn of more; `make` turns this on for us.
             "-DPERSEUS_WERROR=OFF",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
@@ -80,9 +84,9 @@ class CMakeBuild(build_ext):
 
 
 def tool(name: str) -> str:
-    """Path of cmake or ninja: on PATH when they are build requirements, beside Python in an unactivated venv."""
+    """Path of cmake or ninja: beside Python in a venv that has them, on PATH when pip brought them for this build."""
     beside = Path(sys.executable).parent / name
-    found = shutil.which(name) or (str(beside) if beside.exists() else None)
+    found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
         raise SystemExit(f"{name} is not found; pip installs it as a build requirement, or: pip install {name}")
     return found
