@@ -89,6 +89,33 @@ def test_without_a_session(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
+def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
+    """What was agreed on in the old session is forgotten: a new rank would not know of it."""
+    pytest.importorskip("torch")
+    world = ranks(
+        2,
+        """
+        import torch
+        import perseus_like.torch as hvd
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        plain = torch.optim.SGD(model.parameters(), lr=0.0)
+        hvd.init()
+        optimizer = hvd.DistributedOptimizer(plain)
+        for session in range(3):
+            hvd.init()
+            if session == 1 and hvd.rank() == 1:
+                optimizer = hvd.DistributedOptimizer(plain)  # as a rank that came new
+            for step in range(3):
+                optimizer.zero_grad()
+                sum(layer.weight.sum() for layer in model).mul(hvd.rank() + 1).backward()
+                optimizer.step()
+                assert all((layer.weight.grad == 1.5).all() for layer in model), (session, step)
+            hvd.shutdown()
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+
+
 def test_work_in_flight_fails_when_the_session_ends(ranks: Ranks) -> None:
     world = ranks(
         2,

@@ -255,6 +255,42 @@ def test_the_first_ranks_order_is_everybodys(rank: int, size: int, two_ranks: No
     assert places == sorted(places, reverse=True)
 
 
+def test_many_buckets_and_one_optimizer_after_another(rank: int, size: int, caplog: Any) -> None:
+    """Enough for several buckets; arenas of optimizers that are gone are used again."""
+    for _ in range(3):
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(9)])
+        optimizer = sgd(model, lr=0.0)
+        for step_number in range(3):
+            optimizer.zero_grad()
+            layers = list(model) if step_number else reversed(model)
+            sum((place + 1) * (layer.weight.sum() + layer.bias.sum()) for place, layer in enumerate(layers)).mul(
+                rank + 1
+            ).backward()
+            optimizer.step()
+            for place, layer in enumerate(model):
+                factor = place + 1 if step_number else 9 - place
+                assert (layer.weight.grad == factor * (size + 1) / 2).all()
+                assert (layer.bias.grad == factor * (size + 1) / 2).all()
+        del optimizer, model
+        gc.collect()
+    assert "private memory" not in caplog.text
+
+
+def test_compiled_models(rank: int, size: int) -> None:
+    alone, together = build("mlp"), build("mlp")
+    compiled = torch.compile(together, backend="aot_eager")
+    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together)
+    for number in range(3):
+        inputs, targets = batch(number, size)
+        plain.zero_grad()
+        loss_of(alone, inputs, targets).backward()
+        plain.step()
+        optimizer.zero_grad()
+        loss_of(compiled, part(inputs, rank), part(targets, rank)).backward()
+        optimizer.step()
+    assert_equal_parameters(together, alone)
+
+
 def test_several_optimizers_take_turns(rank: int, size: int) -> None:
     """As for a pair of adversaries: the gradients of one pass through the other's model."""
     models = [build("mlp"), torch.nn.Linear(3, 1).double()]
