@@ -1,6 +1,6 @@
 // How fast ranks of one host reduce, next to plain copies of the same bytes by all ranks at once, in one run.
-// transport_benchmark [ranks] [most MiB] [seconds per row]; prints medians in microseconds and ratios to the better
-// copy.
+// transport_benchmark [ranks] [most MiB] [seconds per row] [chunk KiB]; prints medians in microseconds and ratios to
+// the better copy.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,11 +51,11 @@ void measure(Transport& transport, std::vector<Way>& ways, std::size_t bytes, do
   }
   double rounds = std::clamp(seconds / round, 5.0, 2000.0);
   transport.broadcast(std::vector<Piece>{{&rounds, sizeof rounds}}, 0).throw_if_failed();
-  // A few of a kind in a row, as a training job does them; the first of each finds the caches full of other things.
-  constexpr int kRow = 4;
+  // A few of a kind in a row, as a training job does them; the first two of each find the caches full of other things.
+  constexpr int kRow = 8;
   for (int i = 0; i < static_cast<int>(rounds); i += kRow) {
     for (auto& way : ways) {
-      run(way);
+      for (int k = 0; k < 2; ++k) run(way);
       for (int k = 0; k < kRow; ++k) way.times.push_back(run(way));
     }
   }
@@ -79,11 +79,13 @@ void print(const std::vector<Way>& all, std::size_t bytes) {
   std::fflush(stdout);
 }
 
-void run_rank(int rank, int size, const std::string& address, std::size_t most, double seconds) {
+void run_rank(int rank, int size, const std::string& address, std::size_t most, double seconds, std::size_t chunk) {
   LocalBootstrap bootstrap({.rank = rank, .size = size, .address = address});
   Liveness liveness;
   const auto topology = Topology::discover(bootstrap);
-  const auto fabric = make_fabric(bootstrap, topology, liveness);
+  FabricOptions options;
+  options.chunk_bytes = chunk;
+  const auto fabric = make_fabric(bootstrap, topology, liveness, options);
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   auto link = fabric->connect(members, [&](std::string_view mine) { return bootstrap.allgather(mine); });
@@ -115,7 +117,7 @@ void run_rank(int rank, int size, const std::string& address, std::size_t most, 
       {"private", [&](std::size_t n) { return reduce(in, out, n); }, {}},
       {"in place", [&](std::size_t n) { return reduce(in, in, n); }, {}},
   };
-  for (std::size_t bytes = 4; bytes <= most; bytes *= 4) {
+  for (std::size_t bytes = 4; bytes <= most; bytes *= bytes < (1 << 20) ? 4 : 2) {
     measure(transport, ways, bytes, seconds);
     if (rank == 0) print(ways, bytes);
   }
@@ -126,11 +128,12 @@ int main_of(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
   const auto most = static_cast<std::size_t>(argc > 2 ? std::atoi(argv[2]) : 64) << 20;
   const double seconds = argc > 3 ? std::atof(argv[3]) : 1.0;
+  const auto chunk = static_cast<std::size_t>(argc > 4 ? std::atoi(argv[4]) : 0) << 10;
   const auto address = random_star_address();
   for (int rank = 0; rank < size; ++rank) {
     if (fork() != 0) continue;
     try {
-      run_rank(rank, size, address, most, seconds);
+      run_rank(rank, size, address, most, seconds, chunk);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
       _exit(1);

@@ -18,6 +18,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
     }
     const auto me = static_cast<std::size_t>(rank());
     const auto* mine = static_cast<const std::byte*>(in);
+    const auto store = store_for(static_cast<std::uint64_t>(total));
     std::vector<std::byte> kept;  // others' results may be about to overwrite what they still have to read
     if (mine != place[me] && overlap(mine, bytes[me], out, total)) {
       kept.assign(mine, mine + bytes[me]);
@@ -38,7 +39,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
       const bool staged = offer_of(static_cast<int>(m)).reachable == 0;
       return staged ? static_cast<std::size_t>(std::clamp<std::int64_t>(bytes[m] - c * chunk, 0, chunk)) : 0;
     };
-    if (bytes[me] > 0) host::copy(place[me], mine, static_cast<std::size_t>(bytes[me]), host::Store::cached);
+    if (bytes[me] > 0) host::copy(place[me], mine, static_cast<std::size_t>(bytes[me]), store);
     pipeline((longest + chunk - 1) / chunk,
              [&](std::int64_t c) {
                if (const auto n = part(me, c)) host::copy(slot(rank(), c), mine + c * chunk, n, host::Store::cached);
@@ -46,7 +47,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
              [&](std::int64_t c) {
                for (std::size_t m = 0; m < bytes.size(); ++m) {
                  const auto n = m == me ? 0 : part(m, c);
-                 if (n > 0) host::copy(place[m] + c * chunk, slot(static_cast<int>(m), c), n, host::Store::cached);
+                 if (n > 0) host::copy(place[m] + c * chunk, slot(static_cast<int>(m), c), n, store);
                }
              });
     if (any_reachable) {
@@ -54,7 +55,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
         const auto& offer = offer_of(static_cast<int>(m));
         if (m == me || offer.reachable == 0 || bytes[m] == 0) continue;
         const auto n = static_cast<std::size_t>(bytes[m]);
-        host::copy(place[m], reach(static_cast<int>(m), offer.run[0].in, n), n, host::Store::cached);
+        host::copy(place[m], reach(static_cast<int>(m), offer.run[0].in, n), n, store);
       }
       sync();
     }

@@ -9,12 +9,8 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kPage = 4096;
-// From here on a result is not expected to be found in a cache by its reader.
-constexpr std::size_t kLargeBytes = std::size_t{2} << 20;
-
-host::Store store_for(std::int64_t count, std::size_t size_each) {
-  return static_cast<std::size_t>(count) * size_each >= kLargeBytes ? host::Store::streaming : host::Store::cached;
-}
+// What has just been read is in the cache, and stays there.
+bool is_in_place(Pieces in, Pieces out) { return in.front().data == out.front().data; }
 
 // True if a contribution travels as it is, so that the owner's memory serves as well as the packed copy.
 bool is_plain(const Reduction& reduction) { return reduction.wire == reduction.dtype && reduction.scale.pre == 1.0; }
@@ -107,7 +103,7 @@ void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, s
   const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire);
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
-  const auto store = store_for(count, size_each);
+  const auto store = store_for(static_cast<std::uint64_t>(count) * size_each);
   const bool plain = is_plain(reduction);
   Walk packing(in, size_each), reading(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
@@ -168,7 +164,8 @@ void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, 
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
   const auto chunks = (count + chunk - 1) / chunk;
   const auto length = [&](std::int64_t c) { return std::min(chunk, count - c * chunk); };
-  const auto store = store_for(count, size_each);
+  const auto store =
+      is_in_place(in, out) ? host::Store::cached : store_for(static_cast<std::uint64_t>(count) * size_each);
   Walk packing(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
 

@@ -26,6 +26,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
     const auto sent_at = places(send_bytes), received_at = places(recv_bytes);
     const auto* mine = static_cast<const std::byte*>(in);
     auto* theirs = static_cast<std::byte*>(out);
+    const auto store = store_for(static_cast<std::uint64_t>(sum(recv_bytes)));
     std::vector<std::byte> kept;
     if (overlap(mine, sum(send_bytes), theirs, sum(recv_bytes))) {
       kept.assign(mine, mine + sum(send_bytes));
@@ -58,8 +59,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
     };
     const bool staged = offer.reachable == 0;
     if (send_bytes[me] > 0) {
-      host::copy(theirs + received_at[me], mine + sent_at[me], static_cast<std::size_t>(send_bytes[me]),
-                 host::Store::cached);
+      host::copy(theirs + received_at[me], mine + sent_at[me], static_cast<std::size_t>(send_bytes[me]), store);
     }
     pipeline((static_cast<std::int64_t>(longest) + part - 1) / part,
              [&](std::int64_t c) {
@@ -76,8 +76,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
                  if (m == me || offer_of(static_cast<int>(m)).reachable != 0) continue;
                  if (const auto n = length(recv_bytes[m], c)) {
                    host::copy(theirs + received_at[m] + c * part,
-                              slot(static_cast<int>(m), c) + static_cast<std::int64_t>(me) * part, n,
-                              host::Store::cached);
+                              slot(static_cast<int>(m), c) + static_cast<std::int64_t>(me) * part, n, store);
                  }
                }
              });
@@ -91,8 +90,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
                                                 std::to_string(theirs_offer.run[me].bytes) + " bytes where " +
                                                 std::to_string(n) + " were agreed on");
         }
-        host::copy(theirs + received_at[m], reach(static_cast<int>(m), theirs_offer.run[me].in, n), n,
-                   host::Store::cached);
+        host::copy(theirs + received_at[m], reach(static_cast<int>(m), theirs_offer.run[me].in, n), n, store);
       }
       sync();
     }

@@ -9,6 +9,7 @@ Status Group::broadcast(Pieces buffers, int root) {
     const auto bytes = total_of(buffers);
     if (bytes == 0 || size() == 1) return;
     Walk walk(buffers, 1);
+    const auto store = store_for(static_cast<std::uint64_t>(bytes));
     if (rank() == root) offer_pieces(buffers, buffers, 1);
     sync();
     if (offer_of(root).reachable != 0) {
@@ -16,7 +17,7 @@ Status Group::broadcast(Pieces buffers, int root) {
         std::int64_t done = 0;
         for (const auto& run : runs_of(root, 1, bytes)) {
           walk.each(done, run.count, [&](std::byte* data, std::int64_t first, std::int64_t count) {
-            host::copy(data, run.in + first, static_cast<std::size_t>(count), host::Store::cached);
+            host::copy(data, run.in + first, static_cast<std::size_t>(count), store);
           });
           done += run.count;
         }
@@ -29,7 +30,7 @@ Status Group::broadcast(Pieces buffers, int root) {
                   [&](std::byte* data, std::int64_t first, std::int64_t count) {
                     auto* shown = slot(root, c) + first;
                     host::copy(out ? shown : data, out ? data : shown, static_cast<std::size_t>(count),
-                               host::Store::cached);
+                               out ? host::Store::cached : store);
                   });
       };
       const bool is_root = rank() == root;

@@ -50,6 +50,12 @@ class Group final : public Transport {
     std::int64_t count = 0;
   };
 
+  // From so many bytes on, what is written is not expected to be found in a cache by its reader.
+  static constexpr std::uint64_t kLargeBytes = std::uint64_t{2} << 20;
+  static host::Store store_for(std::uint64_t bytes) {
+    return bytes >= kLargeBytes ? host::Store::streaming : host::Store::cached;
+  }
+
   // Runs a verb's body; what it throws becomes the Status, and the group is over.
   template <class Body>
   Status guarded(const Body& body);

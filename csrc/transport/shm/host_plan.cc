@@ -46,11 +46,14 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
     CPU_OR(&all.cores, &all.cores, &view.cores);
     all.chunk_bytes = std::min(all.chunk_bytes, view.chunk_bytes);
   }
+  const bool crowded = static_cast<int>(ranks.size()) > CPU_COUNT(&all.cores);
   HostPlan plan;
   plan.local_rank = star.rank();
   plan.chunk_bytes = all.chunk_bytes;
+  // Each chunk is a switch between the threads that share a core: that costs more than the cache gains.
+  if (crowded && options.chunk_bytes == 0) plan.chunk_bytes *= 4;
   plan.spin = options.spin;
-  plan.crowded = static_cast<int>(ranks.size()) > CPU_COUNT(&all.cores);
+  plan.crowded = crowded;
   plan.ranks = std::move(ranks);
   return plan;
 }

@@ -48,7 +48,11 @@ void Group::scatter_from_arena(const Reduction& reduction, void* out, Counts cou
     from[m] = at_element(data, sum(counts.first(me)), size_of(reduction.dtype));
   }
   const std::array<void*, 1> to = {out};
-  host::reduce({.reduction = reduction, .from = from, .to = to, .count = counts[me]});
+  host::reduce({.reduction = reduction,
+                .from = from,
+                .to = to,
+                .count = counts[me],
+                .store = store_for(static_cast<std::uint64_t>(total) * size_of(reduction.dtype))});
 }
 
 void Group::scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts) {
