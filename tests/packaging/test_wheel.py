@@ -49,7 +49,9 @@ def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[st
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert {"rank 0 of 2 agrees", "rank 1 of 2 agrees"} <= set(done.stdout.splitlines())
+    # Intel's mpirun joins lines that two ranks write at the same moment.
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 agrees" in done.stdout
 
 
 def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> None:
