@@ -101,8 +101,8 @@ void barrier(World&, Transport& transport, Dice& dice) {
 }
 
 TEST(ShmStress, TenThousandMixedCollectives) {
-  constexpr std::array kVerbs = {allreduce, allreduce, allreduce, broadcast, allgather, reduce_scatter, barrier};
-  for (const auto [kind, size] : {std::pair{Ranks::threads, 2}, std::pair{Ranks::processes, 3}}) {
+  static constexpr std::array kVerbs = {allreduce, allreduce, allreduce, broadcast, allgather, reduce_scatter, barrier};
+  for (const auto& [kind, size] : {std::pair{Ranks::threads, 2}, std::pair{Ranks::processes, 3}}) {
     run_world(kind, size, [](World& world) {
       const auto link = world.connect_all();
       Dice dice(world.rank);
