@@ -1,6 +1,7 @@
 // Control messages over MPI, and waits that end.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -14,7 +15,8 @@ namespace {
 TEST(MpiChannel, KeepsTheOrderOfEachSenderAndEmptyMessages) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
-  mpi::MpiChannel from(one, 0, {}), to(other, 0, {});
+  mpi::Retired retired;
+  mpi::MpiChannel from(one, 0, {}, retired), to(other, 0, {}, retired);
   const std::string texts[] = {"first", "", std::string(100'000, 'x'), "last"};
   for (const auto& text : texts) from.send(1, text);
   ControlMessage message;
@@ -30,13 +32,33 @@ TEST(MpiChannel, KeepsTheOrderOfEachSenderAndEmptyMessages) {
 TEST(MpiChannel, SpeaksToItself) {
   FakeNetwork network;
   FakeApi api(network, 0, 1);
-  mpi::MpiChannel channel(api, 0, {});
+  mpi::Retired retired;
+  mpi::MpiChannel channel(api, 0, {}, retired);
   const auto rings = channel.doorbell().rings();
   channel.send(0, "me");
   EXPECT_NE(channel.doorbell().rings(), rings);
   ControlMessage message;
   ASSERT_TRUE(channel.receive(message));
   EXPECT_EQ(message.bytes, "me");
+}
+
+// The number of a freed communicator is used again, so a late message for the old one would reach the new one.
+TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNothingCanArriveAnyMore) {
+  FakeNetwork network;
+  FakeApi one(network, 0, 2), other(network, 1, 2);
+  mpi::Retired of_one, of_other;
+  auto first = std::make_unique<mpi::MpiChannel>(one, 0, mpi::WaitOptions{}, of_one);
+  auto second = std::make_unique<mpi::MpiChannel>(other, 0, mpi::WaitOptions{}, of_other);
+  first.reset();
+  of_one.sweep();
+  EXPECT_EQ(one.freed(), 0);
+  second->send(0, "goodbye");
+  second.reset();
+  EXPECT_EQ(other.freed(), 1);
+  of_one.sweep();
+  EXPECT_EQ(one.freed(), 1);
+  mpi::Arrival arrival;
+  EXPECT_FALSE(network.peek(0, static_cast<int>(mpi::Tag::control), arrival));
 }
 
 TEST(MpiWait, EndsWithTheLostPeerAndGivesItsRequestUp) {

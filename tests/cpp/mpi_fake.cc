@@ -104,7 +104,7 @@ class MessageFabric final : public Fabric {
       return *apis_.back();
     };
     return {std::make_unique<mpi::MpiTransport>(api(false), 0, options_),
-            std::make_unique<mpi::MpiChannel>(api(true), 0, options_)};
+            std::make_unique<mpi::MpiChannel>(api(true), 0, options_, retired_)};
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void release(void* memory) override { std::free(memory); }
@@ -116,6 +116,7 @@ class MessageFabric final : public Fabric {
   mpi::WaitOptions options_;
   std::map<std::vector<int>, int> made_;
   std::vector<std::unique_ptr<FakeApi>> apis_;
+  mpi::Retired retired_;
 };
 
 }  // namespace

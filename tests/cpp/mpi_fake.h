@@ -42,7 +42,7 @@ class FakeApi final : public mpi::Api {
   int size(mpi::Comm) override { return size_; }
   mpi::Comm duplicate(mpi::Comm comm) override { return comm; }
   mpi::Comm create(mpi::Comm parent, std::span<const int>, int) override { return parent; }
-  void free(mpi::Comm) override {}
+  void free(mpi::Comm) override { ++freed_; }
   mpi::Request send(mpi::Comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request receive(mpi::Comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
@@ -50,6 +50,7 @@ class FakeApi final : public mpi::Api {
   bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override { return network_.peek(rank_, tag, arrival); }
 
   std::size_t open_requests() const { return receives_.size(); }
+  int freed() const { return freed_; }
 
  private:
   struct Receive {
@@ -59,6 +60,7 @@ class FakeApi final : public mpi::Api {
 
   FakeNetwork& network_;
   int rank_, size_;
+  int freed_ = 0;
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
 };

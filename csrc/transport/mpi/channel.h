@@ -1,44 +1,38 @@
-// Control messages over MPI point-to-point: nothing rings here, so the engine looks from time to time.
+// The control channel of a group over MPI: nothing rings here, so the engine looks from time to time.
 #pragma once
 
 #include <deque>
-#include <list>
+#include <memory>
 #include <string>
 
 #include "transport/control_channel.h"
-#include "transport/mpi/communicator.h"
+#include "transport/mpi/post.h"
 
 namespace perseus::mpi {
 
 class MpiChannel final : public ControlChannel {
  public:
-  // Owns `comm`.
-  MpiChannel(Api& api, Comm comm, const WaitOptions& options) : communicator_(api, comm, options) {}
+  // Owns `comm`, and leaves it to `retired` when it goes.
+  MpiChannel(Api& api, Comm comm, const WaitOptions& options, Retired& retired)
+      : api_(api), liveness_(options.liveness), retired_(retired), post_(std::make_unique<Post>(api, comm, options)) {}
   ~MpiChannel() override;
 
-  int rank() const override { return communicator_.rank(); }
-  int size() const override { return communicator_.size(); }
+  int rank() const override { return post_->rank(); }
+  int size() const override { return post_->size(); }
   void send(int to, std::string bytes) override;
-  bool keeps_for(int to) const override;
+  bool keeps_for(int to) const override { return post_->keeps_for(to); }
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return doorbell_; }
   bool needs_polling() const override { return true; }
 
  private:
-  // Members go in reverse order: messages are given up before their memory goes.
-  struct Parcel {
-    explicit Parcel(Communicator& communicator) : messages(communicator) {}
-    ControlMessage content;  // of one that leaves, `from` is whom it goes to
-    Messages messages;
-  };
+  void close();
 
-  void let_finished_go();
-  void accept_arrivals();
-
-  Communicator communicator_;
+  Api& api_;
+  const Liveness* liveness_;
+  Retired& retired_;
+  std::unique_ptr<Post> post_;
   std::deque<ControlMessage> to_self_;
-  std::list<Parcel> leaving_;   // all of them may finish in any order
-  std::list<Parcel> arriving_;  // handed out in the order of their arrival
   Doorbell doorbell_;
 };
 

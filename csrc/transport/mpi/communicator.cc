@@ -67,6 +67,7 @@ class Patience {
 Messages::~Messages() {
   if (pending_.empty()) return;
   communicator_->give_up();
+  if (communicator_->api().finalized()) return;
   for (auto& pending : pending_) communicator_->api().abandon(pending.request, pending.receiving);
 }
 

@@ -66,6 +66,9 @@ class Communicator {
   int size() const { return size_; }
   const WaitOptions& options() const { return options_; }
 
+  // From here on nobody's loss ends a wait.
+  void outlive_session() { options_.liveness = nullptr; }
+
   void barrier();
 
   // Every rank's `bytes` bytes, for few of them: log2(size) rounds. `blocks` holds size() * bytes, the own one first,

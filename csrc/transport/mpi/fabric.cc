@@ -7,6 +7,7 @@
 
 #include "transport/mpi/bootstrap.h"
 #include "transport/mpi/channel.h"
+#include "transport/mpi/process.h"
 #include "transport/mpi/transport.h"
 
 namespace perseus::mpi {
@@ -16,15 +17,19 @@ constexpr int kTransportTag = 1, kControlTag = 2;
 
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(Api& api, const Liveness& liveness, std::chrono::microseconds spin)
-      : options_{.liveness = &liveness, .spin = spin}, world_(api, api.duplicate(api.world()), options_) {}
+  MpiFabric(Api& api, Retired& retired, const Liveness& liveness, std::chrono::microseconds spin)
+      : retired_(retired),
+        options_{.liveness = &liveness, .spin = spin},
+        world_(api, api.duplicate(api.world()), options_) {}
 
   Link connect(std::span<const int> members, const Exchange& /*exchange*/) override {
     Link link;
     if (std::find(members.begin(), members.end(), world_.rank()) == members.end()) return link;
     Api& api = world_.api();
+    retired_.sweep();
     link.transport = std::make_unique<MpiTransport>(api, api.create(world_.comm(), members, kTransportTag), options_);
-    link.control = std::make_unique<MpiChannel>(api, api.create(world_.comm(), members, kControlTag), options_);
+    link.control =
+        std::make_unique<MpiChannel>(api, api.create(world_.comm(), members, kControlTag), options_, retired_);
     return link;
   }
 
@@ -40,6 +45,7 @@ class MpiFabric final : public Fabric {
   std::string description() const override { return "mpi (" + world_.api().version() + ")"; }
 
  private:
+  Retired& retired_;
   WaitOptions options_;
   Communicator world_;
 };
@@ -49,7 +55,7 @@ class MpiFabric final : public Fabric {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness, std::chrono::microseconds spin) {
   const auto* mpi = dynamic_cast<MpiBootstrap*>(&bootstrap);
   if (mpi == nullptr) return nullptr;
-  return std::make_unique<MpiFabric>(mpi->api(), liveness, spin);
+  return std::make_unique<MpiFabric>(mpi->api(), retired(), liveness, spin);
 }
 
 }  // namespace perseus::mpi

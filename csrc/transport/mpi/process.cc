@@ -27,6 +27,7 @@ struct State {
   std::string path;
   pid_t initialized_by = 0;  // a forked child must not end its parent's MPI
   Comm farewell{};           // for the last barrier
+  Retired retired;           // has a mutex of its own
 };
 
 State& state() {
@@ -207,6 +208,8 @@ Api& start(const MpiJob& job) {
   }
   return *mpi.api;
 }
+
+Retired& retired() { return state().retired; }
 
 }  // namespace perseus::mpi
 

@@ -6,6 +6,7 @@
 
 #include "bootstrap/mpi.h"
 #include "transport/mpi/api.h"
+#include "transport/mpi/post.h"
 
 namespace perseus::mpi {
 
@@ -13,5 +14,8 @@ namespace perseus::mpi {
 // happened; checks that its world is the launcher's. Later calls return the same. Throws Error(unavailable |
 // transport).
 Api& start(const MpiJob& job);
+
+// What channels of this process have left behind.
+Retired& retired();
 
 }  // namespace perseus::mpi
