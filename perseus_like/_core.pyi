@@ -34,7 +34,7 @@ class ErrorKind(IntEnum):
     unavailable = 6
     shut_down = 7
 
-# One tensor: address, dtype, shape, device (-1 host). The memory is contiguous and stays alive until the handle is done.
+# One tensor: address, dtype, shape, device (-1 host). Contiguous, and alive until the handle is done.
 View = tuple[int, int, tuple[int, ...], int]
 
 class Buffer:
