@@ -270,7 +270,7 @@ session.on_start(_claims.clear)
 
 
 def claim_name(process_set: ProcessSet) -> str:
-    """A name for one optimizer's gradients; the same on all ranks if they first use their optimizers in one order."""
+    """A name for one optimizer's gradients; the same on all ranks if they make their optimizers in one order."""
     set_id = process_set.require_id()
     number = _claims.get(set_id, 0)
     _claims[set_id] = number + 1

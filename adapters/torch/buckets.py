@@ -58,8 +58,8 @@ class GradientBuckets:
         self._views: list[torch.Tensor | None] = []  # None: not in a bucket
         self._groups = groups
         self._reduction = reduction
-        self._generation = -1
-        self._name = ""
+        self._generation = session.generation
+        self._name = claim_name(reduction.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
         self._memory: dict[Kind, torch.Tensor] = {}

@@ -89,6 +89,46 @@ def test_without_a_session(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
+def test_what_init_takes(ranks: Ranks) -> None:
+    world = ranks(
+        3,
+        """
+        class Communicator:  # as of mpi4py
+            def __init__(self, rank, size):
+                self.Get_rank, self.Get_size = lambda: rank, lambda: size
+
+        own = int(os.environ["PERSEUS_RANK"])
+        for comm in (None, [0, 1, 2], (), Communicator(own, 3)):
+            hvd.init(comm)
+            assert (hvd.rank(), hvd.size()) == (own, 3)
+            hvd.shutdown()
+        for comm in ([0], [2, 1, 0], Communicator(0, 1)):
+            try:
+                hvd.init(comm)
+            except RuntimeError as error:
+                assert "process sets" in str(error)
+            else:
+                raise AssertionError(comm)
+            assert not hvd.is_initialized()
+        sets = [hvd.ProcessSet([0, 2]), hvd.ProcessSet([1])]
+        for _ in range(2):
+            hvd.init(process_sets=sets)
+            assert [each.included() for each in sets] == [own != 1, own == 1]
+            mine = sets[own == 1]
+            assert hvd.allreduce(1.0, op=hvd.Sum, process_set=mine) == mine.size()
+            hvd.shutdown()
+        hvd.init(process_sets="dynamic")
+        try:
+            hvd.init(process_sets="static")
+        except ValueError as error:
+            assert "dynamic" in str(error)
+        else:
+            raise AssertionError("process_sets='static'")
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+
+
 def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
     """What was agreed on in the old session is forgotten: a new rank would not know of it."""
     pytest.importorskip("torch")

@@ -495,6 +495,25 @@ def test_after_join_a_rank_may_train_on(rank: int, size: int) -> None:
     assert_same_on_all_ranks(model)
 
 
+def test_while_a_rank_has_joined_layouts_change_at_every_step(rank: int, size: int, two_ranks: None) -> None:
+    """Gradients that are kept (not set to None) move within one memory from step to step."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(5, 5) for _ in range(4)])
+    optimizer = sgd(layers, lr=0.0)
+    if rank < size - 1:
+        for number in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            order = list(enumerate(layers))
+            hidden = torch.ones(())
+            for place, layer in order if number % 2 else reversed(order):
+                hidden = hidden + (place + 1) * layer.weight.sum() + hidden * 0
+            hidden.backward()
+            optimizer.step()
+            for place, layer in order:
+                expected = (place + 1) * (size - 1) / size
+                torch.testing.assert_close(layer.weight.grad, torch.full((5, 5), expected))
+    hvd.join()
+
+
 def test_a_process_set_trains_by_itself(rank: int, size: int, two_ranks: None) -> None:
     process_set = hvd.add_process_set([0])
     model = torch.nn.Linear(2, 1, bias=False)
