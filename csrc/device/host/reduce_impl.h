@@ -158,8 +158,10 @@ struct Reducer {
       if (job.beside_bytes - beside >= kCopyBytes) beside = copy_beside(job, beside);
       block(job, scaling, at, count, all - at >= (kPage + kCopyBytes) / kInBytes);
     }
-    __builtin_memcpy(static_cast<char*>(job.beside_to) + beside, static_cast<const char*>(job.beside_from) + beside,
-                     job.beside_bytes - beside);
+    if (beside < job.beside_bytes) {
+      __builtin_memcpy(static_cast<char*>(job.beside_to) + beside, static_cast<const char*>(job.beside_from) + beside,
+                       job.beside_bytes - beside);
+    }
     if (job.streams != 0) finish_streaming();
   }
 };
