@@ -25,8 +25,9 @@ std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job);
 int running_mpi_size();
 
 // For the end of the process, not of a session: MPI cannot be initialised twice. Ends the MPI that this library has
-// initialised, if any. False when the other ranks did not come within `limit`, or when `failing`: then MPI is left as
-// it is, and the launcher ends the job when it sees this process end.
+// initialised, if any; false when the other ranks did not come within `limit`. When `failing` they are given a second
+// to fail as well. After that MPI is left as it is, and the launcher ends the job when it sees this process end; where
+// launchers overlook that (MPICH's), the job is aborted, which ends this process with exit code 1 at once.
 bool finalize_mpi(bool failing, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 }  // namespace perseus

@@ -37,6 +37,7 @@ class FakeApi final : public mpi::Api {
   bool finalized() override { return false; }
   bool initialize() override { return true; }
   void finalize() override {}
+  void abort(int) override {}
   mpi::Comm world() override { return 0; }
   int rank(mpi::Comm) override { return rank_; }
   int size(mpi::Comm) override { return size_; }

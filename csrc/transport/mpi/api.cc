@@ -73,6 +73,8 @@ class ApiOf final : public Api {
 
   void finalize() override { check(mpi_.finalize(), "MPI_Finalize"); }
 
+  void abort(int exit_code) override { check(mpi_.abort(abi_.comm_world(), exit_code), "MPI_Abort"); }
+
   Comm world() override { return wide(abi_.comm_world()); }
 
   int rank(Comm comm) override {

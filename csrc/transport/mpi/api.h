@@ -42,6 +42,8 @@ class Api {
   // False when that leaves the user's own calls unprotected.
   virtual bool initialize() = 0;
   virtual void finalize() = 0;
+  // Ends this process, and through the launcher all others.
+  virtual void abort(int exit_code) = 0;
 
   virtual Comm world() = 0;
   virtual int rank(Comm comm) = 0;

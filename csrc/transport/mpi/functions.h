@@ -18,6 +18,7 @@ struct Functions {
   int (*query_thread)(int*);
   int (*init_thread)(int*, char***, int, int*);
   int (*finalize)();
+  int (*abort)(Handle, int);
   int (*comm_rank)(Handle, int*);
   int (*comm_size)(Handle, int*);
   int (*comm_dup)(Handle, Handle*);
@@ -47,6 +48,7 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(query_thread, "MPI_Query_thread");
   get(init_thread, "MPI_Init_thread");
   get(finalize, "MPI_Finalize");
+  get(abort, "MPI_Abort");
   get(comm_rank, "MPI_Comm_rank");
   get(comm_size, "MPI_Comm_size");
   get(comm_dup, "MPI_Comm_dup");

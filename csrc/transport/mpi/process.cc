@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <filesystem>
 #include <memory>
@@ -152,15 +153,17 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   }
 }
 
+// Others that fail as well are done by then; those that hang in a collective never are.
+constexpr std::chrono::milliseconds kGrace{1000};
+
 // The last barrier tells whether all ranks are on their way out; only then does MPI_Finalize end soon.
-bool all_leave(Api& api, Comm comm, std::chrono::milliseconds limit) {
+Status all_leave(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
     Communicator everybody(api, comm, {.limit = limit});
     everybody.barrier();
-    return true;
+    return {};
   } catch (const Error& error) {
-    log(LogLevel::warning, std::string("MPI is left without MPI_Finalize: ") + error.what());
-    return false;
+    return Status::from(error);
   }
 }
 
@@ -228,8 +231,14 @@ bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
   auto& mpi = mpi::state();
   const std::scoped_lock lock(mpi.mutex);
   if (!mpi.api || mpi.initialized_by != getpid() || mpi.api->finalized()) return true;
-  if (failing) return false;
-  return mpi::all_leave(*mpi.api, mpi.farewell, limit) && mpi::finalize_within(*mpi.api, limit);
+  mpi::Api& api = *mpi.api;
+  const auto left = mpi::all_leave(api, mpi.farewell, failing ? std::min(limit, mpi::kGrace) : limit);
+  if (left.ok()) return mpi::finalize_within(api, limit);
+  if (!failing) log(LogLevel::warning, "MPI is left without MPI_Finalize: " + left.text());
+  // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.
+  const bool overlooked = api.family() == mpi::Family::mpich || api.family() == mpi::Family::standard;
+  if (failing && overlooked) api.abort(1);
+  return false;
 }
 
 }  // namespace perseus
