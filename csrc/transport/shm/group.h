@@ -99,6 +99,10 @@ class Group final : public Transport {
   void reduce_in_arena(const Reduction& reduction, std::int64_t count);
   void reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count);
   void reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count);
+  struct Parcels;
+  void offer_parcels(const Parcels& parcels);
+  void exchange_staged(const Parcels& parcels);
+  bool fetch_reachable(const Parcels& parcels);
   void scatter_from_arena(const Reduction& reduction, void* out, Counts counts);
   void scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts);
 
