@@ -19,11 +19,17 @@ hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
 
 TIMEOUT_SECONDS = 60
+Script = Callable[[str], str]
+Perseusrun = Callable[..., "subprocess.CompletedProcess[str]"]
+Launched = Callable[..., "subprocess.Popen[str]"]
+LinesOf = Callable[["subprocess.Popen[str]", int], list[str]]
+Ends = Callable[[int], bool]
+
 LAUNCHER = [sys.executable, "-m", "perseus_like.launch"]
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
+def script(tmp_path: Path) -> Script:
     """Writes a program for the ranks; `rank` and `size` are there already. Returns its path."""
     count = 0
 
@@ -42,7 +48,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def perseusrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def perseusrun(tmp_path: Path) -> Perseusrun:
     """Runs `perseusrun` with these arguments to its end."""
 
     def run(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -63,7 +69,7 @@ def perseusrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def launched(tmp_path: Path) -> Iterator[Launched]:
     """Starts `perseusrun` and leaves it running; killed at the end of the test if it still is."""
     started: list[subprocess.Popen[str]] = []
 
@@ -87,7 +93,7 @@ def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture
-def lines_of() -> Callable[[subprocess.Popen[str], int], list[str]]:
+def lines_of() -> LinesOf:
     """Reads that many lines of a launcher's stdout."""
 
     def read(process: subprocess.Popen[str], count: int) -> list[str]:
@@ -98,7 +104,7 @@ def lines_of() -> Callable[[subprocess.Popen[str], int], list[str]]:
 
 
 @pytest.fixture
-def ends() -> Callable[[int], bool]:
+def ends() -> Ends:
     """Waits for any process to end; False if it does not."""
 
     def wait(pid: int) -> bool:

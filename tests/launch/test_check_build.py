@@ -1,10 +1,15 @@
 """`--check-build` finds what is there without importing it."""
 
+from __future__ import annotations
+
 import os
 import sys
+from pathlib import Path
+
+from .conftest import Perseusrun
 
 
-def fake_distribution(folder, name, version):
+def fake_distribution(folder: Path, name: str, version: str) -> None:
     package = folder / name
     package.mkdir()
     (package / "__init__.py").write_text(f"raise SystemExit('{name} was imported')\n")
@@ -13,7 +18,7 @@ def fake_distribution(folder, name, version):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def test_frameworks_are_found_and_not_imported(perseusrun, tmp_path):
+def test_frameworks_are_found_and_not_imported(perseusrun: Perseusrun, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     fake_distribution(site, "mxnet", "9.8.7")
@@ -26,7 +31,7 @@ def test_frameworks_are_found_and_not_imported(perseusrun, tmp_path):
     assert str(site / "mxnet") in line
 
 
-def test_all_rows_are_there(perseusrun):
+def test_all_rows_are_there(perseusrun: Perseusrun) -> None:
     result = perseusrun("-cb")
     assert result.returncode == 0, result.stderr
     for what in (

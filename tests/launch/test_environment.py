@@ -1,23 +1,30 @@
 """What a rank finds in its environment."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
+import subprocess
+import sys
+
+from .conftest import Perseusrun, Script
 
 DUMP = "import json; print(json.dumps(dict(os.environ)))"
 
 
-def environments(result):
+def environments(result: subprocess.CompletedProcess[str]) -> dict[int, dict[str, str]]:
     assert result.returncode == 0, result.stderr
     found = {}
     for line in result.stdout.splitlines():
         match = re.fullmatch(r"\[(\d+)\]<stdout>:(.*)", line)
+        assert match is not None
         found[int(match[1])] = json.loads(match[2])
     return found
 
 
-def test_contract_for_each_rank(perseusrun, script):
-    found = environments(perseusrun("-np", "3", os.sys.executable, script(DUMP)))
+def test_contract_for_each_rank(perseusrun: Perseusrun, script: Script) -> None:
+    found = environments(perseusrun("-np", "3", sys.executable, script(DUMP)))
     assert sorted(found) == [0, 1, 2]
     for rank, env in found.items():
         expected = {"RANK": rank, "SIZE": 3, "LOCAL_RANK": rank, "LOCAL_SIZE": 3, "CROSS_RANK": 0, "CROSS_SIZE": 1}
@@ -33,32 +40,30 @@ def test_contract_for_each_rank(perseusrun, script):
     assert len({env["MASTER_PORT"] for env in found.values()}) == 1
 
 
-def test_rendezvous_differs_from_job_to_job(perseusrun, script):
+def test_rendezvous_differs_from_job_to_job(perseusrun: Perseusrun, script: Script) -> None:
     program = script(DUMP)
-    names = {
-        environments(perseusrun("-np", "1", os.sys.executable, program))[0]["PERSEUS_RENDEZVOUS"] for _ in range(2)
-    }
+    names = {environments(perseusrun("-np", "1", sys.executable, program))[0]["PERSEUS_RENDEZVOUS"] for _ in range(2)}
     assert len(names) == 2
 
 
-def test_threads_are_shared_among_local_ranks(perseusrun, script):
+def test_threads_are_shared_among_local_ranks(perseusrun: Perseusrun, script: Script) -> None:
     outer = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    result = perseusrun("-np", "2", "--verbose", os.sys.executable, script(DUMP), env=outer)
+    result = perseusrun("-np", "2", "--verbose", sys.executable, script(DUMP), env=outer)
     threads = environments(result)[0]["OMP_NUM_THREADS"]
     assert 1 <= int(threads) <= max(1, len(os.sched_getaffinity(0)) // 2)
     assert result.stderr.count(f"OMP_NUM_THREADS={threads}") == 1
 
 
-def test_what_the_user_has_set_wins(perseusrun, script):
+def test_what_the_user_has_set_wins(perseusrun: Perseusrun, script: Script) -> None:
     mine = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "::1", "MASTER_PORT": "4321", "PYTHONUNBUFFERED": ""}
-    env = environments(perseusrun("-np", "1", os.sys.executable, script(DUMP), env={**os.environ, **mine}))[0]
+    env = environments(perseusrun("-np", "1", sys.executable, script(DUMP), env={**os.environ, **mine}))[0]
     assert {name: env[name] for name in mine} == mine
 
 
-def test_forwarding_and_settings(perseusrun, script):
+def test_forwarding_and_settings(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun(
         *("-np", "2", "-x", 'GREETING=it\'s = "here"', "-x", "HOME", "--log-level", "debug"),
-        *("--fusion-threshold-mb", "32", "--no-stall-check", "--start-timeout=5", os.sys.executable, script(DUMP)),
+        *("--fusion-threshold-mb", "32", "--no-stall-check", "--start-timeout=5", sys.executable, script(DUMP)),
         env={**os.environ, "PERSEUS_LOG_LEVEL": "error"},
     )
     for env in environments(result).values():
@@ -70,7 +75,7 @@ def test_forwarding_and_settings(perseusrun, script):
         assert env["PERSEUS_START_TIMEOUT"] == "5"
 
 
-def test_an_outer_launchers_facts_do_not_leak_in(perseusrun, script):
+def test_an_outer_launchers_facts_do_not_leak_in(perseusrun: Perseusrun, script: Script) -> None:
     outer = {
         **os.environ,
         "PERSEUS_LAUNCHER": "perseusrun",
@@ -80,7 +85,7 @@ def test_an_outer_launchers_facts_do_not_leak_in(perseusrun, script):
         "OMPI_COMM_WORLD_RANK": "9",
         "PMI_RANK": "9",
     }
-    env = environments(perseusrun("-np", "1", os.sys.executable, script(DUMP), env=outer))[0]
+    env = environments(perseusrun("-np", "1", sys.executable, script(DUMP), env=outer))[0]
     assert env["PERSEUS_RENDEZVOUS"] != "perseus-outer"
     assert env["RANK"] == "0"
     assert env["MASTER_PORT"] != "1"
@@ -88,7 +93,7 @@ def test_an_outer_launchers_facts_do_not_leak_in(perseusrun, script):
     assert "PMI_RANK" not in env
 
 
-def test_rank_0_can_listen_on_the_reserved_port(perseusrun, script):
+def test_rank_0_can_listen_on_the_reserved_port(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         import socket
         if rank == 0:
@@ -98,5 +103,5 @@ def test_rank_0_can_listen_on_the_reserved_port(perseusrun, script):
                 server.listen()
                 print("listening")
     """)
-    result = perseusrun("-np", "2", os.sys.executable, program)
+    result = perseusrun("-np", "2", sys.executable, program)
     assert result.stdout == "[0]<stdout>:listening\n", result.stderr

@@ -1,18 +1,23 @@
 """Exit codes, and what is said about a rank that fails."""
 
+from __future__ import annotations
+
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from .conftest import Perseusrun, Script
 
-def test_success(perseusrun, script):
+
+def test_success(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "3", sys.executable, script("pass"))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("code", [1, 3, 255])
-def test_code_of_the_failing_rank(perseusrun, script, code):
+def test_code_of_the_failing_rank(perseusrun: Perseusrun, script: Script, code: int) -> None:
     result = perseusrun("-np", "3", sys.executable, script(f"sys.exit({code}) if rank == 1 else signal.pause()"))
     assert result.returncode == code
     assert "rank 1 (pid" in result.stderr
@@ -20,7 +25,7 @@ def test_code_of_the_failing_rank(perseusrun, script, code):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGKILL", 137), ("SIGSEGV", 139), ("SIGABRT", 134)])
-def test_rank_killed_by_a_signal(perseusrun, script, name, code):
+def test_rank_killed_by_a_signal(perseusrun: Perseusrun, script: Script, name: str, code: int) -> None:
     program = script(f"os.kill(os.getpid(), signal.{name}) if rank == 2 else signal.pause()")
     result = perseusrun("-np", "3", sys.executable, program)
     assert result.returncode == code
@@ -28,7 +33,7 @@ def test_rank_killed_by_a_signal(perseusrun, script, name, code):
     assert f"was killed by {name}" in result.stderr
 
 
-def test_ranks_that_end_well_early_are_fine(perseusrun, script, tmp_path):
+def test_ranks_that_end_well_early_are_fine(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
     # Rank 0 outlives the others: it reads from a pipe that only they hold open.
     program = script("""
         fifo = "wait"
@@ -45,7 +50,7 @@ def test_ranks_that_end_well_early_are_fine(perseusrun, script, tmp_path):
     assert (result.returncode, result.stdout) == (0, "[0]<stdout>:last\n"), result.stderr
 
 
-def test_the_others_can_still_say_what_they_make_of_it(perseusrun, script):
+def test_the_others_can_still_say_what_they_make_of_it(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         import socket
         name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -66,7 +71,7 @@ def test_the_others_can_still_say_what_they_make_of_it(perseusrun, script):
     assert re.search(r"after that, rank 0 \(pid \d+\) exited with code 5", result.stderr)
 
 
-def test_a_rank_that_ignores_sigterm_is_killed(perseusrun, script):
+def test_a_rank_that_ignores_sigterm_is_killed(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         if rank == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -78,7 +83,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(perseusrun, script):
     assert perseusrun("-np", "2", sys.executable, program).returncode == 4
 
 
-def test_output_of_a_killed_rank_is_kept(perseusrun, script):
+def test_output_of_a_killed_rank_is_kept(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         print("before"); print("half a line", end=""); os.kill(os.getpid(), signal.SIGKILL)
     """)
@@ -86,13 +91,13 @@ def test_output_of_a_killed_rank_is_kept(perseusrun, script):
     assert result.stdout == "[0]<stdout>:before\n[0]<stdout>:half a line\n"
 
 
-def test_no_such_program(perseusrun):
+def test_no_such_program(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "no-such-program")
     assert result.returncode == 127
     assert result.stderr == "perseusrun: 'no-such-program': no such program\n"
 
 
-def test_program_that_cannot_be_run(perseusrun, tmp_path):
+def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no program")
     result = perseusrun("-np", "2", "./data")
     assert result.returncode == 126
@@ -114,7 +119,7 @@ def test_program_that_cannot_be_run(perseusrun, tmp_path):
         (("-np", "1", "--fusion-threshold-mb", "lots", "python"), "not a number"),
     ],
 )
-def test_wrong_usage_is_one_line(perseusrun, args, text):
+def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: str) -> None:
     result = perseusrun(*args)
     assert result.returncode == 2
     assert text in result.stderr
@@ -122,7 +127,7 @@ def test_wrong_usage_is_one_line(perseusrun, args, text):
     assert result.stdout == ""
 
 
-def test_who_has_only_lost_another_did_not_fail_first(perseusrun, script):
+def test_who_has_only_lost_another_did_not_fail_first(perseusrun: Perseusrun, script: Script) -> None:
     # Rank 0 ends before rank 1 does, which waits for that: its input is held by rank 0.
     program = script("""
         import socket

@@ -1,5 +1,7 @@
 """Host lists and host files."""
 
+from __future__ import annotations
+
 import socket
 
 import pytest
@@ -21,12 +23,12 @@ DIALECTS = [
 
 
 @given(HOSTS)
-def test_host_list_round_trip(hosts):
+def test_host_list_round_trip(hosts: list[Host]) -> None:
     assert parse_hosts(",".join(map(str, hosts))) == hosts
 
 
 @given(HOSTS, st.data())
-def test_hostfile_in_any_mixture_of_dialects(hosts, data):
+def test_hostfile_in_any_mixture_of_dialects(hosts: list[Host], data: st.DataObject) -> None:
     lines = ["# hosts", ""]
     for host in hosts:
         text = data.draw(st.sampled_from(DIALECTS)).format(host)
@@ -36,7 +38,7 @@ def test_hostfile_in_any_mixture_of_dialects(hosts, data):
 
 
 @given(st.text(max_size=40))
-def test_any_text_gives_hosts_or_an_error_of_ours(text):
+def test_any_text_gives_hosts_or_an_error_of_ours(text: str) -> None:
     for parse in (parse_hosts, parse_hostfile_text):
         try:
             hosts = parse(text)
@@ -46,7 +48,7 @@ def test_any_text_gives_hosts_or_an_error_of_ours(text):
 
 
 @given(HOSTS, st.integers(1, 5000))
-def test_place_fills_in_order(hosts, size):
+def test_place_fills_in_order(hosts: list[Host], size: int) -> None:
     slots = [host.name for host in hosts for _ in range(host.slots)]
     if size > len(slots):
         with pytest.raises(LaunchError, match="slots"):
@@ -56,12 +58,12 @@ def test_place_fills_in_order(hosts, size):
         assert [host.name for host in placed for _ in range(host.slots)] == slots[:size]
 
 
-def test_one_slot_without_a_number_and_sums_for_repeats():
+def test_one_slot_without_a_number_and_sums_for_repeats() -> None:
     assert parse_hosts("a,b:2,a") == [Host("a", 2), Host("b", 2)]
     assert parse_hostfile_text("a\nb\na\n") == [Host("a", 2), Host("b", 1)]
 
 
-def test_ipv6_address():
+def test_ipv6_address() -> None:
     assert parse_hosts("[::1]:2,[fe80::1]") == [Host("[::1]", 2), Host("[fe80::1]", 1)]
 
 
@@ -77,17 +79,17 @@ def test_ipv6_address():
         ("a colour=red", "cannot read"),
     ],
 )
-def test_errors_name_the_line(text, needle):
+def test_errors_name_the_line(text: str, needle: str) -> None:
     with pytest.raises(LaunchError, match=needle) as caught:
         parse_hostfile_text(f"b\n{text}\n", "my.hosts")
     assert "my.hosts, line 2" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", socket.gethostname()])
-def test_this_machine(name):
+def test_this_machine(name: str) -> None:
     assert is_this_machine(name)
 
 
 @pytest.mark.parametrize("name", ["203.0.113.7", "no-such-host.invalid"])  # an address for documents, a name for tests
-def test_other_machines(name):
+def test_other_machines(name: str) -> None:
     assert not is_this_machine(name)

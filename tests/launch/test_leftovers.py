@@ -1,11 +1,15 @@
 """Nothing is left behind, whatever ends the job."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import sys
 
 import pytest
+
+from .conftest import Ends, Launched, LinesOf, Script
 
 # A rank with a helper of its own, as a data loader has, and one that has gone off into a session of its own.
 FAMILY = """
@@ -18,17 +22,17 @@ print(os.getpid(), helper.pid, int(astray))
 """
 
 
-def family(lines):
+def family(lines: list[str]) -> list[int]:
     return [int(word) for line in lines for word in line.split(":", 1)[1].split()]
 
 
-def kill_quietly(members):
+def kill_quietly(members: list[int]) -> None:
     for pid in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_after_a_failure(launched, script, lines_of, ends):
+def test_after_a_failure(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
     job = launched(
         "-np", "2", sys.executable, script(FAMILY + "sys.stdin.read() if rank else signal.pause()\nsys.exit(rank)")
     )
@@ -37,7 +41,7 @@ def test_after_a_failure(launched, script, lines_of, ends):
     assert all(ends(pid) for pid in members)
 
 
-def test_after_an_interrupt(launched, script, lines_of, ends):
+def test_after_an_interrupt(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
     job = launched("-np", "2", sys.executable, script(FAMILY + "signal.pause()"))
     members = family(lines_of(job, 2))
     job.send_signal(signal.SIGINT)
@@ -45,7 +49,7 @@ def test_after_an_interrupt(launched, script, lines_of, ends):
     assert all(ends(pid) for pid in members)
 
 
-def test_after_the_launcher_itself_is_killed(launched, script, lines_of, ends):
+def test_after_the_launcher_itself_is_killed(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
     job = launched("-np", "2", sys.executable, script(FAMILY + "while True: signal.pause()"))
     members = family(lines_of(job, 2))
     job.kill()
@@ -54,7 +58,9 @@ def test_after_the_launcher_itself_is_killed(launched, script, lines_of, ends):
     assert job.communicate(timeout=60) == ("", "")
 
 
-def test_helpers_end_with_a_successful_job_but_daemons_stay(launched, script, lines_of, ends):
+def test_helpers_end_with_a_successful_job_but_daemons_stay(
+    launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
+) -> None:
     job = launched("-np", "1", sys.executable, script(FAMILY))
     rank, helper, daemon = family(lines_of(job, 1))
     try:
@@ -67,9 +73,12 @@ def test_helpers_end_with_a_successful_job_but_daemons_stay(launched, script, li
 
 
 @pytest.mark.parametrize("args", [("-np", "2"), ("-np", "2", "--no-prefix")])
-def test_a_reader_that_has_gone_ends_the_job(launched, script, lines_of, args):
+def test_a_reader_that_has_gone_ends_the_job(
+    launched: Launched, script: Script, lines_of: LinesOf, args: list[str]
+) -> None:
     job = launched(*args, sys.executable, script("while True: print('y' * 100)"))
     lines_of(job, 10)
+    assert job.stdout is not None
     job.stdout.close()
     assert job.wait(60) == 141
     job.stdout = None

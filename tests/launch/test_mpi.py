@@ -1,11 +1,15 @@
 """The mpirun line of each family. The mpiruns here are stand-ins; tests/packaging runs jobs under the real ones."""
 
+from __future__ import annotations
+
 import json
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +18,8 @@ from hypothesis import strategies as st
 from perseus_like.launch.mpi import rank_main
 from perseus_like.launch.mpi.demultiplex import hydra_output, open_mpi_output
 from perseus_like.launch.mpi.family import Family, recognise
+
+from .conftest import Ends, Launched, LinesOf, Perseusrun
 
 VERSIONS = {
     Family.OPEN_MPI_4: ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/", "4.1.4"),
@@ -24,28 +30,29 @@ VERSIONS = {
     Family.MPICH: ("HYDRA build details:\n    Version:                                 5.0.2\n", "5.0.2"),
     Family.INTEL: ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)", "2021.18.1"),
 }
+Mpirun = Callable[..., str]
 RUN_RANK = [sys.executable, "-IS", str(Path(rank_main.__file__).absolute())]
 
 
 @pytest.mark.parametrize("family", list(Family))
-def test_families_are_recognised(family):
+def test_families_are_recognised(family: Family) -> None:
     text, version = VERSIONS[family]
     assert recognise(text) == (family, version)
 
 
-def test_unknown_launchers_are_not():
+def test_unknown_launchers_are_not() -> None:
     assert recognise("slurm 23.11.4") is None
 
 
 @pytest.fixture
-def mpirun(tmp_path):
+def mpirun(tmp_path: Path) -> Mpirun:
     """Makes an mpirun that tells this family's version, and otherwise runs `body` (shell)."""
 
-    def make(family, body="exit 0"):
+    def make(family: Family, body: str = "exit 0") -> str:
         folder = tmp_path / family.name
         folder.mkdir()
         path = folder / "mpirun"
-        text = VERSIONS[family][0] if isinstance(family, Family) else "some other launcher 1.0"
+        text, _ = VERSIONS[family]
         path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ cat <<"E"\n{text}\nE\nexit 0; }}\n{body}\n')
         path.chmod(0o755)
         return str(path)
@@ -53,13 +60,13 @@ def mpirun(tmp_path):
     return make
 
 
-def dry_run(perseusrun, *args, env=None):
+def dry_run(perseusrun: Perseusrun, *args: str, env: dict[str, str] | None = None) -> tuple[dict[str, str], list[str]]:
     """The line's variables, and its words."""
     result = perseusrun("--dry-run", *args, env=env)
     assert result.returncode == 0, result.stderr
     words = shlex.split(result.stdout)
     assert result.stdout == shlex.join(words) + "\n"
-    variables = {}
+    variables: dict[str, str] = {}
     if words[0] == "env":
         while "=" in words[1]:
             name, _, variables[name] = words.pop(1).partition("=")
@@ -87,12 +94,12 @@ EVERYTHING = [
 WRAPPED = [*RUN_RANK, "perseus-job", '["python", "train.py", "a b"]']
 
 
-def forwards(words):
+def forwards(words: list[str]) -> list[str]:
     return [words[index + 1] for index, word in enumerate(words) if word == "-x"]
 
 
 @pytest.mark.parametrize(("family", "prefix"), [(Family.OPEN_MPI_5, "prte"), (Family.OPEN_MPI_4, "orte")])
-def test_open_mpi_line(perseusrun, mpirun, family, prefix):
+def test_open_mpi_line(perseusrun: Perseusrun, mpirun: Mpirun, family: Family, prefix: str) -> None:
     path = mpirun(family)
     env = {**os.environ, "PERSEUS_LOG_LEVEL": "info", "PYTHONPATH": "/lib path", "SSH_TTY": "/dev/x"}
     variables, words = dry_run(perseusrun, "--mpirun", path, *EVERYTHING, "python", "train.py", "a b", env=env)
@@ -119,7 +126,7 @@ def test_open_mpi_line(perseusrun, mpirun, family, prefix):
     assert variables["SECRET"] == "hush hush"
 
 
-def test_mpich_line(perseusrun, mpirun):
+def test_mpich_line(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.MPICH)
     variables, words = dry_run(
         perseusrun, "--mpirun", path, *EVERYTHING, "--remote-shell", "/a/sh", "python", "train.py", "a b"
@@ -143,7 +150,7 @@ def test_mpich_line(perseusrun, mpirun):
     assert variables["SECRET"] == "hush hush"
 
 
-def test_intel_line(perseusrun, mpirun):
+def test_intel_line(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.INTEL)
     variables, words = dry_run(perseusrun, "--mpirun", path, *EVERYTHING, "python", "train.py", "a b")
     assert words == [
@@ -154,21 +161,21 @@ def test_intel_line(perseusrun, mpirun):
     assert (variables["I_MPI_FABRICS"], variables["FI_PROVIDER"], variables["I_MPI_PIN"]) == ("shm:ofi", "tcp", "0")
 
 
-def test_intel_line_for_uneven_hosts_has_a_section_per_host(perseusrun, mpirun):
+def test_intel_line_for_uneven_hosts_has_a_section_per_host(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     hosts = "198.51.100.1:1,198.51.100.2:2"
     _, words = dry_run(perseusrun, "--mpirun", mpirun(Family.INTEL), "-H", hosts, "python", "train.py", "a b")
     tail = ["-n", "1", "-host", "198.51.100.1", *WRAPPED, ":", "-n", "2", "-host", "198.51.100.2", *WRAPPED]
     assert words[-len(tail) :] == tail
 
 
-def test_own_binding_replaces_ours(perseusrun, mpirun):
+def test_own_binding_replaces_ours(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.OPEN_MPI_5)
     _, words = dry_run(perseusrun, "--mpirun", path, *HOST_LINE, "--binding-args", "--bind-to core", "x")
     assert words.count("--bind-to") == 1
     assert "core" in words
 
 
-def test_more_ranks_than_cores_yield_under_open_mpi(perseusrun, mpirun):
+def test_more_ranks_than_cores_yield_under_open_mpi(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.OPEN_MPI_5)
     _, many = dry_run(perseusrun, "--mpi", "--mpirun", path, "-np", "100000", "x")
     _, one = dry_run(perseusrun, "--mpi", "--mpirun", path, "-np", "1", "x")
@@ -177,7 +184,7 @@ def test_more_ranks_than_cores_yield_under_open_mpi(perseusrun, mpirun):
     assert "--host" not in one
 
 
-def test_mpirun_of_the_prefix_comes_before_path(perseusrun, mpirun):
+def test_mpirun_of_the_prefix_comes_before_path(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     mine = Path(sys.prefix, "bin", "mpirun")
     on_path = mpirun(Family.MPICH)
     env = {**os.environ, "PATH": f"{Path(on_path).parent}:{os.environ['PATH']}"}
@@ -185,14 +192,14 @@ def test_mpirun_of_the_prefix_comes_before_path(perseusrun, mpirun):
     assert words[0] == (str(mine) if mine.exists() else on_path)
 
 
-def test_hosts_that_are_only_this_machine_need_no_mpi(perseusrun, mpirun):
+def test_hosts_that_are_only_this_machine_need_no_mpi(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.MPICH)
     for extra, is_mpi in ((), False), (("--mpi",), True):
         result = perseusrun("--dry-run", "-H", "localhost:1,127.0.0.1:1", "--mpirun", path, *extra, "x")
         assert (path in result.stdout) == is_mpi
 
 
-def test_no_mpirun_and_unknown_mpirun(perseusrun, tmp_path):
+def test_no_mpirun_and_unknown_mpirun(perseusrun: Perseusrun, tmp_path: Path) -> None:
     missing = perseusrun("--mpirun", str(tmp_path / "none"), *HOST_LINE, "x")
     assert missing.returncode == 2
     assert "no such program" in missing.stderr
@@ -204,7 +211,7 @@ def test_no_mpirun_and_unknown_mpirun(perseusrun, tmp_path):
     assert "'some other launcher 1.0'" in unknown.stderr
 
 
-def test_a_job_through_mpirun(perseusrun, mpirun, tmp_path):
+def test_a_job_through_mpirun(perseusrun: Perseusrun, mpirun: Mpirun, tmp_path: Path) -> None:
     """The stand-in runs one rank as Hydra does: marks from the pattern, its own words without one."""
     body = """
     while [ "$1" != -n ]; do [ "$1" = -prepend-pattern ] && pattern=$2; shift; done; shift 2
@@ -226,7 +233,9 @@ def test_a_job_through_mpirun(perseusrun, mpirun, tmp_path):
     assert (tmp_path / "logs/rank.1/stderr").read_text() == "bad luck\n"
 
 
-def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(launched, lines_of, mpirun):
+def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(
+    launched: Launched, lines_of: LinesOf, mpirun: Mpirun
+) -> None:
     program = "import signal, sys; signal.signal(15, lambda *_: sys.exit(1)); print('up', flush=True); signal.pause()"
     path = mpirun(Family.OPEN_MPI_5, f'exec {sys.executable} -c "{program}"')
     job = launched("--mpi", "--mpirun", path, "-np", "2", "x")
@@ -235,13 +244,13 @@ def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(launched, lines_of, m
     assert job.wait(60) == 143
 
 
-def rank_process(command, tag="tag", **more):
+def rank_process(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*RUN_RANK, tag, json.dumps(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+        [*RUN_RANK, "tag", json.dumps(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_rank_main_tells_how_the_rank_ended():
+def test_rank_main_tells_how_the_rank_ended() -> None:
     node = os.uname().nodename
     cases = {
         "exit 0": (0, ""),
@@ -253,12 +262,13 @@ def test_rank_main_tells_how_the_rank_ended():
         assert (process.communicate(timeout=60)[1], process.returncode) == (told, code)
 
 
-def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends):
+def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> None:
     import signal
 
     program = "import os, signal, sys; print(os.getpid(), flush=True); signal.pause()"
     for signum, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         process = rank_process([sys.executable, "-c", program])
+        assert process.stdout is not None
         rank = int(process.stdout.readline())
         process.send_signal(signum)
         _, told = process.communicate(timeout=60)
@@ -267,25 +277,28 @@ def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends):
         assert ends(rank)
 
 
-def test_rank_main_without_a_program():
+def test_rank_main_without_a_program() -> None:
     process = rank_process(["no-such-program"])
     _, told = process.communicate(timeout=60)
     assert process.returncode == 127
     assert "could not be started" in told
 
 
-class Ranks(dict):
-    """A channel per rank that keeps what it takes."""
+class Taker(bytearray):
+    """A channel that keeps what it takes."""
 
-    class Taker(bytearray):
-        def feed(self, data):
-            self += data
+    def feed(self, data: bytes) -> None:
+        self.extend(data)
 
-        def finish(self):
-            pass
+    def finish(self) -> None:
+        pass
 
-    def __call__(self, rank):
-        return self.setdefault(rank, self.Taker())
+
+class Ranks(dict[int | None, Taker]):
+    """A channel per rank."""
+
+    def __call__(self, rank: int | None) -> Taker:
+        return self.setdefault(rank, Taker())
 
 
 PIECES = st.lists(
@@ -302,8 +315,11 @@ SORTERS = [
 
 @pytest.mark.parametrize(("sorter_for", "mark"), SORTERS)
 @given(pieces=PIECES, step=st.integers(1, 7))
-def test_output_is_sorted_by_rank(sorter_for, mark, pieces, step):
-    stream, expected = b"", {}
+def test_output_is_sorted_by_rank(
+    sorter_for: Callable[[Ranks], Any], mark: bytes, pieces: list[tuple[int | None, str]], step: int
+) -> None:
+    stream = b""
+    expected: dict[int | None, bytes] = {}
     for rank, text in pieces:
         # Each line of a piece has a mark; what follows a whole line without one is of mpirun.
         own = rank is None

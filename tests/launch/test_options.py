@@ -1,6 +1,9 @@
 """What belongs to perseusrun, and what to the command."""
 
+from __future__ import annotations
+
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,16 +12,18 @@ from hypothesis import strategies as st
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.options import parse_options
 
+from .conftest import Perseusrun
+
 NASTY = ["a b", "it's", '"q"', "$HOME", "*", "", "new\nline", "back\\slash", "--np", "-np", "--", "-x", ":", "é", "%r"]
 
 
 @given(st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=8))))
-def test_the_command_is_untouched(args):
+def test_the_command_is_untouched(args: list[str]) -> None:
     assert parse_options(["-np", "2", "python", *args]).command == ["python", *args]
     assert parse_options(["-np", "2", "--", "-odd", *args]).command == ["-odd", *args]
 
 
-def test_nasty_arguments_reach_the_ranks(perseusrun):
+def test_nasty_arguments_reach_the_ranks(perseusrun: Perseusrun) -> None:
     import json
     import sys
 
@@ -28,35 +33,35 @@ def test_nasty_arguments_reach_the_ranks(perseusrun):
     assert [json.loads(line.split(":", 1)[1]) for line in result.stdout.splitlines()] == [NASTY, NASTY]
 
 
-def test_values_may_begin_with_a_dash():
+def test_values_may_begin_with_a_dash() -> None:
     options = parse_options(["-np", "2", "--mpi-args", "--mca 'pml ob1' -v", "--binding-args=-bind-to core", "x"])
     assert options.mpi_args == ["--mca", "pml ob1", "-v"]
     assert options.binding_args == ["-bind-to", "core"]
     assert options.command == ["x"]
 
 
-def test_last_of_contrary_settings_wins():
+def test_last_of_contrary_settings_wins() -> None:
     options = parse_options(["--autotune", "--no-autotune", "--no-stall-check", "--stall-check", "x"])
     assert options.settings == {"PERSEUS_AUTOTUNE": "0", "PERSEUS_STALL_CHECK_DISABLE": "0"}
 
 
-def test_horovods_options_without_meaning_are_noted():
+def test_horovods_options_without_meaning_are_noted() -> None:
     options = parse_options(["-np", "2", "--gloo", "--cycle-time-ms", "5", "--disable-cache", "x"])
     assert [note.split(" ")[0] for note in options.notes] == ["--gloo", "--cycle-time-ms", "--disable-cache"]
     assert options.command == ["x"]
 
 
-def test_hosts_and_hostfile_exclude_each_other():
+def test_hosts_and_hostfile_exclude_each_other() -> None:
     with pytest.raises(LaunchError, match="not allowed with"):
         parse_options(["-H", "a", "--hostfile", "f", "x"])
 
 
-def test_options_are_not_abbreviated():
+def test_options_are_not_abbreviated() -> None:
     with pytest.raises(LaunchError, match="--verb"):
         parse_options(["-np", "2", "--verb", "x"])
 
 
-def test_config_file(tmp_path):
+def test_config_file(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(
@@ -94,7 +99,7 @@ def test_config_file(tmp_path):
         ("stall_check: {enabled: 7}", "must be true or false"),
     ],
 )
-def test_config_file_errors(tmp_path, text, needle):
+def test_config_file_errors(tmp_path: Path, text: str, needle: str) -> None:
     pytest.importorskip("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(text)
@@ -102,7 +107,7 @@ def test_config_file_errors(tmp_path, text, needle):
         parse_options(["--config-file", str(config), "x"])
 
 
-def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun, tmp_path):
+def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun: Perseusrun, tmp_path: Path) -> None:
     result = perseusrun("-np", "2", "--dry-run", "touch", "a file", "it's")
     assert result.returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -113,7 +118,7 @@ def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun, tmp_path):
         assert f"PERSEUS_RANK={rank}" in words
 
 
-def test_version_and_help(perseusrun):
+def test_version_and_help(perseusrun: Perseusrun) -> None:
     assert perseusrun("--version").returncode == 0
     told = perseusrun("--help")
     assert told.returncode == 0

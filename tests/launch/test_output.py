@@ -1,5 +1,7 @@
 """Lines are whole, marked with their rank, and progress bars stay bars."""
 
+from __future__ import annotations
+
 import collections
 import os
 import pty
@@ -7,6 +9,7 @@ import re
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,24 +17,26 @@ from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
 
+from .conftest import Launched, Perseusrun, Script
 
-def test_prefix_by_stream_and_rank(perseusrun, script):
+
+def test_prefix_by_stream_and_rank(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "2", sys.executable, script('print("out"); print("err", file=sys.stderr)'))
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:out", "[1]<stdout>:out"]
     assert sorted(result.stderr.splitlines()) == ["[0]<stderr>:err", "[1]<stderr>:err"]
 
 
-def test_no_prefix(perseusrun, script):
+def test_no_prefix(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "2", "--no-prefix", sys.executable, script('print("out", rank)'))
     assert sorted(result.stdout.splitlines()) == ["out 0", "out 1"]
 
 
-def test_timestamp(perseusrun, script):
+def test_timestamp(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "1", "-prefix-timestamp", sys.executable, script('print("out")'))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[0\]<stdout>:out\n", result.stdout)
 
 
-def test_lines_are_never_torn(perseusrun, script):
+def test_lines_are_never_torn(perseusrun: Perseusrun, script: Script) -> None:
     # Each line leaves the rank in several writes, many ranks at once, some lines longer than a pipe's buffer.
     program = script("""
         for number in range(300):
@@ -43,19 +48,21 @@ def test_lines_are_never_torn(perseusrun, script):
     assert result.returncode == 0, result.stderr
     seen = collections.defaultdict(list)
     for line in result.stdout.splitlines():
-        rank, number, text = re.fullmatch(r"\[(\d)\]<stdout>:(\d+) (.*)", line).groups()
+        match = re.fullmatch(r"\[(\d)\]<stdout>:(\d+) (.*)", line)
+        assert match is not None, line[:80]
+        rank, number, text = match.groups()
         length = 200_000 if int(number) % 100 == 50 else int(number) % 37
         assert text == "abcd"[int(rank)] * length
         seen[rank].append(int(number))
     assert seen == {str(rank): list(range(300)) for rank in range(4)}
 
 
-def test_a_line_of_many_mebibytes_is_given_in_pieces(perseusrun, script):
+def test_a_line_of_many_mebibytes_is_given_in_pieces(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "1", sys.executable, script('os.write(1, b"x" * (5 << 20) + b"\\n")'))
     assert result.stdout.replace("[0]<stdout>:", "").replace("\n", "") == "x" * (5 << 20)
 
 
-def test_bytes_that_are_no_text(launched, script, tmp_path):
+def test_bytes_that_are_no_text(launched: Launched, script: Script, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         job = launched("-np", "1", sys.executable, script('os.write(1, bytes(range(256)) + b"\\n")'), stdout=out)
         assert job.wait(60) == 0
@@ -65,7 +72,7 @@ def test_bytes_that_are_no_text(launched, script, tmp_path):
     )
 
 
-def test_files_per_rank(perseusrun, script, tmp_path):
+def test_files_per_rank(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
     program = script('print("out", rank); print("err", rank, file=sys.stderr)')
     result = perseusrun("-np", "11", "--output-filename", "logs/deep", sys.executable, program)
     assert result.returncode == 0, result.stderr
@@ -76,19 +83,19 @@ def test_files_per_rank(perseusrun, script, tmp_path):
         assert (folder / "stderr").read_text() == f"err {rank}\n"
 
 
-def test_files_that_cannot_be_written(perseusrun, tmp_path):
+def test_files_that_cannot_be_written(perseusrun: Perseusrun, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     result = perseusrun("-np", "1", "--output-filename", "logs", "true")
     assert result.returncode == 2
     assert "--output-filename: cannot write" in result.stderr
 
 
-def test_rank_0_reads_the_launchers_input(perseusrun, script):
+def test_rank_0_reads_the_launchers_input(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "2", sys.executable, script("print(repr(sys.stdin.read()))"), input="hello\nyou\n")
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:'hello\\nyou\\n'", "[1]<stdout>:''"]
 
 
-def test_progress_bar_in_a_file_shares_a_line(perseusrun, script):
+def test_progress_bar_in_a_file_shares_a_line(perseusrun: Perseusrun, script: Script) -> None:
     program = script(r"""
         for percent in (10, 50, 100):
             os.write(2, b"\r%3d%%|" % percent)
@@ -102,7 +109,7 @@ def test_progress_bar_in_a_file_shares_a_line(perseusrun, script):
     ]
 
 
-def on_terminal(args, answers):
+def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
     """Runs perseusrun on a terminal; returns all it wrote. `answers`: (text to wait for, what to type then)."""
     leader, follower = pty.openpty()
     quiet = termios.tcgetattr(follower)
@@ -135,7 +142,7 @@ def on_terminal(args, answers):
 
 
 @pytest.mark.timeout(120)
-def test_progress_bar_on_a_terminal_makes_way_for_lines(script):
+def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script) -> None:
     program = script(r"""
         import socket
         name = "\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -161,7 +168,7 @@ def test_progress_bar_on_a_terminal_makes_way_for_lines(script):
 
 
 @pytest.mark.timeout(120)
-def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script):
+def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script) -> None:
     program = script('print("got", input("name? ")) if rank == 0 else None')
     seen = on_terminal(["-np", "2", sys.executable, program], [(b"[0]<stdout>:name? ", b"Ada\n")])
     assert b"got Ada" in seen
@@ -170,17 +177,17 @@ def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script):
 class Memory(Sink):
     """A sink that keeps what it would write."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(os.open(os.devnull, os.O_WRONLY))
         self.is_terminal = False
 
     @property
-    def text(self):
+    def text(self) -> bytes:
         return bytes(self._waiting)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=8).map(lambda data: data.replace(b"\r", b"")))))
-def test_any_interleaving_of_pieces_keeps_lines_whole(pieces):
+def test_any_interleaving_of_pieces_keeps_lines_whole(pieces: list[tuple[int, bytes]]) -> None:
     sink = Memory()
     style = Style()
     channels = [Channel(rank, "stdout", sink, style) for rank in range(3)]
@@ -199,7 +206,7 @@ def test_any_interleaving_of_pieces_keeps_lines_whole(pieces):
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"\r\n", b"d\r", b"\re"])), st.integers(1, 4))
-def test_cutting_into_pieces_changes_nothing(parts, step):
+def test_cutting_into_pieces_changes_nothing(parts: list[bytes], step: int) -> None:
     stream = b"".join(parts)
     texts = []
     for size in (step, max(1, len(stream))):

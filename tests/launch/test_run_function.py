@@ -1,8 +1,11 @@
 """Calling a function on all ranks."""
 
+from __future__ import annotations
+
 import functools
 import operator
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,38 +13,38 @@ from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
 
 
-def test_results_come_by_rank():
+def test_results_come_by_rank() -> None:
     assert run(os.getenv, ["PERSEUS_RANK"], np=3) == ["0", "1", "2"]
 
 
-def test_keyword_arguments_and_environment():
+def test_keyword_arguments_and_environment() -> None:
     env = {**os.environ, "GREETING": "hello"}
     assert run(os.getenv, kwargs={"key": "GREETING"}, np=2, env=env) == ["hello", "hello"]
 
 
-def test_an_error_names_the_rank_and_shows_its_traceback():
+def test_an_error_names_the_rank_and_shows_its_traceback() -> None:
     with pytest.raises(RankError, match="rank 0: ZeroDivisionError: division by zero") as caught:
         run(operator.truediv, [1, 0], np=1)
     assert caught.value.rank == 0
     assert "Traceback" in caught.value.remote_traceback
 
 
-def test_functions_that_only_cloudpickle_can_send():
+def test_functions_that_only_cloudpickle_can_send() -> None:
     pytest.importorskip("cloudpickle")
     factor = 3
     assert run(lambda number: factor * number, [5], np=2) == [15, 15]
 
 
-def test_a_rank_that_dies_is_an_error():
+def test_a_rank_that_dies_is_an_error() -> None:
     with pytest.raises(RankError, match="exit code 3"):
         run(os._exit, [3], np=2)
 
 
-def test_what_cannot_be_pickled():
+def test_what_cannot_be_pickled() -> None:
     with pytest.raises((LaunchError, TypeError), match="pickle"):
-        run(functools.partial(operator.add, (item for item in ())), np=1)
+        run(functools.partial(operator.add, (number for number in [1])), np=1)
 
 
-def test_nothing_is_left_in_the_folder(tmp_path):
+def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     assert run(operator.add, [1, 2], np=2, folder=tmp_path) == [3, 3]
     assert list(tmp_path.iterdir()) == []

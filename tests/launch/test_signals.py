@@ -1,20 +1,26 @@
 """What the user sends to the launcher reaches the ranks."""
 
+from __future__ import annotations
+
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from .conftest import Ends, Launched, LinesOf, Script
+
 READY = 'print("ready", os.getpid())\n'
 
 
-def pids(lines):
+def pids(lines: list[str]) -> list[int]:
     return [int(line.rsplit(" ", 1)[1]) for line in lines]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopping_signals_reach_all_ranks(launched, script, lines_of, ends, signum):
+def test_stopping_signals_reach_all_ranks(
+    launched: Launched, script: Script, lines_of: LinesOf, ends: Ends, signum: int
+) -> None:
     job = launched(
         "-np", "3", sys.executable, script(f"signal.signal({signum}, signal.SIG_DFL)\n{READY}signal.pause()")
     )
@@ -24,7 +30,7 @@ def test_stopping_signals_reach_all_ranks(launched, script, lines_of, ends, sign
     assert all(ends(pid) for pid in ranks)
 
 
-def test_ranks_may_end_in_good_order(launched, script, lines_of):
+def test_ranks_may_end_in_good_order(launched: Launched, script: Script, lines_of: LinesOf) -> None:
     program = script("""
         def stop(signum, frame):
             print("saved")
@@ -42,7 +48,9 @@ def test_ranks_may_end_in_good_order(launched, script, lines_of):
     assert sorted(out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
 
 
-def test_deaf_ranks_are_killed_after_the_stop_timeout(launched, script, lines_of, ends):
+def test_deaf_ranks_are_killed_after_the_stop_timeout(
+    launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
+) -> None:
     program = script(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{READY}\nwhile True: signal.pause()")
     job = launched("-np", "2", "--stop-timeout", "0.2", sys.executable, program)
     ranks = pids(lines_of(job, 2))
@@ -51,7 +59,7 @@ def test_deaf_ranks_are_killed_after_the_stop_timeout(launched, script, lines_of
     assert all(ends(pid) for pid in ranks)
 
 
-def test_a_second_interrupt_kills(launched, script, lines_of, ends):
+def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
     program = script(f"""
         def interrupted(signum, frame):
             print("interrupted")
@@ -69,7 +77,7 @@ def test_a_second_interrupt_kills(launched, script, lines_of, ends):
     assert all(ends(pid) for pid in ranks)
 
 
-def test_user_signals_are_passed_on_and_the_job_goes_on(launched, script, lines_of):
+def test_user_signals_are_passed_on_and_the_job_goes_on(launched: Launched, script: Script, lines_of: LinesOf) -> None:
     program = script("""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         print("ready")
@@ -84,7 +92,7 @@ def test_user_signals_are_passed_on_and_the_job_goes_on(launched, script, lines_
     assert sorted(out.splitlines()) == ["[0]<stdout>:got it", "[1]<stdout>:got it"]
 
 
-def test_nohup_is_respected(launched, script, lines_of):
+def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesOf) -> None:
     program = script('print("ready")\nsys.stdin.readline()\nprint("done")')
     job = launched(
         *("-np", "1", sys.executable, program),
