@@ -14,7 +14,7 @@ STAMPS := $(VENV)/stamps
 # Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
 TORCH ?= torch==2.13.0
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
-RUN_NEEDS := $(TORCH) numpy scikit-learn tqdm mpich
+RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML

@@ -25,6 +25,7 @@ from .basics import (
     stop_timeline,
 )
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
+from .launch.run_function import run
 from .process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "rank",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",

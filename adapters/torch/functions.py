@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from perseus_like import objects
+from perseus_like import objects, rank, size
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .autograd import verbs
+from .ops import allgather, broadcast_, broadcast_async_, synchronize
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -154,3 +155,20 @@ def _of_parameter(optimizer: torch.optim.Optimizer, key: Any, parameters: list[t
 
 def _device(key: Any, parameters: list[torch.Tensor]) -> torch.device:
     return parameters[key].device if isinstance(key, int) else torch.device("cpu")
+
+
+# Beside this file's own, the names that Horovod's module of this path shows.
+__all__ = [
+    "ProcessSet",
+    "allgather",
+    "allgather_object",
+    "broadcast_",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "global_process_set",
+    "rank",
+    "size",
+    "synchronize",
+]

@@ -7,21 +7,19 @@ With several hosts the folder must be on a file system that they share (`folder=
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import LaunchError
+from .settings import REFUSED
 
 _Result = TypeVar("_Result")
-_RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 class RankError(RuntimeError):
@@ -34,33 +32,94 @@ class RankError(RuntimeError):
 
 
 def run(
-    function: Callable[..., _Result],
+    func: Callable[..., _Result],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    np: int = 1,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
     hosts: str | None = None,
-    *,
     hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
     options: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> list[_Result]:
-    """Calls `function(*args, **kwargs)` on `np` ranks; returns the results by rank.
+    """Calls `func(*args, **kwargs)` on `num_proc` ranks (`np` is the older name); returns the results by rank.
 
-    `options` are more options of perseusrun, `env` replaces the environment. A lambda or a function of `__main__`
-    needs cloudpickle. Raises RankError where the function or its process fails on a rank (the first to fail counts).
+    The parameters are those of horovod.run, which are options of perseusrun; `executable` is the Python of the ranks.
+    Beyond them: `options` are more options of perseusrun, `env` replaces the environment, and `folder` is one that all
+    hosts share. Raises RankError where the function or its process fails on a rank (the first to fail counts),
+    LaunchError where the job cannot be started, for the parameters of elastic jobs among others.
     """
+    elastic = {
+        "--min-num-proc": min_num_proc or min_np,
+        "--max-num-proc": max_num_proc or max_np,
+        "--slots-per-host": slots,
+        "--reset-limit": reset_limit,
+        "--blacklist-cooldown-range": cooldown_range,
+        "--host-discovery-script": host_discovery_script,
+    }
+    for flag, value in elastic.items():
+        if value is not None:
+            raise LaunchError(f"run(): {REFUSED[flag][1]} (the parameter that is {flag} of perseusrun)")
+    values = {
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--start-timeout": start_timeout,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--mpi-args": mpi_args,
+        "--network-interfaces": network_interfaces or network_interface,
+    }
+    given = [f"{flag}={value}" for flag, value in values.items() if value is not None]
+    given += [flag for flag, wanted in {"--verbose": verbose, "--mpi": use_mpi}.items() if wanted]
+    size = num_proc if np is None else np
+    return _run(func, args, kwargs, size, [*given, *options], executable or sys.executable, env, folder)
+
+
+def _run(
+    func: Callable[..., _Result],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    size: int,
+    options: Sequence[str],
+    executable: str,
+    env: Mapping[str, str] | None,
+    folder: str | os.PathLike[str] | None,
+) -> list[_Result]:
+    import cloudpickle
+
     with tempfile.TemporaryDirectory(prefix="perseus-run-", dir=folder) as name:  # made with mode 0700
         place = Path(name)
-        (place / "call").write_bytes(_dumps((function, tuple(args), dict(kwargs or {}))))
-        where = ["-H", hosts] if hosts else ["--hostfile", hostfile] if hostfile else []
-        rank_command = [sys.executable, "-m", __name__, name]
-        launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(np), *where, *options, *rank_command]
+        (place / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
+        rank_command = [executable, "-m", "perseus_like.launch.run_rank", name]
+        launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), *options, *rank_command]
         inner = dict(os.environ if env is None else env)
         # What the caller can import, the ranks can, too.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
         code = subprocess.run(launcher, env=inner, check=False).returncode
-        return _collect(place, np, code)
+        return _collect(place, size, code)
 
 
 def _collect(place: Path, size: int, code: int) -> list[Any]:
@@ -77,33 +136,3 @@ def _collect(place: Path, size: int, code: int) -> list[Any]:
         raise RankError(
             None, f"a rank has left no result ({error.filename}); do the hosts share this folder?"
         ) from None
-
-
-def _dumps(value: Any) -> bytes:
-    try:
-        dumps = importlib.import_module("cloudpickle").dumps
-    except ImportError:
-        try:
-            return pickle.dumps(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise LaunchError(f"cannot pickle the function ({error}): pip install cloudpickle") from error
-    data: bytes = dumps(value)
-    return data
-
-
-def _rank_main(place: Path) -> int:
-    """One rank: calls the function, leaves the result or the error in the folder."""
-    rank = next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
-    try:
-        function, args, kwargs = pickle.loads((place / "call").read_bytes())
-        outcome, data = "result", _dumps(function(*args, **kwargs))
-    except Exception as error:
-        outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
-    partial = place / f"partial.{rank}"
-    partial.write_bytes(data)
-    partial.rename(place / f"{outcome}.{rank}")
-    return 0 if outcome == "result" else 1
-
-
-if __name__ == "__main__":
-    sys.exit(_rank_main(Path(sys.argv[1])))

@@ -6,6 +6,7 @@ import functools
 import operator
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,6 @@ def test_an_error_names_the_rank_and_shows_its_traceback() -> None:
 
 
 def test_functions_that_only_cloudpickle_can_send() -> None:
-    pytest.importorskip("cloudpickle")
     factor = 3
     assert run(lambda number: factor * number, [5], np=2) == [15, 15]
 
@@ -43,6 +43,21 @@ def test_a_rank_that_dies_is_an_error() -> None:
 def test_what_cannot_be_pickled() -> None:
     with pytest.raises((LaunchError, TypeError), match="pickle"):
         run(functools.partial(operator.add, (number for number in [1])), np=1)
+
+
+def test_parameters_of_horovod(tmp_path: Path) -> None:
+    assert run(os.getpid, (), {}, 1, start_timeout=50, verbose=1, use_gloo=True, disable_cache=True)
+    run(print, ["to a file"], num_proc=2, hosts="localhost:2", output_filename=str(tmp_path / "logs"))
+    assert (tmp_path / "logs/rank.1/stdout").read_text() == "to a file\n"
+    elastic: list[dict[str, Any]] = [
+        {"min_np": 1},
+        {"max_num_proc": 4},
+        {"host_discovery_script": "hosts.sh"},
+        {"slots": 2},
+    ]
+    for parameters in elastic:
+        with pytest.raises(LaunchError, match="elastic"):
+            run(os.getpid, np=1, **parameters)
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:

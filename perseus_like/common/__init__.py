@@ -1,0 +1,1 @@
+"""Horovod's paths: what horovod.common.X holds is found in perseus_like.common.X, whatever file it lives in."""

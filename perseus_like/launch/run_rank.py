@@ -1,0 +1,30 @@
+"""One rank of `perseus_like.run`: calls the function, leaves the result or the error in the job's folder."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+_RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+
+def main(place: Path) -> int:
+    import cloudpickle
+
+    rank = next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
+    try:
+        function, args, kwargs = pickle.loads((place / "call").read_bytes())
+        outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
+    except Exception as error:
+        outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
+    partial = place / f"partial.{rank}"
+    partial.write_bytes(data)
+    partial.rename(place / f"{outcome}.{rank}")
+    return 0 if outcome == "result" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
