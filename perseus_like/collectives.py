@@ -62,6 +62,7 @@ class Names:
     """
 
     def __init__(self) -> None:
+        self.epoch = 0  # grows with each reset
         self._counts: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
@@ -77,8 +78,14 @@ class Names:
             self._counts[verb, set_id] = count + 1
         return full, result
 
-    def reset(self) -> None:
-        self._counts.clear()
+    def claim(self, kind: str, set_id: int) -> str:
+        """A name to use again and again, until the epoch ends; the same on all ranks if they claim in one order."""
+        return self.submit(kind, None, set_id, lambda full: full)[0]
+
+    def reset(self, set_id: int | None = None) -> None:
+        """Counts from 0 again: all ranks are at the same place of the program."""
+        self.epoch += 1
+        self._counts = {key: count for key, count in self._counts.items() if set_id not in (None, key[1])}
 
     def renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -134,6 +141,7 @@ def join() -> int:
     """Blocks until every rank has joined, taking part in the others' allreduces with zeros; gives the last to join."""
     handle = session.core.join(GLOBAL)
     handle.wait()
+    names.reset(GLOBAL)  # ranks that joined early have made fewer calls
     return int(handle.result())
 
 

@@ -52,6 +52,13 @@ class ProcessSet:
             raise ValueError(f"{self} is not registered; pass it to init(process_sets=…) or add_process_set()")
         return self.process_set_id
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
+        """Itself: a copied model goes on with the ranks it had, under the id that they know."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return "global_process_set" if self is global_process_set else object.__reduce__(self)
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
@@ -103,6 +110,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set in _registered:
         _registered.remove(process_set)
     return True
+
+
+def registered_set(ranks: Sequence[int]) -> ProcessSet | None:
+    """The registered set of exactly these ranks, given in ascending order."""
+    return next((each for each in _registered if each.ranks == list(ranks)), None)
 
 
 def _begin() -> None:

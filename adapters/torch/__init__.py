@@ -63,6 +63,7 @@ from .ops import (
 )
 from .optimizer import DistributedOptimizer
 from .sparse import sparse_allreduce_async
+from .sync_batch_norm import SyncBatchNorm
 from .tensors import empty
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -17,7 +17,10 @@ TIMEOUT_SECONDS = 240
 # Several files share a world where starting its ranks (importing torch) takes longer than they do.
 GROUPS = {
     "numpy": ["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py"],
-    "torch": ["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
+    "torch": [
+        *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
+        *["test_torch_sync_batch_norm.py"],
+    ],
 }
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
 
