@@ -116,7 +116,7 @@ sanitize-thread: $(STAMPS)/venv
 # mypy reads the sources in the shape they are installed in: perseus_like/torch is adapters/torch.
 define link_installed_layout
 	rm -rf build/layout && mkdir -p build/layout/perseus_like
-	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks build/layout/
+	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks $(CURDIR)/perseus_like/names/perseus build/layout/
 	for item in perseus_like/* adapters/*/; do ln -s "$(CURDIR)/$${item%/}" build/layout/perseus_like/; done
 endef
 

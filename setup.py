@@ -41,7 +41,8 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         if not self.editable_mode:
-            shutil.rmtree(Path(self.build_lib) / "perseus_like", ignore_errors=True)
+            for package in ("perseus_like", "perseus"):
+                shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
         super().run()
 
 
@@ -92,12 +93,14 @@ def tool(name: str) -> str:
     return found
 
 
-ADAPTERS = adapter_packages()
+# Packages that are installed elsewhere than they lie.
+MOVED = {**adapter_packages(), "perseus": "perseus_like/names/perseus"}
+OWN = find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"], exclude=["perseus_like.names.perseus"])
 
 setup(
-    packages=[*find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"]), *ADAPTERS],
-    package_dir=ADAPTERS,
-    package_data={"perseus_like": ["py.typed", "*.pyi"]},
+    packages=[*OWN, *MOVED],
+    package_dir=MOVED,
+    package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["horovod/horovod/*.py"]},
     ext_modules=[CMakeExtension("perseus_like._core")],
     cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
 )

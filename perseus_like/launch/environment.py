@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping
 
+from ..names import folder_of
 from .cores import usable_cores
 from .errors import LaunchError
 from .options import Options
@@ -53,6 +55,9 @@ def job_environment(
         inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
     inner.update(options.settings)
     inner.update({name: value for name, value in options.forward if value is not None})
+    if options.as_horovod:
+        paths = filter(None, [folder_of("horovod"), inner.get("PYTHONPATH")])
+        inner["PYTHONPATH"] = os.pathsep.join(paths)
     return inner
 
 

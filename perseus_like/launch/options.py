@@ -26,6 +26,7 @@ class Options(argparse.Namespace):
     hosts: str | None
     hostfile: str | None
     forward: list[tuple[str, str | None]]
+    as_horovod: bool
     use_mpi: bool
     mpirun: str | None
     mpi_args: list[str]
@@ -154,6 +155,7 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[=VALUE]",
         help="hand an environment variable to all ranks; may be repeated",
     )
+    add("--as-horovod", action="store_true", help="the program's `import horovod` finds perseus_like")
     add("--start-timeout", type=int, metavar="SECONDS", help="longest time for all ranks to come up")
     add(
         "--stop-timeout",

@@ -57,6 +57,10 @@ def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[st
 def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
+    tops = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
+    assert tops == {"perseus", "perseus_like"}  # no horovod: that is opened only where it is asked for
+    assert (tmp_path / "perseus_like/names/horovod/horovod/__init__.py").exists()
+    assert not (tmp_path / "perseus_like/names/perseus").exists()
     libraries = list(tmp_path.rglob("*.so*"))
     assert libraries
     system = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|librt|ld-linux.*)\.so(\.\d+)?$")

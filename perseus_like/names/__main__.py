@@ -1,0 +1,36 @@
+"""`python -m perseus_like.names horovod -- script.py …`: runs a program that finds ours under the name horovod.
+
+Without a program: prints the folder that does the same on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from . import FOLDERS, folder_of
+
+USAGE = f"usage: python -m perseus_like.names {{{','.join(FOLDERS)}}} [-- script.py … | -- -m module … | -- -c text …]"
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] not in FOLDERS or (argv[1:] and argv[1] != "--"):
+        print(USAGE, file=sys.stderr)
+        return 2
+    folder = folder_of(argv[0])
+    if argv[2:]:
+        _run(folder, argv[2:])
+    print(folder)
+    return 0
+
+
+def _run(folder: str, program: list[str]) -> NoReturn:
+    """The interpreter anew: nothing of the program's arguments, main module or children needs to be imitated."""
+    paths = filter(None, [folder, os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.execv(sys.executable, [sys.executable, *program])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

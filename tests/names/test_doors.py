@@ -1,0 +1,136 @@
+"""The names by which other projects know this API, each opened as a user opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+Program = Callable[[str], str]
+API = Path(__file__).parents[1] / "data" / "horovod_api.json"
+OPEN = [sys.executable, "-m", "perseus_like.names", "horovod"]
+
+IDENTITIES = f"""
+    import importlib, json, pickle, sys
+    import horovod, horovod.torch as hvd
+    import perseus_like, perseus_like.torch
+
+    assert hvd is perseus_like.torch and perseus_like.torch.__spec__.name == "perseus_like.torch"
+    for name in json.load(open({str(API)!r})):
+        if name != "horovod":
+            ours = name.replace("horovod", "perseus_like", 1)
+            try:
+                expected = importlib.import_module(ours)
+            except ModuleNotFoundError as error:
+                assert ours.startswith(error.name), error  # listed as missing in tests/unit/test_horovod_names.py
+                continue
+            assert importlib.import_module(name) is expected, name
+    assert horovod.run is perseus_like.run and horovod.__version__ == "0.28.1"
+    from horovod.common.exceptions import HorovodInternalError
+    assert pickle.loads(pickle.dumps(HorovodInternalError)) is hvd.HorovodInternalError
+    import perseus.torch.horovod
+    assert perseus.torch.horovod is hvd
+    hvd.init()
+    assert hvd.allreduce(__import__("torch").ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+    print("as one", hvd.size(), sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    def write(text: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def run_well(*command: str, **variables: str) -> str:
+    result = run(*command, **variables)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_perseus_is_there_and_horovod_is_not() -> None:
+    code = """
+    import importlib.util, perseus, perseus.torch.horovod as hvd, perseus_like.torch
+    assert hvd is perseus_like.torch and perseus.__version__
+    assert "horovod" not in sys.modules
+    print(importlib.util.find_spec("horovod"))
+    """
+    out = run_well(sys.executable, "-c", "import sys\n" + textwrap.dedent(code))
+    assert "perseus_like" not in out
+
+
+def test_a_program_that_is_run_through_the_door(program: Program) -> None:
+    assert run_well(*OPEN, "--", program(IDENTITIES), "a b", "--", "-x") == "as one 1 ['a b', '--', '-x']\n"
+    assert run_well(*OPEN, "--", "-c", "import horovod.torch; print(__name__)") == "__main__\n"
+
+
+def test_a_job_through_the_door(program: Program) -> None:
+    path = program(IDENTITIES)
+    for size in (2, 4):
+        command = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "--no-prefix", "--as-horovod"]
+        assert run_well(*command, sys.executable, path, "x") == f"as one {size} ['x']\n" * size
+
+
+def test_a_path_for_plain_mpirun(program: Program) -> None:
+    folder = run_well(*OPEN).strip()
+    assert [entry.name for entry in Path(folder).iterdir()] == ["horovod"]
+    assert run_well(sys.executable, program(IDENTITIES), PYTHONPATH=folder) == "as one 1 []\n"
+
+
+def test_wrong_usage() -> None:
+    for arguments in ([], ["spark"], ["horovod", "script.py"]):
+        result = run(sys.executable, "-m", "perseus_like.names", *arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith("usage:")
+
+
+LACKING = {
+    "import horovod.spark": ("ModuleNotFoundError", "horovod.spark", "perseus_like.spark"),
+    "import horovod.torch.nothing.deeper": ("ModuleNotFoundError", "horovod.torch.nothing", "perseus_like.torch."),
+    "from horovod import spark": ("ImportError", "horovod", "perseus_like.spark"),
+    "from horovod.torch import nothing": ("ImportError", "horovod.torch", "perseus_like.torch.nothing"),
+    "from horovod.torch.mpi_ops import nothing": ("ImportError", "horovod.torch.mpi_ops", "perseus_like.torch.mpi"),
+    "import horovod.torch; horovod.torch.nothing": ("AttributeError", "horovod.torch", "perseus_like.torch.nothing"),
+    "import perseus.caffe": ("ModuleNotFoundError", "perseus.caffe", "perseus_like.caffe"),
+    "from perseus.torch import nothing": ("ImportError", "perseus.torch", "perseus_like.torch.nothing"),
+}
+
+
+def test_what_we_lack_is_named_twice(program: Program) -> None:
+    path = program(
+        f"""
+        import json
+        import horovod.torch as hvd
+        for statement in {list(LACKING)!r}:
+            try:
+                exec(statement)
+            except Exception as error:
+                print(json.dumps([statement, type(error).__name__, str(error)]))
+        assert not hasattr(hvd, "nothing") and getattr(hvd, "nothing", 3) == 3
+        """
+    )
+    told = {
+        statement: (kind, text) for statement, kind, text in map(json.loads, run_well(*OPEN, "--", path).splitlines())
+    }
+    assert told.keys() == LACKING.keys()
+    for statement, (kind, theirs, ours) in LACKING.items():
+        assert told[statement][0] == kind
+        assert f"'{theirs}" in told[statement][1], told[statement]
+        assert f"'{ours}" in told[statement][1], told[statement]
