@@ -19,6 +19,8 @@ from perseus_like import (
     remove_process_set,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
 from perseus_like.objects import allgather_object, broadcast_object
@@ -106,5 +108,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -34,6 +34,12 @@ constexpr std::array kSettings = {
     Setting{"PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
             "shm or mpi: use only this between the ranks of a host. Empty: shm, and mpi between hosts."},
     Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open, where the one found is not the one wanted."},
+    Setting{
+        "PERSEUS_TIMELINE", "HOROVOD_TIMELINE", "",
+        "File for a Chrome trace of this job, written from init() on. Rank 0 writes to it, rank 1 to NAME.rank1.json "
+        "for NAME.json, and so on. Empty or DYNAMIC: only once start_timeline() is called."},
+    Setting{"PERSEUS_TIMELINE_MARK_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", "0",
+            "1: mark in the timeline where a cycle of the engine begins that had something to do."},
     Setting{"PERSEUS_LOG_LEVEL", "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or off."},
 };
 
@@ -121,6 +127,9 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   config.chunk_bytes = from.integer("PERSEUS_CHUNK_BYTES");
   config.transport = transport_name(from.text("PERSEUS_CPU_TRANSPORT"));
   config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
+  config.timeline = from.text("PERSEUS_TIMELINE");
+  if (config.timeline == "DYNAMIC") config.timeline.clear();
+  config.timeline_marks_cycles = from.integer("PERSEUS_TIMELINE_MARK_CYCLES") != 0;
   config.log_level = parse_log_level(from.text("PERSEUS_LOG_LEVEL"));
   return config;
 }

@@ -40,6 +40,8 @@ struct Config {
   std::int64_t chunk_bytes = 0;  // 0: chosen from the caches
   std::string transport;         // "", "shm", "mpi"
   std::string mpi_library;
+  std::string timeline;  // file, or empty
+  bool timeline_marks_cycles = false;
   LogLevel log_level = LogLevel::warning;
 };
 

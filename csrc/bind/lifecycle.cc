@@ -101,6 +101,16 @@ void bind_lifecycle(py::module_& module) {
   module.def("mark_failing", [] {
     if (const auto running = runtime().session) running->mark_failing();
   });
+  module.def("start_timeline", [](const std::string& path, bool mark_cycles) {
+    const auto running = session();
+    const py::gil_scoped_release released;
+    running->start_timeline(path, mark_cycles);
+  });
+  module.def("stop_timeline", [] {
+    const auto running = session();
+    const py::gil_scoped_release released;
+    running->stop_timeline();
+  });
   module.def("description", [] { return session()->description(); });
 
   const auto number = [&module](const char* name, auto getter) {

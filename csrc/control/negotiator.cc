@@ -62,6 +62,7 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
   auto& waiting = entry(name, now);
   waiting.id = id;
   waiting.have[source] = true;
+  if (noting_arrivals_) note_arrival(source, name);
   const auto ranks = ranks_of(source);
   waiting.by_id.insert(waiting.by_id.end(), ranks.begin(), ranks.end());
   complete_if_ready(name);
@@ -72,6 +73,7 @@ void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock
   const std::string name = claims.front().request.name;
   auto& waiting = entry(name, now);
   waiting.have[source] = true;
+  if (noting_arrivals_) note_arrival(source, name);
   for (auto& claim : claims) {
     const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
                                    [&](const Claim& known) { return known.request.agrees_with(claim.request); });
@@ -82,6 +84,11 @@ void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock
     }
   }
   complete_if_ready(name);
+}
+
+void Negotiator::note_arrival(std::size_t source, const std::string& name) {
+  auto& arrival = arrivals_.emplace_back(Arrival{name, ranks_of(source)});
+  for (int& rank : arrival.world_ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
 }
 
 // Ranks that asked by id, told in full, because another rank did not ask for the same.

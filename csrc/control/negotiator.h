@@ -62,6 +62,14 @@ class Negotiator {
   // Looks for names that wait too long; news, if any, go out with the next flush.
   void check_stalls(Clock::time_point now);
 
+  // For the timeline: who asked for what, as this node of the tree hears of it.
+  struct Arrival {
+    std::string name;
+    std::vector<int> world_ranks;
+  };
+  void note_arrivals(bool wanted) { noting_arrivals_ = wanted; }
+  std::vector<Arrival> take_arrivals() { return std::exchange(arrivals_, {}); }
+
   const Request& agreed(std::uint32_t id) const { return cache_.at(id); }
 
  private:
@@ -86,6 +94,7 @@ class Negotiator {
   Entry& entry(const std::string& name, Clock::time_point now);
   void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
   void add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now);
+  void note_arrival(std::size_t source, const std::string& name);
   void complete_if_ready(const std::string& name);
   void complete_all_ready();
   void expand(Entry& entry);
@@ -111,6 +120,8 @@ class Negotiator {
   std::vector<bool> joined_;                 // by group rank
   std::vector<int> join_order_;              // root: in the order of arrival
   std::map<std::string, Waiting> notes_;     // root: stalled names by what was heard of them
+  std::vector<Arrival> arrivals_;
+  bool noting_arrivals_ = false;
   bool urgent_ = false;
   bool closed_ = false;
 };

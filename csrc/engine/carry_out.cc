@@ -54,6 +54,8 @@ void Lane::carry_out_runs(const std::vector<Decision>& runs) {
     tasks.push_back(task);
     requests.push_back(task.request);
   }
+  if (tracing_.on()) tracing_.decided(tasks, carried_out_);
+  carried_out_ += static_cast<std::int64_t>(tasks.size());
   for (const auto& batch : fuse(requests, options_.fusion_threshold_bytes)) {
     // After a failure everything pending has been failed already.
     if (!broken_.ok()) return;
@@ -67,7 +69,7 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
   const auto& request = *tasks.front().request;
   const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
   Completion* completion = tasks.front().work == nullptr ? nullptr : tasks.front().work->completion.get();
-  const auto status = about_sets ? set_verbs_(request, completion) : execute(*link_.transport, tasks);
+  const auto status = about_sets ? set_verbs_(request, completion) : move_data(tasks);
   // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
   if (!status.ok() && !about_sets) {
     break_off(status);
@@ -82,7 +84,18 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
   }
 }
 
+Status Lane::move_data(const std::vector<Task>& tasks) {
+  if (!tracing_.on()) return execute(*link_.transport, tasks);
+  const host::CopyMeter copies;
+  const auto began = Clock::now();
+  tracing_.begins(tasks, link_.transport->name());
+  auto status = execute(*link_.transport, tasks);
+  if (status.ok()) tracing_.ends(tasks, began, copies.times());
+  return status;
+}
+
 void Lane::finish(Work& work, Status status) {
+  if (work.open_phases > 0) tracing_.finished(work, status);
   // The name is free before the waiter can know that the work is done.
   inbox_.done(work.request.name);
   const auto completion = work.completion;

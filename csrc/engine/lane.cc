@@ -22,18 +22,34 @@ constexpr std::chrono::microseconds kLongestPoll{500};
 Lane::Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVerbs set_verbs)
     : tree_(tree),
       link_(std::move(link)),
-      options_(options),
+      options_(std::move(options)),
       liveness_(liveness),
       set_verbs_(std::move(set_verbs)),
-      negotiator_(std::move(tree), options.negotiator),
-      spin_(options.spin),
+      tracing_(options_.timeline, options_.trace_suffix),
+      negotiator_(std::move(tree), options_.negotiator),
+      spin_(options_.spin),
       thread_([this] { run(); }) {}
 
 Lane::~Lane() { close(std::chrono::milliseconds(0)); }
 
 void Lane::submit(std::unique_ptr<Work> work) {
-  inbox_.put(std::move(work));
+  if (tracing_.on()) {
+    submit_traced(std::move(work));
+  } else {
+    inbox_.put(std::move(work));
+  }
   wake();
+}
+
+// What begins is told before the engine can tell of its end.
+void Lane::submit_traced(std::unique_ptr<Work> work) {
+  auto track = tracing_.submitted(*work);
+  try {
+    inbox_.put(std::move(work));
+  } catch (const Error&) {
+    tracing_.refused(std::move(track));
+    throw;
+  }
 }
 
 std::shared_ptr<Completion> Lane::join() {
@@ -50,6 +66,8 @@ std::shared_ptr<Completion> Lane::join() {
 void Lane::wait(Completion& completion) {
   // Whoever holds the driver lock mostly holds it for a moment only.
   constexpr int kTries = 200;
+  if (completion.done()) return;
+  const WaitTracing traced(tracing_);
   while (!completion.done()) {
     urgent_.store(true, std::memory_order_release);
     bool driving = false;
@@ -125,6 +143,8 @@ std::chrono::microseconds Lane::sleep_limit() {
 Lane::Cycle Lane::cycle() {
   if (liveness_.any_lost() && broken_.ok()) break_off(liveness_.status());
   const auto now = Clock::now();
+  const bool traced = tracing_.on();
+  negotiator_.note_arrivals(traced);
   if (urgent_.exchange(false, std::memory_order_acq_rel)) negotiator_.urge();
   const bool arrived = take_inbox(now);
   const bool heard = receive(now);
@@ -132,7 +152,9 @@ Lane::Cycle Lane::cycle() {
     negotiator_.check_stalls(now);
     next_stall_check_ = now + kLook;
   }
+  if (traced) tracing_.arrived(negotiator_.take_arrivals());
   if (should_linger(arrived, now)) return Cycle::linger;
+  if (traced && (arrived || heard)) tracing_.cycle(now);
   for (auto& message : negotiator_.flush(now)) link_.control->send(message.to, std::move(message.bytes));
   bool decided = false;
   for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {

@@ -16,6 +16,7 @@
 #include "control/negotiator.h"
 #include "engine/execute.h"
 #include "engine/inbox.h"
+#include "engine/tracing.h"
 #include "engine/work.h"
 #include "transport/fabric.h"
 
@@ -26,6 +27,8 @@ struct LaneOptions {
   std::int64_t fusion_threshold_bytes = 64 << 20;
   std::chrono::microseconds linger{20};
   std::chrono::microseconds spin{30};
+  Timeline* timeline = nullptr;  // outlives the lane
+  std::string trace_suffix;      // behind the names of tensors there
 };
 
 // Process set verbs change the session, not data: the session carries them out.
@@ -65,6 +68,7 @@ class Lane {
   using Clock = Negotiator::Clock;
   enum class Cycle { idle, busy, linger };
 
+  void submit_traced(std::unique_ptr<Work> work);
   void run();
   Cycle cycle();
   void drive(Completion& completion);
@@ -75,6 +79,7 @@ class Lane {
   void carry_out(std::vector<Decision> decisions);
   void carry_out_runs(const std::vector<Decision>& runs);
   void run_batch(const std::vector<Task>& tasks);
+  Status move_data(const std::vector<Task>& tasks);
   void finish(Work& work, Status status);
   void fail(const Decision& decision);
   void break_off(const Status& reason);
@@ -85,6 +90,7 @@ class Lane {
   LaneOptions options_;
   Liveness& liveness_;
   SetVerbs set_verbs_;
+  LaneTracing tracing_;
   Inbox inbox_;
 
   std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
@@ -100,6 +106,7 @@ class Lane {
   std::chrono::microseconds spin_;
   std::chrono::microseconds poll_{0};
   Clock::time_point next_stall_check_{};
+  std::int64_t carried_out_ = 0;  // runs of the plans so far, the same on all ranks
 
   std::mutex join_mutex_;  // guards asked_join_
   std::shared_ptr<Completion> asked_join_;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -72,6 +73,11 @@ Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(lane)};
   log(LogLevel::info, description());
+  try {
+    if (!config_.timeline.empty()) start_timeline(config_.timeline, config_.timeline_marks_cycles);
+  } catch (const Error& error) {
+    log(LogLevel::error, std::string(error.what()) + "; the job goes on without a timeline of this rank");
+  }
 }
 
 Session::~Session() {
@@ -86,6 +92,7 @@ Session::~Session() {
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
     if (it->second.lane) it->second.lane->close(grace);
   }
+  timeline_->stop();
   if (!failing_) fabric_->say_goodbye();
 }
 
@@ -104,8 +111,17 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   const auto set_verbs = [this](const Request& request, Completion* completion) {
     return change_sets(request, completion);
   };
-  return {new Lane(std::move(tree), std::move(link), lane_options(config_), *liveness_, set_verbs),
-          [fabric = fabric_](Lane* lane) { delete lane; }};
+  auto options = lane_options(config_);
+  options.timeline = timeline_.get();
+  if (static_cast<int>(ranks.size()) < topology_->size()) options.trace_suffix = " on ranks " + text_of(ranks);
+  return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
+          [fabric = fabric_, timeline = timeline_](Lane* lane) { delete lane; }};
+}
+
+void Session::start_timeline(const std::string& path, bool mark_cycles) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  timeline_->start(path, mark_cycles, {topology_->rank(), topology_->size(), host.data()});
 }
 
 std::vector<int> Session::ranks_of(ProcessSetId set) const {

@@ -56,6 +56,10 @@ class Session {
   // Memory that local peers reduce in place. Throws Error(unavailable).
   std::shared_ptr<void> allocate(std::size_t bytes);
 
+  // The timeline of this rank; nobody else need take part. Throws Error.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline() { timeline_->stop(); }
+
   // The process ends because of an error: nobody's answer is waited for.
   void mark_failing() { failing_ = true; }
 
@@ -78,6 +82,7 @@ class Session {
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Topology> topology_;
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
+  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by lanes
   std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
 
   mutable std::mutex mutex_;  // guards sets_ and next_set_

@@ -17,6 +17,7 @@ struct Work {
   std::vector<TensorView> outputs;   // empty where the core allocates the result
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+  int open_phases = 0;  // of the timeline, see tracing.h
 };
 
 }  // namespace perseus

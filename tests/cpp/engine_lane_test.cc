@@ -1,10 +1,12 @@
 // Lanes over ranks that are threads: whoever drives, and in whatever order ranks ask, results are right and ends are
 // clean.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <random>
 #include <thread>
 #include <tuple>
@@ -112,6 +114,28 @@ TEST_P(Lanes, SeveralThreadsOfARank) {
     }
     for (auto& thread : threads) thread.join();
     rank.lane().close(kGrace);
+  });
+}
+
+// The timeline comes and goes while everything is under way.
+TEST(TracedLanes, DoTheSame) {
+  run(3, [](World& world) {
+    const auto file = std::filesystem::temp_directory_path() /
+                      ("perseus_lane_" + std::to_string(getpid()) + "." + std::to_string(world.rank) + ".json");
+    Timeline timeline;
+    LaneOptions options;
+    options.timeline = &timeline;
+    EngineRank rank(world, options);
+    const auto verbs = mixed_verbs(world.size);
+    for (int round = 0; round < 8; ++round) {
+      if (round % 4 == 1) timeline.start(file, true, {});
+      std::vector<std::unique_ptr<Started>> started;
+      for (const auto& verb : verbs) started.push_back(verb(rank));
+      if (round % 4 == 3) timeline.stop();
+      for (auto& one : started) rank.finish(*one, round % 2 == 0);
+    }
+    rank.lane().close(kGrace);
+    std::filesystem::remove(file);
   });
 }
 

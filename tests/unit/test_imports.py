@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
-# mpi4py serves users' own communicators, yaml reads the launcher's configuration file; both are optional.
-OPTIONAL = {"mpi4py", "yaml"}
+# mpi4py serves users' own communicators, yaml reads the launcher's configuration file, matplotlib draws timelines; all
+# are optional.
+OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
 
 # What a file of a room may include, by the beginning of the path; its own folder is always allowed.

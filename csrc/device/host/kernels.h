@@ -1,6 +1,7 @@
 // Arithmetic on host memory: copy, convert, reduce; the fastest form for this processor, picked at run time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,6 +21,23 @@ void pack(const Reduction& reduction, const void* from, void* to, std::int64_t c
 
 // `from` (wire, already reduced and scaled) widened to dtype, into `to`. A plain copy when the two are equal.
 void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
+
+// How long this thread spent in pack() and unpack() while a CopyMeter lived on it: for the timeline.
+struct CopyTimes {
+  std::chrono::nanoseconds in{0}, out{0};
+};
+
+class CopyMeter {
+ public:
+  CopyMeter();
+  ~CopyMeter();
+  CopyMeter(const CopyMeter&) = delete;
+  CopyMeter& operator=(const CopyMeter&) = delete;
+  const CopyTimes& times() const { return times_; }
+
+ private:
+  CopyTimes times_;
+};
 
 // A plain copy to be done by the way: the processor waits for one memory while it waits for the other.
 struct Beside {

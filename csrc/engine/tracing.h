@@ -1,0 +1,69 @@
+// What a lane tells the timeline: the phases of each request, under the names that Horovod gives them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/negotiator.h"
+#include "device/host/kernels.h"
+#include "engine/execute.h"
+#include "engine/work.h"
+#include "trace/timeline.h"
+
+namespace perseus {
+
+// NEGOTIATE_ALLREDUCE from the submission to the decision, then ALLREDUCE to the end, and in it QUEUE, SHM_ALLREDUCE
+// and in that the copies. Work::open_phases counts what has begun, so that every end, a failure too, closes it.
+class LaneTracing {
+ public:
+  using Clock = TraceEvent::Clock;
+
+  // `timeline` may be null. `suffix` is put behind the tensors' names where the lane is not the world's.
+  LaneTracing(Timeline* timeline, std::string suffix) : timeline_(timeline), suffix_(std::move(suffix)) {}
+
+  bool on() const { return timeline_ != nullptr && timeline_->on(); }
+
+  // All that follow are for when on() was true; finished() for work with open phases.
+
+  // Before the work is handed over; gives the name of its track.
+  std::string submitted(Work& work);
+  // The inbox did not take it.
+  void refused(std::string track);
+  void arrived(const std::vector<Negotiator::Arrival>& arrivals);
+  void cycle(Clock::time_point now);
+  // `sequence`: place of the first task in the lane's plans, the same on all ranks.
+  void decided(const std::vector<Task>& tasks, std::int64_t sequence);
+  void begins(const std::vector<Task>& tasks, std::string_view transport);
+  void ends(const std::vector<Task>& tasks, Clock::time_point began, const host::CopyTimes& copies);
+  void finished(Work& work, const Status& status);
+
+ private:
+  friend class WaitTracing;
+  TraceEvent event(TraceEvent::Kind kind, Clock::time_point at, const Request& request) const;
+
+  Timeline* timeline_;
+  std::string suffix_;
+};
+
+// A caller is blocked.
+class WaitTracing {
+ public:
+  explicit WaitTracing(const LaneTracing& tracing) : timeline_(tracing.on() ? tracing.timeline_ : nullptr) {
+    if (timeline_ != nullptr) mark(TraceEvent::Kind::begin);
+  }
+  ~WaitTracing() {
+    if (timeline_ != nullptr) mark(TraceEvent::Kind::end);
+  }
+  WaitTracing(const WaitTracing&) = delete;
+  WaitTracing& operator=(const WaitTracing&) = delete;
+
+ private:
+  void mark(TraceEvent::Kind kind) const;
+
+  Timeline* timeline_;
+};
+
+}  // namespace perseus

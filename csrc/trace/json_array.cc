@@ -1,0 +1,59 @@
+#include "trace/json_array.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::string_view kClosing = "\n]\n";
+
+}  // namespace
+
+JsonArrayFile::JsonArrayFile(const std::string& path, std::string_view elements)
+    : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  std::string text = "[\n";
+  text += elements;
+  end_ = static_cast<std::int64_t>(text.size());
+  text += kClosing;
+  if (file_ >= 0 && write_at(0, text)) return;
+  const std::string why = std::strerror(errno);
+  if (file_ >= 0) close(file_);
+  throw Error(ErrorKind::invalid_argument, "the timeline cannot be written to " + path + ": " + why);
+}
+
+JsonArrayFile::~JsonArrayFile() { close(file_); }
+
+bool JsonArrayFile::append(std::string_view elements) {
+  std::string text = ",\n";
+  text += elements;
+  const auto grown = static_cast<std::int64_t>(text.size());
+  text += kClosing;
+  if (!write_at(end_, text)) {
+    // Back to what was whole.
+    [[maybe_unused]] const bool closed = write_at(end_, kClosing);
+    [[maybe_unused]] const auto cut = ftruncate(file_, end_ + static_cast<std::int64_t>(kClosing.size()));
+    return false;
+  }
+  end_ += grown;
+  return true;
+}
+
+bool JsonArrayFile::write_at(std::int64_t offset, std::string_view text) {
+  while (!text.empty()) {
+    const auto written = pwrite(file_, text.data(), text.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    offset += written;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace perseus

@@ -1,0 +1,84 @@
+"""A summary as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .summary import RankTime, Summary
+
+SHOWN = 12
+
+
+def render(summary: Summary) -> str:
+    """Several lines, each ending in a newline."""
+    parts = [_ranks(summary.ranks)]
+    if summary.missing:
+        parts.append(
+            f"Files of {summary.missing} of the job's ranks are not here: they are known only by when the first rank "
+            f"heard of them.\n"
+        )
+    parts += [_slowest(summary), _tensors(summary)]
+    return "\n".join(part for part in parts if part)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: Sequence[RankTime]) -> str:
+    def share(seconds: float, rank: RankTime) -> str:
+        return f"{seconds:.3f} s {100 * seconds / rank.total if rank.total else 0:5.1f} %"
+
+    rows = [
+        (
+            f"rank {rank.rank} ({rank.host})",
+            f"{rank.total:.3f} s",
+            share(rank.computing, rank),
+            share(rank.waiting, rank),
+            share(rank.exposed, rank),
+            share(rank.agreeing, rank),
+            f"{rank.communicating:.3f} s",
+            f"{100 * rank.overlap:.1f} %",
+        )
+        for rank in ranks
+    ]
+    head = ("where the time went", "total", "computing", "waiting for the slowest rank", "communicating", "agreeing")
+    return table((*head, "communication", "of it overlapped"), rows)
+
+
+def _slowest(summary: Summary) -> str:
+    worst = max(summary.caused, key=lambda rank: summary.caused[rank], default=None)
+    if worst is None or summary.caused[worst] <= 0:
+        return ""
+    rows = [
+        (f"rank {rank}", f"{seconds:.3f} s")
+        for rank, seconds in sorted(summary.caused.items(), key=lambda each: -each[1])
+    ]
+    return table(("who was waited for", "by all other ranks together"), rows)
+
+
+def _tensors(summary: Summary) -> str:
+    rows = []
+    for tensor in summary.tensors[:SHOWN]:
+        late = ", ".join(f"rank {rank} ({count})" for rank, count in tensor.slowest.most_common(2))
+        speed = tensor.bytes / tensor.communicating / 1e9 if tensor.communicating > 0 else 0.0
+        rows.append(
+            (
+                tensor.tensor,
+                str(tensor.count),
+                f"{tensor.bytes / max(1, tensor.count) / 1024:.1f} KiB",
+                f"{1e3 * tensor.communicating:.2f} ms",
+                f"{speed:.2f} GB/s",
+                f"{1e3 * tensor.waited:.2f} ms",
+                late or "–",
+            )
+        )
+    head = ("tensor", "times", "size", "communicating", "speed", "ranks waited", "last to ask (times)")
+    more = len(summary.tensors) - len(rows)
+    return table(head, rows) + (f"… and {more} more tensors\n" if more > 0 else "") if rows else ""

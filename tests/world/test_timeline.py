@@ -1,0 +1,134 @@
+"""Timelines of real ranks: Horovod's phases, a file per rank, whole at every moment."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseus_like.trace.__main__ import main
+from perseus_like.trace.files import read
+from perseus_like.trace.summary import summarize
+
+from .conftest import Ranks
+
+
+def phases_of(path: Path) -> dict[str, Counter[str]]:
+    """How often each phase is on each track; every begin must have its end on the same track."""
+    events: list[dict[str, Any]] = json.loads(path.read_text())
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
+    counts: dict[str, Counter[str]] = {}
+    depth: Counter[int] = Counter()
+    for event in sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"])):
+        if event["ph"] != "E":
+            counts.setdefault(tracks[event["tid"]], Counter())[event["name"]] += 1
+        depth[event["tid"]] += {"B": 1, "E": -1, "i": 0}[event["ph"]]
+        assert depth[event["tid"]] >= 0
+    assert not any(depth.values())
+    return counts
+
+
+def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = """
+    hvd.init()
+    for step in range(3):
+        handles = [hvd.allreduce_async(np.ones(1000, np.float32), name=f"gradient {i}") for i in range(4)]
+        for handle in handles:
+            hvd.synchronize(handle)
+    hvd.allreduce(np.ones(1 << 20, np.float32), name="large")
+    hvd.grouped_allreduce([np.ones(3), np.ones(4)], name="group")
+    hvd.allgather(np.ones((hvd.rank() + 1, 2)), name="g")
+    hvd.broadcast(np.ones(3), 0, name="b")
+    hvd.alltoall(np.ones(4), name="a")
+    hvd.reducescatter(np.ones(4), name="r")
+    for i in range(50):
+        hvd.allreduce(np.ones(2))
+    if hvd.rank() == 1:
+        time.sleep(0.3)
+    hvd.allreduce(np.ones(3), name="late")
+    try:
+        hvd.allreduce(np.ones(3 + hvd.rank()), name="wrong")
+    except hvd.HorovodInternalError:
+        pass
+    # A second timeline is refused while one is written; after its end there is another.
+    try:
+        hvd.start_timeline("other.json")
+    except ValueError as error:
+        tell(error)
+    hvd.stop_timeline()
+    hvd.allreduce(np.ones(3), name="between")
+    hvd.start_timeline("other.json", mark_cycles=False)
+    hvd.allreduce(np.ones(3), name="again")
+    """
+    world = ranks(2, program, HOROVOD_TIMELINE=str(tmp_path / "trace.json"), HOROVOD_TIMELINE_MARK_CYCLES="1")
+    assert world.returncode == 0, world.stderr
+    for name in ("trace.json", "trace.rank1.json"):
+        phases = phases_of(tmp_path / name)
+        for i in range(4):
+            of_one = phases[f"allreduce.gradient {i}"]
+            for phase in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE", "QUEUE", "SHM_ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER"):
+                assert of_one[phase] == 3, phase
+        assert phases["allreduce.large"]["MEMCPY_OUT_FUSION_BUFFER"] <= 1
+        assert phases["grouped_allreduce.group"]["ALLREDUCE"] == 1
+        for track, verb in {
+            "allgather.g": "ALLGATHER",
+            "broadcast.b": "BROADCAST",
+            "alltoall.a": "ALLTOALL",
+            "reducescatter.r": "REDUCESCATTER",
+        }.items():
+            assert {f"NEGOTIATE_{verb}", verb, "QUEUE", f"SHM_{verb}"} <= phases[track].keys()
+        assert phases["allreduce …"]["ALLREDUCE"] == 50
+        # Rank 0 hears of both ranks, rank 1 of itself.
+        heard = {"0", "1"} if name == "trace.json" else {"1"}
+        assert phases["allreduce.wrong"].keys() == {"NEGOTIATE_ALLREDUCE", *heard}
+        assert phases["cycles"]["CYCLE_START"] > 0
+        assert phases["main thread"]["SYNCHRONIZE"] > 0
+        assert "allreduce.between" not in phases
+    for name in ("other.json", "other.rank1.json"):
+        phases = phases_of(tmp_path / name)
+        assert phases["allreduce.again"]["ALLREDUCE"] == 1
+        assert "cycles" not in phases
+    assert "trace" in (tmp_path / "rank0.txt").read_text()
+
+    summary = summarize(read([tmp_path / "trace.json"]))
+    assert [rank.rank for rank in summary.ranks] == [0, 1]
+    assert summary.caused[1] > 0.2
+    assert summary.tensors[0].tensor == "allreduce.late"
+    assert summary.tensors[0].slowest == {1: 1}
+    assert main(["merge", str(tmp_path / "trace.json"), "-o", str(tmp_path / "all.json")]) == 0
+    assert {event["pid"] for event in json.loads((tmp_path / "all.json").read_text())} == {0, 1}
+
+
+def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, told: Callable[[int], str]) -> None:
+    program = """
+    import signal, threading
+    hvd.init()
+    hvd.start_timeline("trace.json")
+    if hvd.rank() == 1:
+        hvd.allreduce_async(np.ones(3), name="never")
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    while True:
+        for handle in [hvd.allreduce_async(np.ones(10), name=f"x{i}") for i in range(100)]:
+            hvd.synchronize(handle)
+    """
+    assert ranks(2, program).returncode != 0
+    for name in ("trace.json", "trace.rank1.json"):
+        events = json.loads((tmp_path / name).read_text())
+        assert sum(event.get("name") == "ALLREDUCE" for event in events) > 100
+    # What was under way when it was killed has begun, and has no end.
+    (trace,) = [trace for trace in read([tmp_path / "trace.json"]) if trace.rank == 1]
+    (never,) = [phase for phase in trace.phases() if phase.track == "allreduce.never"]
+    assert never.name == "NEGOTIATE_ALLREDUCE"
+    assert never.end - never.begin > 0.2
+
+
+def test_a_file_that_cannot_be_written_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
+    world = ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE=str(tmp_path / "none" / "trace.json"))
+    assert world.returncode == 0
+    assert "the timeline cannot be written" in world.stderr
+    assert ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE="DYNAMIC").returncode == 0
+    assert not (tmp_path / "DYNAMIC").exists()
