@@ -156,7 +156,8 @@ class Passes:
         if left < 0:
             raise AssertionError(
                 "gradients were computed more than backward_passes_per_step times before step() or synchronize(); "
-                "increase backward_passes_per_step to accumulate gradients locally"
+                "increase backward_passes_per_step to accumulate gradients locally, or freeze these parameters while "
+                "the loss of another model passes through them"
             )
         self._left[index] = 0
         self.ready += 1

@@ -27,7 +27,11 @@ class Pending(Generic[R]):
         self._keep = keep
 
     def __del__(self) -> None:
-        if not self._handle.done():
+        try:
+            done = self._handle.done()
+        except AttributeError:  # a compiler that traces the caller makes objects without __init__
+            return
+        if not done:
             _dropped[:] = [entry for entry in _dropped if not entry[0].done()]
             _dropped.append((self._handle, self._keep))
 

@@ -7,11 +7,13 @@ which gradients come, the buckets are laid out in that order, and from then on a
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
 from perseus_like.collectives import Op
 from perseus_like.compression import is_identity, wire_of
@@ -70,6 +72,7 @@ class GradientBuckets:
         self._hooks: list[Any] = []
         self.passes = Passes(0, passes_per_step, self._send)
         self.add(parameters)
+        _all.add(self)
 
     def knows(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._known
@@ -175,6 +178,7 @@ class GradientBuckets:
         view.copy_(gradient.detach() if gradient.requires_grad else gradient)
         parameter.grad = view
 
+    @_disable_dynamo  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
         if self._generation != session.generation:  # the layout was agreed on in a session that is over
             return
@@ -282,8 +286,19 @@ class GradientBuckets:
         self._sparse = {}
         self.passes.learn()
 
+    def _require_sole_owner(self) -> None:
+        """What one optimizer reduces in place another one must not read at the same time."""
+        others = [other for other in _all if other is not self and other._hooks]
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if any(other.knows(parameter) for other in others):
+                raise ValueError(
+                    f"the parameter {name!r} is in two DistributedOptimizers; wrap one optimizer of each parameter, "
+                    f"call synchronize() on it, and step the other one plainly"
+                )
+
     def _agree(self) -> None:
         """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""
+        self._require_sole_owner()
         for index, parameter in enumerate(self._parameters):
             self._adopt(index, parameter, parameter.grad, None)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
@@ -335,6 +350,9 @@ class GradientBuckets:
             if value is not None:
                 view.copy_(value)
                 self._parameters[index].grad = view
+
+
+_all: weakref.WeakSet[GradientBuckets] = weakref.WeakSet()
 
 
 def _as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:

@@ -276,39 +276,6 @@ def test_many_buckets_and_one_optimizer_after_another(rank: int, size: int, capl
     assert "private memory" not in caplog.text
 
 
-def test_compiled_models(rank: int, size: int) -> None:
-    alone, together = build("mlp"), build("mlp")
-    compiled = torch.compile(together, backend="aot_eager")
-    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together)
-    for number in range(3):
-        inputs, targets = batch(number, size)
-        plain.zero_grad()
-        loss_of(alone, inputs, targets).backward()
-        plain.step()
-        optimizer.zero_grad()
-        loss_of(compiled, part(inputs, rank), part(targets, rank)).backward()
-        optimizer.step()
-    assert_equal_parameters(together, alone)
-
-
-def test_several_optimizers_take_turns(rank: int, size: int) -> None:
-    """As for a pair of adversaries: the gradients of one pass through the other's model."""
-    models = [build("mlp"), torch.nn.Linear(3, 1).double()]
-    hvd.broadcast_parameters(models[1].state_dict(), 0)
-    first, second = sgd(models[0]), sgd(models[1])
-    for number in range(4):
-        inputs = part(batch(number, size)[0], rank)
-        second.zero_grad()
-        models[1](models[0](inputs).detach()).square().mean().backward()
-        second.step()
-        first.zero_grad()
-        models[1](models[0](inputs)).mean().backward()
-        first.step()
-        second.synchronize()  # it has gradients from the other's pass
-        for model in models:
-            assert_same_on_all_ranks(model)
-
-
 def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
     model = build("mlp")
     optimizer = sgd(model)
