@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
@@ -43,10 +43,26 @@ class Pending(Generic[R]):
         self._handle.wait()
         return self._finish(self._handle)
 
+    def error(self) -> Exception | None:
+        """Waits; the error of work that failed."""
+        try:
+            self._handle.wait()
+        except Exception as error:
+            return error
+        return None
+
     def then(self, step: Callable[[R], S]) -> Pending[S]:
         """The same work, whose result goes through `step`."""
         finish = self._finish
         return Pending(self.name, self._handle, lambda done: step(finish(done)), self._keep)
+
+
+def results_of(started: Sequence[Pending[R]]) -> list[R]:
+    """Waits for all, also after one has failed, as their names and tensors are in use until then; raises its error."""
+    errors = [error for pending in started if (error := pending.error()) is not None]
+    if errors:
+        raise errors[0]
+    return [pending.result() for pending in started]
 
 
 class HandleTable:

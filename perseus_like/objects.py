@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,54 @@ _bytes: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Root's object on every rank; root itself gets its own back. `obj` is not looked at elsewhere."""
+    """Root's object on every rank; root itself gets its own back. `obj` is not looked at elsewhere.
+
+    An object that cannot be pickled is an error on all ranks.
+    """
     root_within(root_rank, process_set)
     is_root = session.core.rank() == root_rank
     # An allgather to which only root contributes needs no message about the size.
-    gathered = _gather(
-        pickle.dumps(obj, pickle.HIGHEST_PROTOCOL) if is_root else b"", "broadcast_object", name, process_set
-    )
-    return obj if is_root else pickle.load(gathered)
+    mine, error = _pickled(obj) if is_root else (b"", None)
+    gathered = _gather(mine, "broadcast_object", name, process_set)
+    if error is not None:
+        raise error
+    return obj if is_root else _load(gathered, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, by rank."""
-    gathered = _gather(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), "allgather_object", name, process_set)
+    """Every rank's object, by rank. An object that cannot be pickled is an error on all ranks."""
+    mine, error = _pickled(obj)
+    gathered = _gather(mine, "allgather_object", name, process_set)
+    if error is not None:
+        raise error
     # A pickle says itself where it ends.
-    return [pickle.load(gathered) for _ in range(process_set.size() or 1)]
+    return [_load(gathered, rank) for rank in process_set.ranks or [0]]
+
+
+@dataclass(frozen=True)
+class _Unsent:
+    """Travels in place of an object that could not be pickled: the others must not wait for it."""
+
+    reason: str
+
+
+def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
+    try:
+        try:
+            return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
+        except Exception:  # pickle raises all sorts
+            import cloudpickle  # for lambdas, and what was defined in a function or at the prompt
+
+            return cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
+    except Exception as error:
+        return pickle.dumps(_Unsent(f"{type(error).__name__}: {error}")), error
+
+
+def _load(gathered: io.BytesIO, rank: int) -> Any:
+    obj = pickle.load(gathered)
+    if isinstance(obj, _Unsent):
+        raise ValueError(f"rank {rank} could not pickle its object: {obj.reason}")
+    return obj
 
 
 def _gather(mine: bytes, what: str, name: str | None, process_set: ProcessSet) -> io.BytesIO:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from perseus_like import objects, rank, size
+from perseus_like.handle import results_of
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
@@ -31,9 +32,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def _broadcast_all(pairs: Iterable[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
-    started = [verbs.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs]
-    for pending in started:
-        pending.result()
+    results_of([verbs.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs])
 
 
 def broadcast_object(

@@ -24,12 +24,12 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse_allreduce_async knows Average and Sum, not {chosen.name}")
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async needs a sparse COO tensor, not a {tensor.layout} one")
-    # Row-wise, so that the ranks' parts follow one another along dimension 0.
-    indices = verbs.allgather(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
-    values = verbs.allgather(tensor._values().detach(), f"{name}.values", process_set)
+    # Row-wise, so that the ranks' parts follow one another along dimension 0; as one unit, so that both fail or none.
+    parts = [tensor._indices().t().contiguous(), tensor._values().detach()]
+    pending = verbs.grouped_allgather(parts, name, process_set)
 
     def wait() -> torch.Tensor:
-        gathered_indices, gathered_values = indices.result(), values.result()
+        gathered_indices, gathered_values = pending.result()
         if chosen is Average:
             gathered_values = gathered_values / (process_set.size() or 1)
         return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.size(), check_invariants=False)

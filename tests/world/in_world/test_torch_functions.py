@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -150,7 +151,88 @@ def test_parameters_in_no_form() -> None:
     hvd.broadcast_parameters({"_extra_state": None, "weight": torch.ones(1)}, 0)
 
 
-def test_objects(rank: int, size: int) -> None:
-    assert hvd.broadcast_object({"rank": rank, "tensor": torch.full((2,), rank)}, size - 1)["rank"] == size - 1
-    assert hvd.broadcast_object(rank, root_rank=0, name="named") == 0
-    assert hvd.allgather_object((rank, "x" * rank)) == [(r, "x" * r) for r in range(size)]
+def test_tied_and_odd_tensors(rank: int, size: int) -> None:
+    """Two names of one tensor, no elements, no dimensions, no floats, gaps between rows."""
+    wide = torch.full((4, 6), float(rank))
+    tied = torch.full((3,), float(rank), requires_grad=True)
+    state = {
+        "tied": tied,
+        "also tied": tied,
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(rank),
+        "flags": torch.tensor([rank == size - 1] * 3),
+        "bytes": torch.full((5,), rank, dtype=torch.uint8),
+        "gaps": wide[:, ::2],
+        "turned": torch.full((2, 3), rank, dtype=torch.bfloat16).t(),
+        "text": "not a tensor",
+    }
+    hvd.broadcast_parameters(state, size - 1)
+    last = size - 1
+    assert tied.tolist() == [last] * 3
+    assert tied.is_leaf
+    assert tied.requires_grad
+    assert state["scalar"].item() == last
+    assert state["flags"].all()
+    assert (state["bytes"] == last).all()
+    assert (state["turned"] == last).all()
+    assert wide.tolist() == [[last, rank] * 3] * 4
+    hvd.broadcast_parameters([("a", state["scalar"].fill_(rank)), ("b", None)], 0)
+    hvd.broadcast_parameters((torch.ones(1), wide), 0)
+    assert state["scalar"].item() == wide[0, 1].item() == 0
+
+
+class Point:
+    """Pickled by its name."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def objects(rank: int) -> dict[str, Any]:
+    class Local(Point):
+        """Known in this function only."""
+
+    return {
+        "none": None,
+        "nested": {"rank": rank, (1, rank): [{"x" * rank}, b"y" * 100_000 * rank]},
+        "instance": Point(rank),
+        "lambda": lambda: rank,
+        "class": Local,
+        "local instance": Local(rank),
+        "array": np.arange(rank),
+        "tensor": torch.full((rank, 2), float(rank), requires_grad=True),
+        "model": torch.nn.Linear(rank + 1, 1).state_dict(),
+        "error": RuntimeError("of", rank),
+    }
+
+
+@pytest.mark.parametrize("kind", objects(0))
+def test_objects(kind: str, rank: int, size: int) -> None:
+    def look(obj: Any) -> str:
+        if callable(obj):
+            obj = obj() if kind == "lambda" else obj(rank)
+        if isinstance(obj, torch.nn.Module | dict):
+            obj = {key: value.shape if isinstance(value, torch.Tensor) else value for key, value in obj.items()}
+        return str(vars(obj)) if isinstance(obj, Point) else f"{type(obj).__name__} {obj!r}"
+
+    everybody = hvd.allgather_object(objects(rank)[kind])
+    assert [look(obj) for obj in everybody] == [look(objects(r)[kind]) for r in range(size)]
+    root = size - 1
+    assert look(hvd.broadcast_object(objects(rank)[kind], root, name=kind)) == look(objects(root)[kind])
+    own = objects(rank)[kind]
+    assert rank != root or hvd.broadcast_object(own, root) is own
+    if rank != root:
+        hvd.broadcast_object(None, root)
+
+
+def test_an_object_that_cannot_be_sent_is_an_error_on_all_ranks(rank: int, size: int) -> None:
+    """Nobody waits for it; the rank whose fault it is sees the original error."""
+    last = size - 1
+    obj = (entry for entry in "generators have a state that nobody can pickle") if rank == last else "fine"
+    expected: Any = (
+        (TypeError, "generator") if rank == last else (ValueError, f"rank {last} could not pickle.*generator")
+    )
+    for call in (lambda: hvd.allgather_object(obj), lambda: hvd.broadcast_object(obj, last)):
+        with pytest.raises(expected[0], match=expected[1]):
+            call()
+    assert hvd.allgather_object(rank) == list(range(size))

@@ -66,6 +66,25 @@ def test_broadcast_allgather_alltoall(dtype: Any, rank: int, size: int) -> None:
     assert torch.equal(pair[0], expected)
 
 
+@pytest.mark.parametrize("form", ["list", "tensor"])
+def test_alltoall_gives_the_received_splits(form: str, rank: int, size: int) -> None:
+    """Rank r sends (r + 2 s) % 4 rows to rank s, and keeps one that goes nowhere."""
+    sent = [[(r + 2 * s) % 4 for s in range(size)] for r in range(size)]
+    tensors = [mine(r, (sum(sent[r]) + 1, 2)) + 10 * r for r in range(size)]
+    splits = torch.tensor(sent[rank], dtype=torch.int32) if form == "tensor" else sent[rank]
+    starts = [sum(sent[r][:rank]) for r in range(size)]
+    expected = torch.cat([tensors[r][start : start + sent[r][rank]] for r, start in enumerate(starts)])
+    for pair in (
+        hvd.alltoall(tensors[rank], splits),
+        hvd.synchronize(hvd.alltoall_async(tensors[rank], splits=splits)),
+        hvd.alltoall(tensors[rank].clone().requires_grad_(), splits=splits),
+    ):
+        received, counts = pair
+        assert torch.equal(received, expected)
+        assert counts.dtype == torch.int32
+        assert counts.tolist() == [sent[r][rank] for r in range(size)]
+
+
 def test_splits_that_are_not_int32_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match="int32"):
         hvd.alltoall(torch.ones(size), splits=torch.ones(size, dtype=torch.int64))
@@ -99,6 +118,25 @@ def test_forms_of_groups(rank: int, size: int) -> None:
     assert isinstance(hvd.synchronize(hvd.grouped_allreduce_async(tensors)), list)
     assert isinstance(hvd.grouped_allgather([torch.ones(1)]), tuple)
     assert isinstance(hvd.grouped_reducescatter([torch.ones(size)]), list)
+
+
+def test_groups_are_all_or_nothing(rank: int, size: int, two_ranks: None) -> None:
+    """One member that does not match fails all; in place, nothing has changed then."""
+    for odd in (torch.ones(2 + (rank == 0)), torch.ones(2, dtype=torch.float64 if rank else torch.float32)):
+        group = [torch.full((3,), float(rank)), odd, torch.full((1000, 1000), float(rank))]
+        before = [tensor.clone() for tensor in group]
+        for verb in (hvd.grouped_allreduce_, hvd.grouped_allreduce, hvd.grouped_reducescatter):
+            with pytest.raises(hvd.HorovodInternalError, match="all or nothing") as caught:
+                verb(group, name="all or nothing")
+            assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+        assert all(torch.equal(old, new) for old, new in zip(before, group, strict=True))
+    with pytest.raises(hvd.HorovodInternalError, match="columns"):
+        hvd.grouped_allgather([torch.ones(2), torch.ones(1, 2 + rank)], name="columns")
+    with pytest.raises(hvd.HorovodInternalError, match="members"):
+        hvd.grouped_allgather([torch.ones(2)] * (1 + rank), name="members")
+    with pytest.raises(ValueError, match="complex64"):
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.complex64)])
+    assert hvd.grouped_allreduce([torch.ones(2)] * 2, op=hvd.Sum, name="all or nothing")[1].tolist() == [size] * 2
 
 
 def test_any_strides(rank: int, size: int) -> None:
@@ -234,6 +272,32 @@ def test_sparse(rank: int, size: int) -> None:
     )
     alone = hvd.sparse_allreduce_async(tensor if rank == 0 else empty, "sparse.alone", hvd.Sum)()
     assert alone.to_dense().sum() == 3.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64], ids=str)
+def test_sparse_of_many_kinds(dtype: Any, rank: int, size: int) -> None:
+    """Rows of values, indices that occur twice, a rank without any."""
+
+    def of(r: int) -> Any:
+        rows = torch.tensor([[r, 2, 2]]) if r != 1 else torch.empty((1, 0), dtype=torch.int64)
+        values = mine(r, (rows.shape[1], 3), dtype)
+        return torch.sparse_coo_tensor(rows, values, (size + 2, 3), check_invariants=True)
+
+    total = sum(of(r).to_dense().double() for r in range(size))
+    waits = [hvd.sparse_allreduce_async(of(rank), f"kinds.{n}", hvd.Sum) for n in range(3)]
+    for wait in reversed(waits):
+        result = wait()
+        assert result.is_sparse
+        assert result.dtype == dtype
+        assert torch.equal(result.to_dense().double(), total)
+    if dtype.is_floating_point:
+        averaged = hvd.sparse_allreduce_async(of(rank), "kinds.average", hvd.Average)()
+        assert averaged.dtype == dtype
+        torch.testing.assert_close(averaged.to_dense().double(), total / size, rtol=1e-2, atol=1e-2)
+    with pytest.raises(ValueError, match="Average and Sum"):
+        hvd.sparse_allreduce_async(of(rank), "kinds.max", hvd.Max)
+    with pytest.raises(ValueError, match="COO"):
+        hvd.sparse_allreduce_async(torch.ones(2), "kinds.dense", hvd.Sum)
 
 
 def test_arena_tensors(rank: int, size: int) -> None:
