@@ -96,11 +96,13 @@ def tool(name: str) -> str:
 # Packages that are installed elsewhere than they lie.
 MOVED = {**adapter_packages(), "perseus": "perseus_like/names/perseus"}
 OWN = find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"], exclude=["perseus_like.names.perseus"])
+# Lies in a folder that is no package, so that this folder alone can be put on the search path.
+OWN.append("perseus_like.names.horovod.horovod")
 
 setup(
     packages=[*OWN, *MOVED],
     package_dir=MOVED,
-    package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["horovod/horovod/*.py"]},
+    package_data={"perseus_like": ["py.typed", "*.pyi"]},
     ext_modules=[CMakeExtension("perseus_like._core")],
     cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
 )

@@ -64,13 +64,17 @@ class Handle:
         """After a join: the last rank that joined. After add_process_set: its id."""
 
 # Lifecycle. `start` is idempotent; it finds out by itself who started the process (perseusrun, mpirun, nobody).
-# `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie.
-def start(settings: dict[str, str], python_prefix: str) -> None: ...
+# `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie;
+# `selection` are the ranks of the job, in their order, among those that were started: all where none are named.
+def start(settings: dict[str, str], python_prefix: str, selection: Sequence[int] = ()) -> None: ...
 def stop() -> None: ...
 def finalize(failing: bool) -> None:
     """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
 
 def is_running() -> bool: ...
+def is_mpi_multithreaded() -> bool:
+    """Whether the MPI in use allows calls by several threads at once; False without one."""
+
 def mark_failing() -> None:
     """The process ends because of an error: leave without waiting for the others."""
 

@@ -13,37 +13,53 @@ from .session import session
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
     """Joins the job; a second call while the session runs does nothing.
 
-    `comm`: None, or all ranks of the job (a list, or an mpi4py communicator of all).
+    `comm`: the ranks that form this job, in its order, among those that were started: a list, or an mpi4py
+    communicator. Every one of them calls `init` with the same, and is numbered by its place; others form jobs of their
+    own, or none.
     `process_sets`: sets to register, the same on all ranks; the string "dynamic" is accepted and needs nothing, since
     sets can always be added later.
+    ValueError where this rank is not in `comm`, where ranks do not exist, and for a set that occurs twice.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
-    if not session.start({}):
+    if not session.start({}, _selection(comm)):
         return
     try:
-        _require_all_ranks(comm)
-        if process_sets is not None and not isinstance(process_sets, str):
-            for process_set in process_sets:
-                sets.add_process_set(process_set)
+        _check_communicator(comm)
+        if process_sets and not isinstance(process_sets, str):
+            sets.register(process_sets)
     except BaseException:
         session.stop()
         raise
 
 
-def _require_all_ranks(comm: Any) -> None:
+def _is_communicator(comm: Any) -> bool:
+    return hasattr(comm, "Get_group")
+
+
+def _selection(comm: Any) -> list[int]:
+    """The ranks of `comm` among those that were started; none for all of them."""
     if comm is None:
+        return []
+    if not _is_communicator(comm):
+        return [int(rank) for rank in comm]
+    from mpi4py import MPI
+
+    if comm == MPI.COMM_NULL:
+        raise ValueError("init(comm=MPI.COMM_NULL): this rank has no communicator; it must leave init() out")
+    world = MPI.COMM_WORLD
+    ranks = MPI.Group.Translate_ranks(comm.Get_group(), list(range(comm.Get_size())), world.Get_group())
+    return [] if ranks == list(range(world.Get_size())) else list(ranks)
+
+
+def _check_communicator(comm: Any) -> None:
+    if not _is_communicator(comm):
         return
     core = session.core
-    if hasattr(comm, "Get_size"):
-        fits = (comm.Get_rank(), comm.Get_size()) == (core.rank(), core.size())
-    else:
-        ranks = [int(rank) for rank in comm]
-        fits = not ranks or ranks == list(range(core.size()))
-    if not fits:
+    if (comm.Get_rank(), comm.Get_size()) != (core.rank(), core.size()):
         raise UnavailableError(
-            f"init(comm=…) with other ranks than all {core.size()} of the job in their order is not available in "
-            f"this version; use process sets"
+            f"init(comm=…): MPI says rank {comm.Get_rank()} of {comm.Get_size()}, but the job was started as rank "
+            f"{core.rank()} of {core.size()} without MPI; start it with mpirun, or leave comm out"
         )
 
 
@@ -120,7 +136,7 @@ def mpi_threads_supported() -> bool:
     """Whether several threads may call MPI. ValueError without an MPI in use."""
     if not mpi_enabled():
         raise ValueError("mpi_threads_supported() needs a session that runs on MPI")
-    return False
+    return bool(session.core.is_mpi_multithreaded())
 
 
 def gloo_built() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .errors import DisagreementError
 from .session import session
 
 GLOBAL = 0
@@ -74,30 +75,77 @@ _registered: list[ProcessSet] = []
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set. Collective over all ranks of the job, which pass the same ranks in the same order of calls.
 
+    With communicators, each rank passes the one it is in: all sets that come together so are registered.
     ValueError for ranks that do not exist, and for a set of ranks that is registered already.
     """
+    new = _not_registered(process_set)
+    if new.mpi_comm is not None:
+        _register([new])
+    else:
+        _check(new.ranks or [], [])
+        _add(new.ranks or [], [new])
+    return new
+
+
+def register(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
+    """Registers several sets, as add_process_set does; errors are the same on all ranks."""
+    _register([_not_registered(process_set) for process_set in process_sets])
+
+
+def _not_registered(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    core = session.core
-    size = core.size()
     if new.process_set_id is not None:
         raise ValueError(f"{new} is registered already")
-    if new.mpi_comm is not None:
-        new.ranks = sorted(new.mpi_comm.allgather(core.rank()))
-    ranks = new.ranks or []
+    if new.mpi_comm:  # MPI.COMM_NULL counts as False
+        new.ranks = sorted(new.mpi_comm.allgather(session.core.rank()))
+    return new
+
+
+def _register(mine: list[ProcessSet]) -> None:
+    from .objects import allgather_object
+
+    # By place in the list, what each rank has there, and whether it must be what all have.
+    told = allgather_object([(each.mpi_comm is None, each.ranks) for each in mine], "process_sets")
+    lengths = [len(each) for each in told]
+    if len(set(lengths)) > 1:
+        raise DisagreementError(f"process_sets: the ranks have different numbers of them: {lengths}")
+    new: list[list[int]] = []
+    for place, column in enumerate(zip(*told, strict=True)):
+        here: list[list[int]] = []
+        for rank, (is_fixed, ranks) in enumerate(column):
+            if is_fixed and column[0][0] and ranks != column[0][1]:
+                raise DisagreementError(
+                    f"process_sets: at place {place}, rank 0 has {column[0][1]}, rank {rank} has {ranks}"
+                )
+            if ranks is not None and ranks not in here:
+                _check(ranks, new)
+                here.append(ranks)
+        new += here
+    for ranks in new:
+        _add(ranks, [each for each in mine if each.ranks == ranks])
+
+
+def _check(ranks: list[int], others: list[list[int]]) -> None:
+    core = session.core
     if not ranks:
         raise ValueError("a process set needs at least one rank")
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"{new} names a rank twice")
-    if ranks[0] < 0 or ranks[-1] >= size:
-        raise ValueError(f"{new} names ranks outside 0…{size - 1}, which are those of this job")
+        raise ValueError(f"a process set of ranks {ranks} names a rank twice")
+    if ranks[0] < 0 or ranks[-1] >= core.size():
+        raise ValueError(f"a process set of ranks {ranks} names some outside 0…{core.size() - 1}, those of this job")
+    if ranks in others:
+        raise ValueError(f"a process set of ranks {ranks} is given twice")
     for number in core.process_set_ids():
         if core.process_set_ranks(number) == ranks:
             raise ValueError(f"a process set of ranks {ranks} exists already, with id {number}")
-    handle = core.add_process_set(ranks)
+
+
+def _add(ranks: list[int], mine: list[ProcessSet]) -> None:
+    handle = session.core.add_process_set(ranks)
     handle.wait()
-    new.process_set_id = handle.result()
-    _registered.append(new)
-    return new
+    for each in mine:
+        each.process_set_id = handle.result()
+        _registered.append(each)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -34,13 +34,13 @@ class Session:
         """`forget` runs whenever a new session has started: counters that all ranks share begin anew."""
         self._at_start.append(forget)
 
-    def start(self, settings: dict[str, str]) -> bool:
-        """True if a session was started, False if one was running."""
+    def start(self, settings: dict[str, str], selection: Sequence[int] = ()) -> bool:
+        """True if a session was started, False if one was running. `selection`: see `_core.start`."""
         core = self.core
         with self._lock:
             if core.is_running():
                 return False
-            core.start(settings, sys.prefix)
+            core.start(settings, sys.prefix, list(selection))
             self.generation += 1
             for forget in self._at_start:
                 forget()

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "bind/bind.h"
 #include "bootstrap/mpi.h"
@@ -19,7 +21,7 @@ namespace {
 struct Runtime {
   std::mutex mutex;  // guards the rest, but for `forked`
   std::shared_ptr<Session> session;
-  int generation = 0;
+  std::map<std::vector<int>, int> generations;  // how often each selection of ranks was started
   std::atomic<bool> forked{false};
 };
 
@@ -37,7 +39,8 @@ void after_fork_in_child() {
   state.session->abandon_after_fork();
 }
 
-void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix) {
+void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
+           const std::vector<int>& selection) {
   auto& state = runtime();
   const py::gil_scoped_release released;
   std::scoped_lock lock(state.mutex);
@@ -55,7 +58,8 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   options.environment.python_prefix = python_prefix;
   options.mpi_library = config.mpi_library;
   options.start_timeout = config.start_timeout;
-  options.generation = state.generation++;
+  options.selection = selection;
+  options.generation = state.generations[selection]++;
   state.session = std::make_shared<Session>(std::move(config), options);
 }
 
@@ -94,10 +98,11 @@ std::shared_ptr<Session> session(bool also_in_child) {
 }
 
 void bind_lifecycle(py::module_& module) {
-  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"));
+  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>());
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
   module.def("is_running", [] { return runtime().session != nullptr && !runtime().forked; });
+  module.def("is_mpi_multithreaded", [] { return is_mpi_multithreaded(); });
   module.def("mark_failing", [] {
     if (const auto running = runtime().session) running->mark_failing();
   });

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "bootstrap/local.h"
 #include "bootstrap/mpi.h"
+#include "bootstrap/selection.h"
 #include "bootstrap/single.h"
 
 namespace perseus {
@@ -25,6 +26,7 @@ std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOpt
   job.environment = options.environment;
   job.library = options.mpi_library;
   job.start_timeout = options.start_timeout;
+  job.selection = options.selection;
   return make_mpi_bootstrap(job);
 }
 
@@ -34,13 +36,17 @@ std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
   const auto launcher = detect_launcher(options.environment);
   // The user's own MPI world is the job, whoever started it.
   if (running_mpi_size() > 1) return make_mpi(launcher, options);
-  if (launcher.size == 1 || launcher.kind == LauncherKind::none) return std::make_unique<SingleBootstrap>();
+  if (launcher.size == 1 || launcher.kind == LauncherKind::none) {
+    if (!options.selection.empty()) rank_in_selection(options.selection, 0, 1);
+    return std::make_unique<SingleBootstrap>();
+  }
   if (launcher.kind == LauncherKind::perseusrun) {
     LocalJob job;
     job.rank = launcher.rank;
     job.size = launcher.size;
     job.address = launcher.rendezvous;
     job.generation = options.generation;
+    job.selection = options.selection;
     job.start_timeout = options.start_timeout;
     return std::make_unique<LocalBootstrap>(job);
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/launcher.h"
@@ -14,7 +15,8 @@ struct BootstrapOptions {
   LauncherEnvironment environment;
   std::string mpi_library;  // empty: found by itself
   std::chrono::milliseconds start_timeout{60'000};
-  int generation = 0;  // which init of this process it is, counted alike on all ranks
+  int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
+  std::vector<int> selection = {};  // these of the ranks that were started, in this order; empty: all
 };
 
 // Collective over the ranks that were started. Throws Error.

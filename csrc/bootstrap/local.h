@@ -14,8 +14,9 @@ namespace perseus {
 struct LocalJob {
   int rank = 0;
   int size = 1;
-  std::string address;  // random, the same on all ranks
-  int generation = 0;   // which init of this process it is, counted alike on all ranks
+  std::string address;              // random, the same on all ranks
+  int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
+  std::vector<int> selection = {};  // these of the ranks only, in this order; empty: all
   std::chrono::milliseconds start_timeout{60'000};
 };
 

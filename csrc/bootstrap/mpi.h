@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/launcher.h"
@@ -15,14 +16,18 @@ struct MpiJob {
   LauncherEnvironment environment;
   std::string library;  // PERSEUS_MPI_LIBRARY; empty: found by itself
   std::chrono::milliseconds start_timeout{60'000};
+  std::vector<int> selection = {};  // these of the ranks of MPI's world, in this order; empty: all
 };
 
-// Opens and initialises MPI unless that has happened, and duplicates the world. Collective.
+// Opens and initialises MPI unless that has happened, and makes a communicator. Collective over the ranks selected.
 // Throws Error(unavailable) that names the launcher and the remedy when no fitting libmpi is found.
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job);
 
 // The ranks of the MPI that somebody else (mpi4py, the user's own code) has initialised in this process; 0: none has.
 int running_mpi_size();
+
+// Whether the MPI that sessions of this process use allows calls by several threads at once; false without one.
+bool is_mpi_multithreaded();
 
 // For the end of the process, not of a session: MPI cannot be initialised twice. Ends the MPI that this library has
 // initialised, if any; false when the other ranks did not come within `limit`. When `failing` they are given a second

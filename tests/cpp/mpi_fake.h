@@ -36,6 +36,7 @@ class FakeApi final : public mpi::Api {
   bool initialized() override { return true; }
   bool finalized() override { return false; }
   bool initialize() override { return true; }
+  bool is_multithreaded() const override { return true; }
   void finalize() override {}
   void abort(int) override {}
   mpi::Comm world() override { return 0; }

@@ -16,7 +16,9 @@ TIMEOUT_SECONDS = 240
 
 # Several files share a world where starting its ranks (importing torch) takes longer than they do.
 GROUPS = {
-    "numpy": ["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py"],
+    "numpy": [
+        *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
+    ],
     "torch": [
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py"],

@@ -71,6 +71,8 @@ class ApiOf final : public Api {
     return ours || !one_at_a_time_;
   }
 
+  bool is_multithreaded() const override { return !one_at_a_time_; }
+
   void finalize() override { check(mpi_.finalize(), "MPI_Finalize"); }
 
   void abort(int exit_code) override { check(mpi_.abort(abi_.comm_world(), exit_code), "MPI_Abort"); }

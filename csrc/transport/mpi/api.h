@@ -41,6 +41,8 @@ class Api {
   // Initialises for all threads, unless that has happened. Where MPI gives less, calls are made one at a time.
   // False when that leaves the user's own calls unprotected.
   virtual bool initialize() = 0;
+  // Whether MPI itself allows calls by several threads at once. After `initialize`.
+  virtual bool is_multithreaded() const = 0;
   virtual void finalize() = 0;
   // Ends this process, and through the launcher all others.
   virtual void abort(int exit_code) = 0;

@@ -8,8 +8,8 @@
 
 namespace perseus::mpi {
 
-MpiBootstrap::MpiBootstrap(Api& api, std::chrono::milliseconds limit)
-    : communicator_(api, api.duplicate(api.world()), {.limit = limit}) {}
+MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
+    : communicator_(api, comm, {.limit = limit}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
   const auto ranks = static_cast<std::size_t>(size());
@@ -38,7 +38,8 @@ std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
 namespace perseus {
 
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
-  return std::make_unique<mpi::MpiBootstrap>(mpi::start(job), job.start_timeout);
+  auto& api = mpi::start(job);
+  return std::make_unique<mpi::MpiBootstrap>(api, mpi::communicator_of(api, job.selection), job.start_timeout);
 }
 
 }  // namespace perseus

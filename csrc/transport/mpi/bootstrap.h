@@ -8,8 +8,8 @@ namespace perseus::mpi {
 
 class MpiBootstrap final : public Bootstrap {
  public:
-  // Collective over the world.
-  MpiBootstrap(Api& api, std::chrono::milliseconds limit);
+  // Owns `comm`, which has the ranks of the job.
+  MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit);
 
   std::string_view name() const override { return "mpi"; }
   int rank() const override { return communicator_.rank(); }
@@ -17,6 +17,7 @@ class MpiBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(std::string_view mine) override;
 
   Api& api() const { return communicator_.api(); }
+  Comm comm() const { return communicator_.comm(); }
 
  private:
   Communicator communicator_;

@@ -17,10 +17,8 @@ constexpr int kTransportTag = 1, kControlTag = 2;
 
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(Api& api, Retired& retired, const Liveness& liveness, std::chrono::microseconds spin)
-      : retired_(retired),
-        options_{.liveness = &liveness, .spin = spin},
-        world_(api, api.duplicate(api.world()), options_) {}
+  MpiFabric(Api& api, Comm job, Retired& retired, const Liveness& liveness, std::chrono::microseconds spin)
+      : retired_(retired), options_{.liveness = &liveness, .spin = spin}, world_(api, api.duplicate(job), options_) {}
 
   Link connect(std::span<const int> members, const Exchange& /*exchange*/) override {
     Link link;
@@ -55,7 +53,7 @@ class MpiFabric final : public Fabric {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness, std::chrono::microseconds spin) {
   const auto* mpi = dynamic_cast<MpiBootstrap*>(&bootstrap);
   if (mpi == nullptr) return nullptr;
-  return std::make_unique<MpiFabric>(mpi->api(), retired(), liveness, spin);
+  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), retired(), liveness, spin);
 }
 
 }  // namespace perseus::mpi

@@ -15,11 +15,15 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "bootstrap/selection.h"
 #include "transport/mpi/communicator.h"
 #include "transport/mpi/search.h"
 
 namespace perseus::mpi {
 namespace {
+
+// Of MPI_Comm_create_group. Communicators of process sets have other parents.
+constexpr int kSelectionTag = 1;
 
 // MPI itself is one per process and for once only, so this is the one thing here that outlives a session.
 struct State {
@@ -149,7 +153,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   check_world(api, job.launcher, state.path);
   if (ours) {
     state.initialized_by = getpid();
-    state.farewell = api.duplicate(api.world());
+    state.farewell = communicator_of(api, job.selection);
   }
 }
 
@@ -212,6 +216,14 @@ Api& start(const MpiJob& job) {
   return *mpi.api;
 }
 
+Comm communicator_of(Api& api, const std::vector<int>& selection) {
+  const auto world = api.world();
+  const int size = api.size(world);
+  if (selects_all(selection, size)) return api.duplicate(world);
+  rank_in_selection(selection, api.rank(world), size);
+  return api.create(world, selection, kSelectionTag);
+}
+
 Retired& retired() { return state().retired; }
 
 }  // namespace perseus::mpi
@@ -225,6 +237,12 @@ int running_mpi_size() {
   if (mpi.api) return size(*mpi.api);
   const auto path = mpi::loaded_library();
   return path.empty() ? 0 : size(*mpi::open_api(path, true));
+}
+
+bool is_mpi_multithreaded() {
+  auto& mpi = mpi::state();
+  const std::scoped_lock lock(mpi.mutex);
+  return mpi.api && mpi.api->is_multithreaded();
 }
 
 bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "bootstrap/mpi.h"
 #include "transport/mpi/api.h"
@@ -14,6 +15,9 @@ namespace perseus::mpi {
 // happened; checks that its world is the launcher's. Later calls return the same. Throws Error(unavailable |
 // transport).
 Api& start(const MpiJob& job);
+
+// A new communicator of these ranks of the world, of all where none are named. Collective over them.
+Comm communicator_of(Api& api, const std::vector<int>& selection);
 
 // What channels of this process have left behind.
 Retired& retired();

@@ -1,0 +1,112 @@
+"""Process sets at work at the same time, and how they come and go."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import perseus_like.numpy as hvd
+from perseus_like import process_sets
+
+
+def all_subsets(size: int) -> list[list[int]]:
+    """Every proper subset of the ranks: each rank is in many of them."""
+    return [list(ranks) for count in range(1, size) for ranks in itertools.combinations(range(size), count)]
+
+
+def test_overlapping_sets_at_the_same_time(rank: int, size: int) -> None:
+    sets = [hvd.add_process_set(ranks) for ranks in all_subsets(size)]
+    mine = [each for each in sets if each.included()]
+    order = random.Random(rank)  # another on each rank
+    for step in range(5):
+        order.shuffle(mine)
+        data = {each: np.full(step * 1000 + 1, 1.0 + rank, np.float32) for each in mine}
+        started = [(each, hvd.allreduce_async(data[each], name="same", op=hvd.Sum, process_set=each)) for each in mine]
+        everybody = hvd.allreduce_async(np.float64(rank), name="same", op=hvd.Sum)
+        order.shuffle(started)
+        for each, handle in started:
+            assert each.ranks is not None
+            expected = sum(1.0 + member for member in each.ranks)
+            assert (hvd.synchronize(handle) == expected).all(), each
+        assert hvd.synchronize(everybody) == sum(range(size))
+    for each in sets:
+        assert hvd.remove_process_set(each)
+
+
+def test_blocking_verbs_on_overlapping_sets(rank: int, size: int, two_ranks: None) -> None:
+    # A ring of pairs: each rank is in two, and all begin with the lower one.
+    pairs = [sorted({first, (first + 1) % size}) for first in range(size)] if size > 2 else [[0]]
+    sets = [hvd.add_process_set(pair) for pair in pairs]
+    for _ in range(20):
+        for each in sets:
+            if each.included():
+                assert each.ranks is not None
+                root = each.ranks[-1]
+                assert hvd.broadcast(np.float64(rank), root, process_set=each) == root
+                assert hvd.allgather(np.array([rank]), process_set=each).tolist() == each.ranks
+                assert hvd.allgather_object(rank, process_set=each) == each.ranks
+                hvd.barrier(process_set=each)
+    for each in reversed(sets):
+        assert hvd.remove_process_set(each)
+
+
+def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
+    for ranks in ([size], [-1], [0, size], [0, 0], [], list(range(size))):
+        with pytest.raises(ValueError, match="process set"):
+            hvd.add_process_set(ranks)
+        with pytest.raises(ValueError, match="process set"):
+            process_sets.register([ranks])
+    assert hvd.allreduce(1.0, op=hvd.Sum) == size
+
+
+class Communicator:
+    """As mpi4py's: `allgather` among the ranks of a colour."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+
+    def allgather(self, value: int) -> list[int]:
+        assert value in self.ranks
+        return list(reversed(self.ranks))
+
+    def __bool__(self) -> bool:
+        return bool(self.ranks)
+
+
+def test_sets_from_communicators(rank: int, size: int) -> None:
+    if size < 3:
+        pytest.skip("no two groups that differ from the world")
+    halves = [list(range(0, size, 2)), list(range(1, size, 2))]
+    mine = hvd.ProcessSet(Communicator(halves[rank % 2]))
+    hvd.add_process_set(mine)
+    assert mine.ranks == halves[rank % 2]
+    assert mine.included()
+    assert hvd.allreduce(1.0, op=hvd.Sum, process_set=mine) == len(halves[rank % 2])
+    ids = hvd.allgather_object(mine.process_set_id)
+    assert ids == [ids[0], ids[0] + 1] * (size // 2) + [ids[0]] * (size % 2)
+    again = hvd.ProcessSet(Communicator(halves[rank % 2]))
+    with pytest.raises(ValueError, match="exists already"):
+        hvd.add_process_set(again)
+    # All remove both sets; only the members of one have an object of it.
+    for number in range(ids[0], ids[0] + 2):
+        other = hvd.ProcessSet([])
+        other.process_set_id = number
+        assert hvd.remove_process_set(mine if mine.process_set_id == number else other)
+    # One rank stands aside, as with MPI.COMM_NULL.
+    rest = list(range(1, size))
+    partial = hvd.ProcessSet(Communicator(rest if rank else []))
+    hvd.add_process_set(partial)
+    assert (partial.process_set_id is None) == (rank == 0)
+    if rank:
+        assert hvd.allreduce(1.0, op=hvd.Sum, process_set=partial) == size - 1
+
+
+def test_ranks_that_disagree_about_sets(rank: int, size: int, two_ranks: None) -> None:
+    with pytest.raises(hvd.HorovodInternalError, match="place 0"):
+        process_sets.register([[rank]])
+    with pytest.raises(hvd.HorovodInternalError, match="different numbers"):
+        process_sets.register([[0]] * (1 + rank % 2))
+    assert hvd.allreduce(1.0, op=hvd.Sum) == size

@@ -1,0 +1,156 @@
+"""init(comm=…): jobs of some of the ranks that were started, under perseusrun and under mpirun."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Ranks
+
+# Several groups at once, in orders of their own, then all, then some that leave others out.
+GROUPS_OF_RANKS = """
+import os, sys
+import numpy as np
+import perseus_like.numpy as hvd
+
+own = int(os.environ.get("PERSEUS_RANK", os.environ.get("PMI_RANK", "0")))
+for turn, groups in enumerate([([2, 0], [1, 3]), ([0, 1, 2, 3],), ([3, 1, 2], [0]), ([1, 2],), ([1, 2],)]):
+    mine = next((group for group in groups if own in group), None)
+    if mine is None:
+        continue
+    hvd.init(comm=mine)
+    assert (hvd.rank(), hvd.size()) == (mine.index(own), len(mine)), (own, mine)
+    assert hvd.allgather_object(own) == mine
+    assert hvd.allreduce(np.full(300_000, own, np.float32), op=hvd.Sum)[-1] == sum(mine)
+    if len(mine) > 2:
+        subset = hvd.add_process_set([0, 2])
+        if subset.included():
+            assert hvd.allgather(np.array([own]), process_set=subset).tolist() == [mine[0], mine[2]]
+    hvd.shutdown()
+mistakes = {(9,): "names rank 9", (own, own): "twice", ((own + 1) % 4,): "not among them", (-1,): "rank -1"}
+for wrong, text in mistakes.items():
+    try:
+        hvd.init(comm=wrong)
+    except ValueError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(wrong)
+hvd.init()
+assert hvd.size() == 4
+print(f"rank {own} is done", flush=True)
+"""
+
+COMMUNICATORS = """
+import sys
+from mpi4py import MPI
+import numpy as np
+import perseus_like.numpy as hvd
+
+world = MPI.COMM_WORLD
+own = world.rank
+hvd.init(comm=world)
+assert (hvd.rank(), hvd.size(), hvd.mpi_enabled()) == (own, 4, True)
+assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+hvd.shutdown()
+
+half = world.Split(own % 2, -own)
+hvd.init(comm=half, process_sets=[hvd.ProcessSet(MPI.COMM_SELF)])
+assert (hvd.rank(), hvd.size()) == (half.rank, 2)
+assert hvd.allgather_object(own) == half.allgather(own) == [2 + own % 2, own % 2]
+hvd.shutdown()
+
+rest = world.Split(MPI.UNDEFINED if own == 0 else 1, own)
+try:
+    hvd.init(comm=rest)
+except ValueError as error:
+    assert own == 0 and "COMM_NULL" in str(error)
+else:
+    assert own > 0 and hvd.size() == 3
+    hvd.shutdown()
+
+# Horovod's order: what rank 0 has at a place comes first.
+evens_or_odds = world.Split(own % 2, own)
+sets = [hvd.ProcessSet(evens_or_odds), hvd.ProcessSet([0]), hvd.ProcessSet(rest)]
+hvd.init(process_sets=sets)
+assert [each.process_set_id for each in sets] == [1 + own % 2, 3, 4 if own else None]
+assert sets[0].ranks == ([0, 2], [1, 3])[own % 2]
+for each in sets[:2]:
+    if each.included():
+        assert hvd.allreduce(1.0, op=hvd.Sum, process_set=each) == each.size()
+world.Barrier()
+print(f"rank {own} is done", flush=True)
+"""
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program on 4 ranks by MPICH's mpirun."""
+    beside = Path(sys.executable).parent / "mpirun"
+    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    if program is None:
+        pytest.skip("no mpirun")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    if "HYDRA" not in version:
+        pytest.skip("an mpirun that is not MPICH's")
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(text))
+        return subprocess.run(
+            [program, "-np", "4", sys.executable, str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def assert_all_are_done(world: subprocess.CompletedProcess[str]) -> None:
+    assert world.returncode == 0, world.stderr
+    assert [f"rank {rank} is done" in world.stdout for rank in range(4)] == [True] * 4, world.stdout
+
+
+def test_groups_of_ranks(ranks: Ranks) -> None:
+    assert_all_are_done(ranks(4, GROUPS_OF_RANKS))
+
+
+def test_groups_of_ranks_under_mpirun(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    assert_all_are_done(mpirun(GROUPS_OF_RANKS))
+
+
+def test_communicators(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    pytest.importorskip("mpi4py")
+    assert_all_are_done(mpirun(COMMUNICATORS))
+
+
+def test_a_communicator_where_mpi_knows_no_ranks(ranks: Ranks) -> None:
+    pytest.importorskip("mpi4py")
+    world = ranks(
+        2,
+        """
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError):
+            sys.exit(0)  # no libmpi
+        try:
+            hvd.init(comm=MPI.COMM_WORLD)
+        except RuntimeError as error:
+            assert "without MPI" in str(error), error
+        else:
+            raise AssertionError(hvd.size())
+        assert not hvd.is_initialized()
+        """,
+    )
+    assert world.returncode == 0, world.stderr
