@@ -32,6 +32,7 @@ from perseus_like import (
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
 
+from . import elastic
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .ops import (
@@ -101,6 +102,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "empty",
     "global_process_set",
     "gloo_built",

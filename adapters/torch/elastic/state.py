@@ -1,0 +1,169 @@
+"""Models, optimizers and samplers as elastic state, each by a handler of its own; all else as plain objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from perseus_like import rank
+from perseus_like.elastic import ObjectState
+
+from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .sampler import ElasticSampler
+
+
+class StateHandler:
+    """Saves, restores and synchronizes one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Another value, which is saved."""
+        self.value = value
+        self.save()
+
+
+class _DictHandler(StateHandler):
+    """For what has `state_dict` and `load_state_dict`."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # A copy: optimizers keep the tensors they are given.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_DictHandler):
+    """For torch.nn.Module."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(_DictHandler):
+    """For torch.optim.Optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(_DictHandler):
+    """For ElasticSampler."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        super().__init__(sampler)
+
+    def sync(self) -> None:
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
+        self.save()
+
+
+Registry = list[tuple[type, type[StateHandler]]]
+_registry: Registry = [
+    (ElasticSampler, SamplerStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.nn.Module, ModelStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Types and their handlers; the first that fits a value is taken."""
+    return _registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    global _registry
+    _registry = registry
+
+
+def _handler_of(value: Any) -> StateHandler | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)  # type: ignore[call-arg,unused-ignore]
+    return None
+
+
+class TorchState(ObjectState):
+    """Elastic state of a model, an optimizer, samplers, and whatever else is given by name (epoch, batch, …).
+
+    All become attributes. Assigning another model, optimizer or sampler saves it.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: _handler_of(value) for name, value in given.items()}
+        self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
+        plain = {
+            name: value
+            for name, value in given.items()
+            if name not in self._handlers and not (value is None and name in ("model", "optimizer"))
+        }
+        super().__init__(broadcast_object, rank, **plain)
+        for name in given.keys() - plain.keys():
+            object.__setattr__(self, name, given[name])
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+
+__all__ = [
+    "ElasticSampler",
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "get_handler_registry",
+    "rank",
+    "set_handler_registry",
+]

@@ -1,0 +1,49 @@
+"""The loop around elastic training."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import HorovodInternalError, HostsUpdatedInterrupt
+from .notification import notification_manager
+
+_Result = TypeVar("_Result")
+
+logger = logging.getLogger(__name__)
+
+
+def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[..., _Result]:
+    """`func(state, …)` within the loop: the state is made the same on all ranks, then `func` is called.
+
+    After a HorovodInternalError the state goes back to its last commit, after a HostsUpdatedInterrupt it stays; in
+    both cases `reset()` makes a new session, the state's reset callbacks run, and the loop begins anew. Other
+    exceptions pass.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> _Result:
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        skip_sync = False
+        try:
+            while True:
+                try:
+                    if not skip_sync:
+                        state.sync()
+                    return func(state, *args, **kwargs)
+                except HorovodInternalError as error:
+                    logger.warning("going back to the last commit, in a new session: %s", error)
+                    state.restore()
+                    skip_sync = False
+                except HostsUpdatedInterrupt as interrupt:
+                    logger.info("hosts have changed; going on in a new session")
+                    skip_sync = interrupt.skip_sync
+                reset()
+                state.on_reset()
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper

@@ -1,0 +1,259 @@
+"""hvd.elastic inside a world of fixed ranks: what is saved, brought back and made the same, and the loop around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Ranks
+
+pytest.importorskip("torch")
+
+STATE = """
+import torch
+import perseus_like.torch as hvd
+from perseus_like.torch.elastic import state as handlers
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+model = torch.nn.Linear(2, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1), momentum=0.9))
+with torch.no_grad():
+    model.weight.fill_(rank + 1.0)
+
+def weight():
+    return model.weight.flatten().tolist()
+
+def train():
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+state = hvd.elastic.TorchState(model, optimizer, batch=20 + rank, history=[rank], none=None)
+assert state.model is model and state.optimizer is optimizer and state.none is None
+state.sync()
+assert weight() == [1.0] * 4 and state.batch == 20 and state.history == [0]
+assert optimizer.param_groups[0]["lr"] == 0.1
+
+# Weights, momentum and what was changed in place come back, as often as wanted.
+train()
+state.batch = 21
+state.history.append(1)
+state.commit()
+saved = weight()
+for _ in range(2):
+    train()
+    state.batch, state.none = 99, 1
+    state.history.append(2)
+    state.restore()
+    assert weight() == saved and state.batch == 21 and state.history == [0, 1] and state.none is None
+train()
+first = weight()
+state.restore()
+train()
+assert weight() == first, "the momentum was not brought back"
+assert len({tuple(each) for each in hvd.allgather_object(weight())}) == 1
+
+# Another model in its place is saved at once; other values by the next save.
+other = torch.nn.Linear(1, 1)
+state.model = other
+with torch.no_grad():
+    kept = other.weight.item()
+    other.weight.add_(1.0)
+state.restore()
+assert state.model is other and other.weight.item() == kept
+
+# Types of one's own.
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+class CounterHandler(handlers.StateHandler):
+    def __init__(self, value):
+        super().__init__(value)
+        self.save()
+    def save(self):
+        self.saved = self.value.count
+    def restore(self):
+        self.value.count = self.saved
+    def sync(self):
+        self.value.count = hvd.broadcast_object(self.value.count, 0)
+        self.save()
+
+handlers.set_handler_registry([(Counter, CounterHandler), *handlers.get_handler_registry()])
+counter = Counter()
+counter.count = rank
+counted = hvd.elastic.TorchState(counter=counter)
+assert counted.model is None
+counted.sync()
+assert counter.count == 0 and counted.counter is counter
+counter.count = 5
+counted.restore()
+assert counter.count == 0
+
+# Plain objects, by any way to broadcast.
+plain = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=rank)
+plain.sync()
+assert plain.epoch == 0
+plain.epoch = 3
+plain.save()
+plain.epoch = 4
+plain.restore()
+assert plain.epoch == 3
+"""
+
+SAMPLER = """
+import torch
+import perseus_like.torch as hvd
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def everybody(sampler):
+    mine = list(sampler)
+    assert len(mine) == len(sampler)
+    return [index for each in zip(*hvd.allgather_object(mine)) for index in each]
+
+for shuffle in (False, True):
+    dataset = list(range(8 * size))
+    sampler = hvd.elastic.ElasticSampler(dataset, shuffle=shuffle, seed=3)
+    state = hvd.elastic.TorchState(sampler=sampler)
+    state.sync()
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
+    order = everybody(sampler)
+    assert sorted(order) == dataset and (order == dataset) == (not shuffle)
+    for place, batch in enumerate(loader):
+        sampler.record_batch(place, 2)
+        assert sampler.processed_num == 2 * size * (place + 1)
+        if place == 1:
+            break
+    assert everybody(sampler) == order, "what is left is shared out anew only by reset()"
+    state.commit()
+    sampler.record_batch(2, 2)
+    state.restore()
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 4 * size}
+    assert everybody(sampler) == order[4 * size :] and len(sampler) == 4
+    # Rank 0's progress counts.
+    if rank > 0:
+        sampler.record_batch(0, 1)
+    state.sync()
+    assert everybody(sampler) == order[4 * size :]
+    sampler.set_epoch(1)
+    assert len(sampler) == 8 and sorted(everybody(sampler)) == dataset
+    assert (everybody(sampler) == order) == (not shuffle), "each epoch has an order of its own"
+
+# Uneven: the last round begins anew, however little there is.
+for length in (size + 1, 1):
+    uneven = hvd.elastic.ElasticSampler(range(length), shuffle=False)
+    indices = everybody(uneven)
+    assert indices[:length] == list(range(length)) and set(indices) == set(range(length))
+    assert len(indices) % size == 0 and len(indices) < length + size
+empty = hvd.elastic.ElasticSampler([])
+assert everybody(empty) == []
+"""
+
+LOOP = """
+import logging
+import torch
+import perseus_like.torch as hvd
+from perseus_like.elastic import HostUpdateResult, notification_manager
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+model = torch.nn.Linear(2, 1, bias=False)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+state = hvd.elastic.TorchState(model, optimizer, step=0)
+resets, starts, interrupts = [], [], []
+state.register_reset_callbacks([lambda: resets.append(state.step)])
+
+def train_step():
+    optimizer.zero_grad()
+    model(torch.full((1, 2), 1.0 + hvd.rank())).sum().backward()
+    optimizer.step()
+
+@hvd.elastic.run
+def train(state, steps, trouble):
+    starts.append(state.step)
+    while state.step < steps:
+        train_step()
+        state.step += 1
+        if state.step in trouble:
+            trouble.pop(state.step)()
+        if state.step % 2 == 0:
+            state.commit()
+    return state.step
+
+def disagree():  # all ranks get the error, and stay alive
+    hvd.allreduce(torch.ones(1 + hvd.rank()), name="trouble")
+
+def alone():  # the others notice that this rank leaves its session
+    if hvd.rank() == hvd.size() - 1:
+        raise hvd.HorovodInternalError("made up")
+    hvd.allreduce(torch.ones(1), name="not for all")
+
+def news(result):
+    def tell_state():
+        if hvd.rank() == 0:
+            notification_manager.handle_hosts_updated(len(weights), result)
+    return tell_state
+
+weights = []
+for trouble in (
+    {},
+    {5: disagree},
+    {5: alone},
+    {3: disagree, 7: alone, 9: disagree},
+    {4: news(HostUpdateResult.added)},
+    {4: news(HostUpdateResult.removed)},
+):
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    state.step = 0
+    state.save()
+    resets.clear(), starts.clear()
+    count = len(trouble)
+    hosts_change = 4 in trouble
+    assert train(state, 10, dict(trouble)) == 10
+    weights.append(model.weight.flatten().tolist())
+    assert len(resets) == len(starts) - 1 == count
+    assert starts == [0, *[place if hosts_change else place - place % 2 for place in sorted(trouble)]], starts
+    assert (hvd.rank(), hvd.size()) == (rank, size)
+assert all(each == weights[0] for each in weights), weights
+assert len({str(each) for each in hvd.allgather_object(weights)}) == 1
+
+# What is no matter of elastic training passes, and arguments, names and results are handed through.
+@hvd.elastic.run
+def fail(state, *, kind):
+    "a docstring"
+    raise kind("as it is")
+
+assert fail.__name__ == "fail" and fail.__doc__ == "a docstring"
+try:
+    fail(state, kind=KeyError)
+except KeyError:
+    pass
+assert notification_manager._listeners == []
+
+# News is taken once, from rank 0, with all that came since.
+state = hvd.elastic.TorchState(step=0)
+state.on_hosts_updated(1, HostUpdateResult.removed)
+if rank == 0:
+    state.on_hosts_updated(2, HostUpdateResult.added)
+try:
+    state.commit()
+except Exception as error:
+    assert type(error).__name__ == "HostsUpdatedInterrupt" and not error.skip_sync
+else:
+    raise AssertionError("no interrupt")
+state.commit()
+state.on_hosts_updated(3, HostUpdateResult.removed)
+state.on_reset()  # news of before the reset is old
+state.commit()
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("program", [STATE + SAMPLER, LOOP], ids=["state and sampler", "loop"])
+def test_elastic(program: str, size: int, ranks: Ranks) -> None:
+    world = ranks(size, program, seconds=120)
+    assert world.returncode == 0, world.stderr
+    assert world.stderr.count("Traceback") == 0, world.stderr
