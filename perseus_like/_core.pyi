@@ -107,6 +107,17 @@ def allreduce(
     wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
     process_set: int,
 ) -> Handle: ...
+def adasum(
+    name: str,
+    inputs: Sequence[View],
+    outputs: Sequence[View],
+    prescale: float,
+    postscale: float,
+    wire_dtype: int,
+    process_set: int,
+) -> Handle:
+    """An allreduce by adaptive summation; floating types only."""
+
 def broadcast(name: str, inputs: Sequence[View], outputs: Sequence[View], root: int, process_set: int) -> Handle:
     """`root` is a rank within the process set; its `inputs` reach everybody's `outputs`."""
 

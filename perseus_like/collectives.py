@@ -9,7 +9,6 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from .compression import wire_dtype
-from .errors import UnavailableError
 from .handle import Pending
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .session import session
@@ -32,7 +31,7 @@ class Op(IntEnum):
 
 Average, Sum, Adasum, Min, Max, Product = Op
 
-# The core's operation, and whether to divide by the number of ranks.
+# The core's operation, and whether to divide by the number of ranks. Adasum is a verb of its own there.
 _CORE_OPS = {Op.Average: (0, True), Op.Sum: (0, False), Op.Min: (1, False), Op.Max: (2, False), Op.Product: (3, False)}
 
 
@@ -46,13 +45,6 @@ def resolve_op(op: int | None, average: bool | None = None) -> Op:
         return Op(op)
     except ValueError:
         raise ValueError(f"op is {op!r}, which is none of {', '.join(Op.__members__)}") from None
-
-
-def _core_op(op: Op) -> tuple[int, bool]:
-    found = _CORE_OPS.get(op)
-    if found is None:
-        raise UnavailableError(f"{op.name} is not available in this version; use Average or Sum")
-    return found
 
 
 class Names:
@@ -288,16 +280,14 @@ class Collectives(Generic[T]):
         process_set: ProcessSet,
         wire: DType | None,
     ) -> tuple[str, Any]:
-        core_op, average = _core_op(op)
         set_id = member_id(process_set)
         on_the_wire = self._group_wire(verb, inputs, wire)
+        tail = (float(prescale), float(postscale), on_the_wire, set_id)
+        if op is Op.Adasum:
+            return names.submit(verb, name, set_id, lambda full: session.core.adasum(full, inputs, outputs, *tail))
+        core_op, average = _CORE_OPS[op]
         return names.submit(
-            verb,
-            name,
-            set_id,
-            lambda full: session.core.allreduce(
-                full, inputs, outputs, core_op, average, float(prescale), float(postscale), on_the_wire, set_id
-            ),
+            verb, name, set_id, lambda full: session.core.allreduce(full, inputs, outputs, core_op, average, *tail)
         )
 
     @staticmethod

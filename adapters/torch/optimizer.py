@@ -6,17 +6,17 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from perseus_like import basics
 from perseus_like.collectives import Adasum, Average, Op, Sum, member_id, resolve_op
 from perseus_like.compression import NoneCompressor
-from perseus_like.errors import UnavailableError
 from perseus_like.gradients import divide_into_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
+from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets, Reduction
 
@@ -177,6 +177,57 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         ]
 
 
+class _DistributedAdasumOptimizer(_DistributedOptimizer):
+    """What is added for op=Adasum: `step` steps with this rank's gradients, and then adds up the steps of all ranks.
+
+    `backward_passes_per_step` says nothing here: gradients are this rank's own until `step`.
+    """
+
+    _deltas: DeltaSum | None = None
+
+    def synchronize(self) -> None:
+        """Nothing: it is steps that are reduced, by `step`."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """AssertionError: a step cannot be taken without the other ranks."""
+        raise AssertionError(
+            "skip_synchronize() makes no sense with op=Adasum, where step() reduces steps, not gradients"
+        )
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps locally, then moves all ranks to where Adasum of their steps leads. Gives the closure's own loss."""
+        self._mark_stepped()
+        plain_step = super(_DistributedOptimizer, self).step
+
+        def local_step() -> Any:
+            return plain_step() if closure is None else plain_step(closure)
+
+        return local_step() if self._deltas is None else self._deltas.step(self._all_parameters(), local_step)
+
+    step.hooked = True  # type: ignore[attr-defined]
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        if self._deltas is not None:
+            raise ValueError(
+                "GradScaler and op=Adasum do not work together: each rank would skip steps of its own; train in "
+                "bfloat16, which needs no scaling, or use op=Average"
+            )
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _all_parameters(self) -> list[Named]:
+        return [
+            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
+            for number, group in enumerate(self.param_groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.requires_grad
+        ]
+
+
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[Named] | None = None,
@@ -198,7 +249,8 @@ def DistributedOptimizer(  # noqa: N802
         named_parameters: `model.named_parameters()`, for error texts.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
         backward_passes_per_step: so many backward passes are summed before gradients are reduced.
-        op: Average or Sum.
+        op: Average or Sum; or Adasum: ranks step by themselves, and their steps are added where they are orthogonal
+            and averaged where they are parallel, so that the learning rate need not grow with the number of ranks.
         gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
         groups: parameters whose gradients travel together: lists of them, or the number of groups to make.
         num_groups: the older name for a number of groups.
@@ -213,7 +265,7 @@ def DistributedOptimizer(  # noqa: N802
         warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=2)
         groups = groups or num_groups
     names = _checked_names(optimizer, named_parameters)
-    distributed = _extend(optimizer)
+    distributed = _extend(optimizer, _DistributedAdasumOptimizer if chosen is Adasum else _DistributedOptimizer)
     distributed._names = {id(parameter): name for name, parameter in names}
     distributed._passes = backward_passes_per_step
     factor = gradient_predivide_factor
@@ -222,16 +274,19 @@ def DistributedOptimizer(  # noqa: N802
     indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])
     if process_set.included() is not False and (process_set.size() or basics.size()) > 1:
         member_id(process_set)
+        if isinstance(distributed, _DistributedAdasumOptimizer):
+            distributed._deltas = DeltaSum(compression, process_set)
+            return distributed
         buckets = GradientBuckets(trained, indexed_groups, distributed._reduction, backward_passes_per_step)
         distributed._buckets = buckets
         weakref.finalize(distributed, buckets.close)
     return distributed
 
 
-def _extend(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
+def _extend(optimizer: torch.optim.Optimizer, added: type[_DistributedOptimizer]) -> _DistributedOptimizer:
     """The same optimizer under a class derived from its own; not by its constructor, which may want anything."""
     base = type(optimizer)
-    cls = type(base.__name__, (_DistributedOptimizer, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    cls = type(base.__name__, (added, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     distributed: _DistributedOptimizer = object.__new__(cls)
     # A learning-rate schedule puts a `step` of its own into the instance, which would go past ours.
     distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
@@ -247,10 +302,8 @@ def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.o
 
 def _checked_op(op: int, predivide: float) -> Op:
     chosen = resolve_op(op)
-    if chosen is Adasum:
-        raise UnavailableError("Adasum is not available in this version; use Average or Sum")
-    if chosen not in (Average, Sum):
-        raise ValueError(f"DistributedOptimizer knows Average and Sum, not {chosen.name}")
+    if chosen not in (Average, Sum, Adasum):
+        raise ValueError(f"DistributedOptimizer knows Average, Sum and Adasum, not {chosen.name}")
     if predivide != 1.0 and chosen is not Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
     return chosen

@@ -84,6 +84,22 @@ Handle allreduce(std::string name, const py::sequence& inputs, const py::sequenc
   return session()->submit(process_set, std::move(work), average);
 }
 
+Handle adasum(std::string name, const py::sequence& inputs, const py::sequence& outputs, double prescale,
+              double postscale, int wire_dtype, int process_set) {
+  auto work = work_for(Verb::adasum, std::move(name), views_of(inputs), views_of(outputs));
+  auto& request = work->request;
+  for (const auto& member : request.members) {
+    if (!is_floating(member.dtype)) {
+      throw Error(ErrorKind::invalid_argument, request.label() + ": the tensor is of type " +
+                                                   std::string(name_of(member.dtype)) +
+                                                   ", and Adasum is for floating types");
+    }
+  }
+  request.scale = {prescale, postscale, 1};
+  if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
+  return session()->submit(process_set, std::move(work), false);
+}
+
 Handle broadcast(std::string name, const py::sequence& inputs, const py::sequence& outputs, int root, int process_set) {
   auto work = work_for(Verb::broadcast, std::move(name), views_of(inputs), views_of(outputs));
   work->request.root = root;
@@ -161,6 +177,7 @@ Handle add_process_set(const std::vector<std::int64_t>& ranks) {
 
 void bind_verbs(py::module_& module) {
   module.def("allreduce", &allreduce);
+  module.def("adasum", &adasum);
   module.def("broadcast", &broadcast);
   module.def("allgather", &allgather);
   module.def("alltoall", &alltoall);

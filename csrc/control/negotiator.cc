@@ -8,7 +8,9 @@ namespace perseus {
 namespace {
 
 // Ranks that joined give zeros; only a reduction can take them.
-bool works_with_joined_ranks(Verb verb) { return verb == Verb::allreduce || verb == Verb::barrier; }
+bool works_with_joined_ranks(Verb verb) {
+  return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::barrier;
+}
 
 }  // namespace
 

@@ -18,9 +18,9 @@ bool members_agree(const Member& a, const Member& b, bool first_is_free) {
 }  // namespace
 
 std::string_view name_of(Verb verb) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "allreduce",     "broadcast", "allgather",       "alltoall",
-      "reducescatter", "barrier",   "add_process_set", "remove_process_set",
+  constexpr std::array<std::string_view, 9> kNames = {
+      "allreduce",     "adasum",  "broadcast",       "allgather",          "alltoall",
+      "reducescatter", "barrier", "add_process_set", "remove_process_set",
   };
   return kNames[static_cast<std::size_t>(verb)];
 }
@@ -34,9 +34,10 @@ std::int64_t Request::bytes() const {
 }
 
 std::string Request::label() const {
-  const std::string plain(name_of(verb));
-  for (const auto& word : {plain, "grouped_" + plain}) {
-    if (name.starts_with(word + ".")) return word + " '" + name.substr(word.size() + 1) + "'";
+  const std::string plain(name_of(verb)), said = verb == Verb::adasum ? "allreduce" : plain;
+  for (const auto& word : {said, "grouped_" + said}) {
+    if (name.starts_with(word + "."))
+      return (verb == Verb::adasum ? plain : word) + " '" + name.substr(word.size() + 1) + "'";
   }
   return plain + " '" + name + "'";
 }

@@ -14,6 +14,7 @@ namespace perseus {
 
 enum class Verb : std::uint8_t {
   allreduce,
+  adasum,  // an allreduce with an operation that cannot be told element by element
   broadcast,
   allgather,
   alltoall,

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/adasum.h"
+
 namespace perseus {
 
 namespace {
@@ -55,7 +57,9 @@ Status allreduce(Transport& transport, const std::vector<Task>& tasks) {
     reduction.wire = request.wire < 0 || !compressible ? reduction.dtype : static_cast<DType>(request.wire);
     reduction.op = request.op;
     reduction.scale = request.scale;
-    if (auto status = transport.allreduce(reduction, buffers.in, buffers.out); !status.ok()) return status;
+    auto status = request.verb == Verb::adasum ? adasum(transport, reduction, buffers.in, buffers.out)
+                                               : transport.allreduce(reduction, buffers.in, buffers.out);
+    if (!status.ok()) return status;
   }
   return {};
 }
@@ -140,7 +144,8 @@ Status reduce_scatter(Transport& transport, Work& work) {
 
 Status run(Transport& transport, const std::vector<Task>& tasks) {
   switch (tasks.front().request->verb) {
-    case Verb::allreduce: return allreduce(transport, tasks);
+    case Verb::allreduce:
+    case Verb::adasum: return allreduce(transport, tasks);
     case Verb::broadcast: return broadcast(transport, tasks);
     case Verb::allgather: return allgather(transport, *tasks.front().work);
     case Verb::alltoall: return alltoall(transport, *tasks.front().work);

@@ -18,10 +18,11 @@ TIMEOUT_SECONDS = 240
 GROUPS = {
     "numpy": [
         *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
+        "test_adasum.py",
     ],
     "torch": [
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
-        *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py"],
+        *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
     ],
 }
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]

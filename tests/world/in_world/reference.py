@@ -70,3 +70,19 @@ def rows_of(rank: int, size: int, rows: int) -> slice:
     each, more = divmod(rows, size)
     start = rank * each + min(rank, more)
     return slice(start, start + each + (rank < more))
+
+
+def adasum(inputs: list[Array]) -> Array:
+    """Adaptive summation of all ranks' arrays, each one vector: 0 with 1, 2 with 3, …, then those with one another."""
+    vectors = [array.astype(np.float64) for array in inputs]
+    while len(vectors) > 1:
+        pairs = [vectors[i : i + 2] for i in range(0, len(vectors), 2)]
+        vectors = [_adasum_of_two(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return vectors[0]
+
+
+def _adasum_of_two(a: Array, b: Array) -> Array:
+    product, of_a, of_b = np.vdot(a, b), np.vdot(a, a), np.vdot(b, b)
+    part_of_a = 1 - product / (2 * of_a) if of_a > 0 else 1.0
+    part_of_b = 1 - product / (2 * of_b) if of_b > 0 else 1.0
+    return np.asarray(part_of_a * a + part_of_b * b)

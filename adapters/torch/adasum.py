@@ -1,0 +1,48 @@
+"""The delta form of Adasum: ranks step by themselves, and add up how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from perseus_like.collectives import Adasum
+from perseus_like.compression import is_identity, wire_of
+from perseus_like.gradients import claim_name
+from perseus_like.process_sets import ProcessSet
+
+from .autograd import verbs
+
+
+class DeltaSum:
+    """One optimizer's. Every parameter is a vector of its own to Adasum."""
+
+    def __init__(self, compression: Any, process_set: ProcessSet) -> None:
+        self._compression = compression
+        self._process_set = process_set
+        self._name = claim_name(process_set)
+
+    def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
+        """Gives what `local_step` returns. Where it or a rank fails, parameters are left as `local_step` left them."""
+        named = list(parameters)
+        with torch.no_grad():
+            starts = [parameter.detach().clone() for _, parameter in named]
+        result = local_step()
+        with torch.no_grad():
+            deltas = [parameter.detach() - start for (_, parameter), start in zip(named, starts, strict=True)]
+            # All are on their way before the first is waited for: small ones share a buffer.
+            waits = [self._send(name, delta) for (name, _), delta in zip(named, deltas, strict=True)]
+            sums = [wait() for wait in waits]
+            for (_, parameter), start, delta in zip(named, starts, sums, strict=True):
+                parameter.copy_(start.add_(delta))
+        return result
+
+    def _send(self, name: str, delta: torch.Tensor) -> Callable[[], torch.Tensor]:
+        full, compression = f"{self._name}.{name}", self._compression
+        wire = wire_of(compression)
+        if wire is not None or is_identity(compression):
+            return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result
+        small, context = compression.compress(delta)
+        pending = verbs.allreduce(small, Adasum, full, process_set=self._process_set)
+        return lambda: compression.decompress(pending.result(), context)
