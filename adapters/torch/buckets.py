@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
-from perseus_like.collectives import Op
+from perseus_like.collectives import Average, Op
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError, UnavailableError
 from perseus_like.gradients import Agreeing, Bucket, Layout, Member, Passes, claim_name, lay_out
@@ -24,6 +24,7 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
+from .feedback import FeedbackCompressor
 from .sparse import sparse_allreduce_async
 from .tensors import empty
 
@@ -60,6 +61,7 @@ class GradientBuckets:
         self._views: list[torch.Tensor | None] = []  # None: not in a bucket
         self._groups = groups
         self._reduction = reduction
+        self._feedback = _fresh(reduction.compression)
         self._generation = session.generation
         self._name = claim_name(reduction.process_set)
         self._layout: Layout[Kind] | None = None
@@ -202,9 +204,12 @@ class GradientBuckets:
         self._in_flight.append(pending.result)
 
     def _send_compressed(self, name: str, bucket: Bucket[Kind]) -> Callable[[], object]:
-        """A compression of the user's works on one gradient at a time."""
+        """What the core does not do while packing works on one gradient at a time."""
         reduction = self._reduction
-        views = [view for index in bucket.members if (view := self._views[index]) is not None]
+        gradients = {index: view for index in bucket.members if (view := self._views[index]) is not None}
+        if self._feedback is not None:
+            return self._feedback.start(name, gradients, reduction.op is Average, reduction.process_set)
+        views = list(gradients.values())
         with torch.no_grad():
             pairs = [reduction.compression.compress(view) for view in views]
         pending: Pending[list[torch.Tensor]] = verbs.grouped_allreduce(
@@ -276,6 +281,7 @@ class GradientBuckets:
     def _begin_session(self) -> None:
         self._generation = session.generation
         self._name = claim_name(self._reduction.process_set)
+        self._feedback = _fresh(self._reduction.compression)
         self._in_flight.clear()
         self._forget_layout()
 
@@ -314,7 +320,9 @@ class GradientBuckets:
     def _describe(self, index: int) -> str:
         parameter = self._parameters[index]
         dtype = str(parameter.dtype).removeprefix("torch.")
-        return f"{self._names[index]!r} {dtype}{list(parameter.shape)} with strides {list(_dense_strides(parameter))}"
+        strides = f"with strides {list(_dense_strides(parameter))}"
+        compressed = f" compressed by {self._feedback}" if self._feedback is not None else ""
+        return f"{self._names[index]!r} {dtype}{list(parameter.shape)} {strides}{compressed}"
 
     def _lay_out(self, order: Sequence[int]) -> None:
         members = {index: _member(self._parameters[index]) for index in order}
@@ -363,6 +371,10 @@ def _as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
         values = parameter.new_empty((0, *parameter.shape[dimensions:]))
         return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
     return gradient.to_sparse(dimensions) if gradient.layout is torch.strided else gradient
+
+
+def _fresh(compression: Any) -> FeedbackCompressor | None:
+    return compression.fresh() if isinstance(compression, FeedbackCompressor) else None
 
 
 def _error_of(finish: Callable[[], object]) -> Exception | None:

@@ -1,4 +1,6 @@
-"""How gradients travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+"""How gradients travel: as they are; as 16-bit floats, into which the core converts while packing; or, for those who
+wait for a network, as much less (docs/compression.md).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,11 @@ import torch
 
 from perseus_like.compression import Compressor, NoneCompressor
 from perseus_like.tensor import DType
+
+from .feedback import FeedbackCompressor
+from .one_bit import OneBitCompressor
+from .power_sgd import PowerSGDCompressor
+from .top_k import TopKCompressor
 
 
 class _CastCompressor(Compressor):
@@ -39,11 +46,26 @@ class BF16Compressor(_CastCompressor):
 
 
 class Compression:
-    """The choices for `compression=`."""
+    """The choices for `compression=`. Those below bf16 are for DistributedOptimizer, with their options or without:
+    `Compression.top_k(ratio=0.02)`, `Compression.one_bit`.
+    """
 
     none: TypeAlias = NoneCompressor
     fp16: TypeAlias = FP16Compressor
     bf16: TypeAlias = BF16Compressor
+    top_k: TypeAlias = TopKCompressor
+    one_bit: TypeAlias = OneBitCompressor
+    power_sgd: TypeAlias = PowerSGDCompressor
 
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP16Compressor",
+    "FeedbackCompressor",
+    "NoneCompressor",
+    "OneBitCompressor",
+    "PowerSGDCompressor",
+    "TopKCompressor",
+]

@@ -19,6 +19,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets, Reduction
+from .feedback import checked_compression
 
 Named = tuple[str, torch.Tensor]
 
@@ -247,7 +248,7 @@ def DistributedOptimizer(  # noqa: N802
     Args:
         optimizer: the one to wrap; it shares state and parameter groups with the result.
         named_parameters: `model.named_parameters()`, for error texts.
-        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        compression: `Compression.none`, `fp16`, `bf16`, `top_k`, `one_bit`, `power_sgd`, or a `Compressor`.
         backward_passes_per_step: so many backward passes are summed before gradients are reduced.
         op: Average or Sum; or Adasum: ranks step by themselves, and their steps are added where they are orthogonal
             and averaged where they are parallel, so that the learning rate need not grow with the number of ranks.
@@ -269,6 +270,7 @@ def DistributedOptimizer(  # noqa: N802
     distributed._names = {id(parameter): name for name, parameter in names}
     distributed._passes = backward_passes_per_step
     factor = gradient_predivide_factor
+    compression = checked_compression(compression, chosen)
     distributed._reduction = Reduction(chosen, compression, 1.0 / factor, factor, process_set, sparse_as_dense)
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
     indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])

@@ -524,7 +524,7 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, model.parameters())
     with pytest.raises(ValueError, match="op=Average"):
         hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with pytest.raises(ValueError, match="Average and Sum"):
+    with pytest.raises(ValueError, match="Average, Sum and Adasum"):
         hvd.DistributedOptimizer(plain, op=hvd.Max)
     with pytest.raises(ValueError, match="at least one"):
         hvd.DistributedOptimizer(plain, backward_passes_per_step=0)

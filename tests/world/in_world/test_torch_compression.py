@@ -1,0 +1,320 @@
+"""Compression with error feedback: against NumPy, on a real task, and where it does not fit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+datasets = pytest.importorskip("sklearn.datasets")
+
+import perseus_like.torch as hvd  # noqa: E402
+from perseus_like.torch.feedback import FeedbackCompressor  # noqa: E402
+from perseus_like.torch.one_bit import pack, unpack  # noqa: E402
+from perseus_like.torch.top_k import WHOLE_ELEMENTS  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+SHAPES = [(40, 50), (7,), (8, 6, 5, 5), (), (0, 3), (3, 1)]
+LONG_ROWS = [(40, 50), (8, 6, 5, 5)]
+STEPS = 4
+
+
+def gradients(rank: int, step: int) -> list[Array]:
+    random = np.random.default_rng([rank, step])
+    return [np.asarray(random.standard_normal(shape) + 0.1) for shape in SHAPES]
+
+
+class NumPyTopK:
+    def __init__(self, size: int, ratio: float) -> None:
+        self.ratio = ratio
+        self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
+
+    def mean(self, step: int) -> list[Array]:
+        totals = [np.zeros(shape) for shape in SHAPES]
+        for rank, errors in enumerate(self.errors):
+            for place, gradient in enumerate(gradients(rank, step)):
+                wanted = gradient + errors[place]
+                count = wanted.size if wanted.size <= WHOLE_ELEMENTS else int(np.ceil(self.ratio * wanted.size))
+                smallest = np.sort(np.abs(wanted), axis=None)[wanted.size - count :].min(initial=np.inf)
+                sent = np.where(np.abs(wanted) >= smallest, wanted, 0.0)
+                errors[place] = wanted - sent
+                totals[place] = totals[place] + sent
+        return [total / len(self.errors) for total in totals]
+
+
+class NumPyOneBit:
+    def __init__(self, size: int) -> None:
+        self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
+
+    def mean(self, step: int) -> list[Array]:
+        totals = [np.zeros(shape) for shape in SHAPES]
+        for rank, errors in enumerate(self.errors):
+            for place, gradient in enumerate(gradients(rank, step)):
+                wanted = gradient + errors[place]
+                rows = wanted.reshape(len(wanted), -1) if SHAPES[place] in LONG_ROWS else wanted.reshape(1, -1)
+                sent = np.concatenate([self._means(row) for row in rows]).reshape(wanted.shape)
+                errors[place] = wanted - sent
+                totals[place] = totals[place] + sent
+        return [total / len(self.errors) for total in totals]
+
+    def _means(self, row: Array) -> Array:
+        high, low = (float(np.float32(part.mean())) if part.size else 0.0 for part in (row[row >= 0], row[row < 0]))
+        return np.where(row >= 0, high, low)
+
+
+class NumPyPowerSGD:
+    def __init__(self, size: int, rank: int) -> None:
+        self.rank = rank
+        self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
+        self.right: dict[int, Array] = {}
+
+    def mean(self, step: int) -> list[Array]:
+        wanted = [
+            [gradient + error for gradient, error in zip(gradients(rank, step), errors, strict=True)]
+            for rank, errors in enumerate(self.errors)
+        ]
+        means = []
+        for place, shape in enumerate(SHAPES):
+            all_ranks = [each[place] for each in wanted]
+            mean: Any = sum(all_ranks) / len(all_ranks)
+            if len(shape) > 1 and shape[0] * self.rank + mean[:1].size * self.rank < mean.size:
+                mean = self._narrow(place, [each.reshape(shape[0], -1) for each in all_ranks]).reshape(shape)
+                for errors, each in zip(self.errors, all_ranks, strict=True):
+                    errors[place] = each - mean
+            means.append(np.asarray(mean))
+        return means
+
+    def _narrow(self, place: int, matrices: list[Array]) -> Array:
+        if place not in self.right:
+            generator = torch.Generator().manual_seed(place)
+            start = torch.randn(matrices[0].shape[1], self.rank, generator=generator, dtype=torch.float64)
+            self.right[place] = start.numpy()
+        left: Any = sum(matrix @ self.right[place] for matrix in matrices)
+        basis = np.linalg.svd(left, full_matrices=False)[0]
+        # A basis of the same space in other coordinates would begin the next step elsewhere: take QR's.
+        basis = basis @ (basis.T @ np.linalg.qr(left)[0])
+        self.right[place] = sum(matrix.T @ basis for matrix in matrices) / len(matrices)
+        return np.asarray(basis @ self.right[place].T)
+
+
+REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
+    "top_k": (lambda: hvd.Compression.top_k(ratio=0.05), lambda size: NumPyTopK(size, 0.05)),
+    "one_bit": (lambda: hvd.Compression.one_bit, NumPyOneBit),
+    "power_sgd": (lambda: hvd.Compression.power_sgd(rank=2), lambda size: NumPyPowerSGD(size, 2)),
+}
+
+
+class Constant(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A model whose gradients are given."""
+
+    def __init__(self, dtype: Any = torch.float64) -> None:
+        super().__init__()
+        self.all = torch.nn.ParameterList([torch.zeros(shape, dtype=dtype) for shape in SHAPES])
+
+    def forward(self, wanted: list[Array]) -> Any:
+        return sum((p * torch.as_tensor(g).to(p.dtype)).sum() for p, g in zip(self.all, wanted, strict=True))
+
+
+@pytest.mark.parametrize("op", ["Average", "Sum"])
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None) -> None:
+    compression, reference_of = REFERENCES[kind]
+    model, reference = Constant(), reference_of(size)
+    plain = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer = hvd.DistributedOptimizer(
+        plain, model.named_parameters(), compression=compression(), op=getattr(hvd, op), gradient_predivide_factor=1.0
+    )
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(gradients(rank, step)).backward()
+        optimizer.step()
+        for parameter, expected in zip(model.all, reference.mean(step), strict=True):
+            factor = size if op == "Sum" else 1
+            np.testing.assert_allclose(parameter.grad.numpy(), factor * expected, rtol=1e-6, atol=1e-6 * factor)
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_nothing_is_lost(kind: str, rank: int, size: int, two_ranks: None) -> None:
+    """What has arrived after many steps with one gradient is that gradient, as often as it was sent."""
+    model = Constant(torch.bfloat16).to(memory_format=torch.channels_last)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
+    steps = 200
+    own = [np.sign(gradient) * (1 + rank) for gradient in gradients(0, 0)]
+    arrived = [torch.zeros(shape) for shape in SHAPES]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(own).backward()
+        optimizer.synchronize()
+        for total, parameter in zip(arrived, model.all, strict=True):
+            total += parameter.grad
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    for total, gradient in zip(arrived, own, strict=True):
+        expected = np.sign(gradient) * (1 + size) / 2
+        np.testing.assert_allclose(
+            total.numpy() / steps, expected, atol=(0.03 if kind == "one_bit" else 0.2) * (1 + size) / 2
+        )
+    digests = hvd.allgather_object(b"".join(p.detach().double().numpy().tobytes() for p in model.parameters()))
+    assert len(set(digests)) == 1
+
+
+def digits() -> tuple[Any, Any]:
+    data = datasets.load_digits()
+    return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
+
+
+def accuracy_after_training(compression: Any, rank: int, size: int) -> float:
+    """Of a perceptron, on 357 images that it was not trained on."""
+    torch.manual_seed(0)
+    images, labels = digits()
+    order = torch.randperm(len(labels))
+    train, test = order[357:], order[:357]
+    model = torch.nn.Sequential(
+        *[torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
+    each = 64 // size
+    for _ in range(16):
+        for start in range(0, len(train) - 63, 64):
+            mine = train[start + rank * each : start + (rank + 1) * each]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images[mine]), labels[mine]).backward()
+            optimizer.step()
+        train = train[torch.randperm(len(train))]
+    digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+    assert len(set(digests)) == 1
+    return float((model(images[test]).argmax(1) == labels[test]).float().mean())
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "top_k", "one_bit", "power_sgd"])
+def test_converges_on_the_digits(kind: str, rank: int, size: int) -> None:
+    compression = getattr(hvd.Compression, kind)
+    assert accuracy_after_training(compression, rank, size) >= 0.95
+
+
+def test_packing() -> None:
+    for count in (0, 1, 7, 8, 9, 1000):
+        bits = torch.arange(count) % 3 == 0
+        packed = pack(bits)
+        assert packed.dtype == torch.uint8
+        assert len(packed) == (count + 7) // 8
+        assert torch.equal(unpack(packed, count), bits)
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_an_overflow_is_seen_by_all_ranks_and_forgotten(kind: str, rank: int, size: int) -> None:
+    model = Constant(torch.float32)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(5):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        own = gradients(rank, step)
+        if step in (0, 2) and rank == size - 1:
+            own[0][:] = np.inf
+        scaler.scale(model(own)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        changed = [
+            not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True) if old.numel()
+        ]
+        assert not any(changed) if step in (0, 2) else all(changed)
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_what_travels_late_or_by_itself(rank: int, size: int, two_ranks: None) -> None:
+    """Unfrozen parameters, new groups, several passes; ranks that join, where the compression is an allreduce."""
+    model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20), torch.nn.Linear(20, 1))
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    model[0].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model[:2].parameters(), lr=0.1),
+        compression=hvd.Compression.power_sgd(rank=1),
+        backward_passes_per_step=2,
+    )
+    for step in range(8):
+        if step == 2:
+            model[0].requires_grad_(True)
+        if step == 4:
+            optimizer.add_param_group({"params": list(model[2].parameters())})
+        if step == 6:
+            break
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(torch.full((3, 40), rank + step + 1.0)).square().mean().backward()
+        optimizer.step()
+    for step in range(rank):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(torch.full((3, 40), rank + step + 1.0)).square().mean().backward()
+        optimizer.step()
+    last = hvd.join()
+    hvd.broadcast_parameters(model.state_dict(), last)
+    optimizer.zero_grad()
+    model(torch.ones(3, 40) * rank).sum().backward()
+    optimizer.step()
+    digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+    assert len(set(digests)) == 1
+
+
+def test_a_compression_of_the_users_with_feedback(rank: int, size: int, two_ranks: None) -> None:
+    class FirstHalf(FeedbackCompressor):
+        """Takes turns: the halves of a gradient travel at every other step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._step = 0
+
+        def exchange(self, name: str, pieces: Any, process_set: Any) -> Any:
+            self._step += 1
+            halves = [piece.values.chunk(2)[self._step % 2] for piece in pieces]
+            sums = [hvd.allreduce_async(half.clone(), name=f"{name}.{place}") for place, half in enumerate(halves)]
+            for half in halves:
+                half.zero_()
+
+            def finish() -> bool:
+                for piece, handle in zip(pieces, sums, strict=True):
+                    piece.mean.zero_()
+                    piece.mean.chunk(2)[self._step % 2].copy_(hvd.synchronize(handle))
+                return True
+
+            return finish
+
+    layer = torch.nn.Linear(4, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.0), compression=FirstHalf())
+    expected = [[0, 0, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
+    for step in range(3):
+        optimizer.zero_grad()
+        (layer.weight.sum() * 2 * (rank + 1) / (size + 1)).backward()
+        optimizer.step()
+        torch.testing.assert_close(layer.weight.grad, torch.tensor([expected[step]], dtype=torch.float32))
+
+
+def test_mistakes(rank: int, size: int) -> None:
+    for kind in (hvd.Compression.top_k, hvd.Compression.one_bit(), hvd.Compression.power_sgd):
+        with pytest.raises(ValueError, match="DistributedOptimizer only"):
+            hvd.allreduce(torch.ones(3), compression=kind)
+    for wrong in (0.0, 1.5, -1.0):
+        with pytest.raises(ValueError, match="ratio"):
+            hvd.Compression.top_k(ratio=wrong)
+    with pytest.raises(ValueError, match="rank"):
+        hvd.Compression.power_sgd(rank=0)
+    plain = torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
+    with pytest.raises(ValueError, match="not Adasum"):
+        hvd.DistributedOptimizer(plain, compression=hvd.Compression.one_bit, op=hvd.Adasum)
+    assert repr(hvd.Compression.top_k(ratio=0.5)) == "TopKCompressor(ratio=0.5)"
+    if size == 1:
+        return
+    layer = torch.nn.Linear(40, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compression = hvd.Compression.one_bit() if rank else hvd.Compression.top_k()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters()), compression=compression)
+    layer(torch.ones(1, 40)).sum().backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"compressed by TopK.*compressed by OneBit"):
+        optimizer.step()
