@@ -24,6 +24,14 @@ They are read when `init()` is called. `HOROVOD_` names are understood where the
 | variable | Horovod's name | default | meaning |
 |---|---|---|---|
 """
+UNUSED = """
+## Horovod's variables that change nothing here
+
+One that is set is named by rank 0 in the log, unless what it asks for is so anyway.
+
+| variable | why |
+|---|---|
+"""
 
 
 def render() -> str:
@@ -31,7 +39,8 @@ def render() -> str:
         f"| `{name}` | {_code(horovod_name)} | {_code(default)} | {meaning} |\n"
         for name, horovod_name, default, meaning in _core.settings_table()
     )
-    return HEAD + "".join(rows)
+    unused = (f"| `{name}` | {why} |\n" for name, why in _core.unused_settings())
+    return HEAD + "".join(rows) + UNUSED + "".join(unused)
 
 
 def _code(text: str) -> str:

@@ -40,7 +40,32 @@ constexpr std::array kSettings = {
         "for NAME.json, and so on. Empty or DYNAMIC: only once start_timeline() is called."},
     Setting{"PERSEUS_TIMELINE_MARK_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", "0",
             "1: mark in the timeline where a cycle of the engine begins that had something to do."},
+    Setting{"PERSEUS_MPI_THREADS_DISABLE", "HOROVOD_MPI_THREADS_DISABLE", "0",
+            "1: MPI is not asked for its mode for several threads; calls are made one at a time."},
+    Setting{"PERSEUS_THREAD_AFFINITY", "HOROVOD_THREAD_AFFINITY", "",
+            "Cores for the threads of the engine, by local rank: 0,4 for two ranks. Empty: any core."},
     Setting{"PERSEUS_LOG_LEVEL", "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or off."},
+    Setting{"PERSEUS_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", "1", "0: lines of the log begin with the time."},
+};
+
+constexpr std::string_view kAccelerator = "Tensors on accelerators are not there yet.";
+constexpr std::array kUnused = {
+    Unused{"HOROVOD_CYCLE_TIME",
+           "There is no cycle that sleeps: tensors go when they are ready. See PERSEUS_LINGER_US."},
+    Unused{"HOROVOD_CONTROLLER", "Ranks negotiate over what connects them. See PERSEUS_CPU_TRANSPORT."},
+    Unused{"HOROVOD_DYNAMIC_PROCESS_SETS", "Process sets can be added and removed at any time.", true},
+    Unused{"HOROVOD_DISABLE_GROUP_FUSION", "A group is never fused with tensors outside of it.", true},
+    Unused{"HOROVOD_HIERARCHICAL_ALLREDUCE", "Between hosts, every rank reduces within its host first.", true},
+    Unused{"HOROVOD_HIERARCHICAL_ALLGATHER", "Within a host, ranks gather from shared memory.", true},
+    Unused{"HOROVOD_TORUS_ALLREDUCE", "The transport chooses its own algorithm."},
+    Unused{"HOROVOD_ELASTIC", "Hosts that are lost or new are not there yet."},
+    Unused{"HOROVOD_NUM_NCCL_STREAMS", kAccelerator},
+    Unused{"HOROVOD_BATCH_D2D_MEMCOPIES", kAccelerator},
+    Unused{"HOROVOD_ENABLE_ASYNC_COMPLETION", kAccelerator},
+    Unused{"HOROVOD_DISABLE_NVTX_RANGES", "There are no NVTX ranges.", true},
+    Unused{"HOROVOD_CCL_CACHE", "oneCCL is not used yet."},
+    Unused{"HOROVOD_ENABLE_XLA_OPS", "TensorFlow is not there yet."},
+    Unused{"HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "There are no Spark estimators."},
 };
 
 // Values by name: overrides first, then the environment, then the table's default.
@@ -91,6 +116,32 @@ std::chrono::milliseconds seconds(double value) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
+// "0,4": the cores of local ranks 0 and 1.
+std::vector<int> cores(const std::string& text) {
+  std::vector<int> list;
+  for (const char* at = text.data(); at < text.data() + text.size();) {
+    int core = -1;
+    const auto [stop, error] = std::from_chars(at, text.data() + text.size(), core);
+    if (error != std::errc() || core < 0 || (*stop != ',' && *stop != '\0')) {
+      throw Error(ErrorKind::invalid_argument,
+                  "PERSEUS_THREAD_AFFINITY='" + text + "' is no list of cores such as 0,4; unset it or correct it");
+    }
+    list.push_back(core);
+    at = stop + 1;
+  }
+  return list;
+}
+
+std::vector<std::string> remarks_on_unused() {
+  std::vector<std::string> texts;
+  for (const auto& unused : kUnused) {
+    const auto value = environment(unused.horovod_name);
+    if (unused.is_given_anyway || !value || value->empty()) continue;
+    texts.push_back(std::string(unused.horovod_name) + " has no effect: " + std::string(unused.why));
+  }
+  return texts;
+}
+
 std::string transport_name(std::string value) {
   for (auto& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (value.empty() || value == "shm" || value == "mpi") return value;
@@ -102,6 +153,7 @@ std::string transport_name(std::string value) {
 }  // namespace
 
 std::span<const Setting> settings() { return kSettings; }
+std::span<const Unused> unused_settings() { return kUnused; }
 
 std::optional<std::string> environment(std::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
@@ -130,7 +182,11 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   config.timeline = from.text("PERSEUS_TIMELINE");
   if (config.timeline == "DYNAMIC") config.timeline.clear();
   config.timeline_marks_cycles = from.integer("PERSEUS_TIMELINE_MARK_CYCLES") != 0;
+  config.mpi_threads = from.integer("PERSEUS_MPI_THREADS_DISABLE") == 0;
+  config.thread_affinity = cores(from.text("PERSEUS_THREAD_AFFINITY"));
   config.log_level = parse_log_level(from.text("PERSEUS_LOG_LEVEL"));
+  config.log_time = from.integer("PERSEUS_LOG_HIDE_TIME") == 0;
+  config.remarks = remarks_on_unused();
   return config;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/log.h"
 
@@ -23,6 +24,15 @@ struct Setting {
 
 // The table behind docs/environment.md, in the order of the page.
 std::span<const Setting> settings();
+
+// A variable of Horovod that changes nothing here.
+struct Unused {
+  std::string_view horovod_name;
+  std::string_view why;
+  bool is_given_anyway = false;  // what it asks for is so without it: nobody needs to be told
+};
+
+std::span<const Unused> unused_settings();
 
 // The values of one session. Read once, when it starts.
 struct Config {
@@ -43,6 +53,10 @@ struct Config {
   std::string timeline;  // file, or empty
   bool timeline_marks_cycles = false;
   LogLevel log_level = LogLevel::warning;
+  bool log_time = false;
+  bool mpi_threads = true;
+  std::vector<int> thread_affinity;  // by local rank, the core of its lanes' threads; empty: any
+  std::vector<std::string> remarks;  // variables that are set and change nothing, and why
 };
 
 // The environment as the bootstraps see it: launchers' variables (PERSEUS_RANK, OMPI_…, PMI_…) are not settings.

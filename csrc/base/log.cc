@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <ctime>
 
 namespace perseus {
 
@@ -13,8 +14,21 @@ namespace {
 
 std::atomic<int> log_rank{-1};
 std::atomic<LogLevel> log_level{LogLevel::warning};
+std::atomic<bool> log_with_time{false};
 
 constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info", "warning", "error", "off"};
+
+// "2026-11-20 09:05:00.123456 ", local time.
+std::string time_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  localtime_r(&now.tv_sec, &parts);
+  std::array<char, 64> text{};
+  const auto length = std::strftime(text.data(), text.size(), "%F %T", &parts);
+  const auto micros = std::to_string(1'000'000 + now.tv_nsec / 1000);
+  return std::string(text.data(), length) + "." + micros.substr(1) + " ";
+}
 
 }  // namespace
 
@@ -26,8 +40,9 @@ LogLevel parse_log_level(std::string_view text) {
   return found == kLevels.end() ? LogLevel::warning : static_cast<LogLevel>(found - kLevels.begin());
 }
 
-void set_log_identity(int rank, LogLevel level) {
+void set_log_identity(int rank, LogLevel level, bool with_time) {
   log_rank = rank;
+  log_with_time = with_time;
   log_level = level;
 }
 
@@ -36,7 +51,8 @@ bool log_enabled(LogLevel level) { return level >= log_level.load(std::memory_or
 void log(LogLevel level, const std::string& text) {
   if (!log_enabled(level)) return;
   const int rank = log_rank;
-  std::string line = rank < 0 ? "[perseus]" : "[perseus rank " + std::to_string(rank) + "]";
+  std::string line = log_with_time ? time_now() : "";
+  line += rank < 0 ? "[perseus]" : "[perseus rank " + std::to_string(rank) + "]";
   line.append(" ").append(kLevels[static_cast<std::size_t>(level)]).append(": ").append(text).append("\n");
   // One write, so that lines of several ranks are never torn.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());

@@ -13,7 +13,7 @@ enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 LogLevel parse_log_level(std::string_view text);
 
 // Set once a session starts; before it the rank is unknown (-1) and the level is `warning`.
-void set_log_identity(int rank, LogLevel level);
+void set_log_identity(int rank, LogLevel level, bool with_time = false);
 
 bool log_enabled(LogLevel level);
 void log(LogLevel level, const std::string& text);

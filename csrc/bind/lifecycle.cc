@@ -57,6 +57,7 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   options.environment.lookup = environment;
   options.environment.python_prefix = python_prefix;
   options.mpi_library = config.mpi_library;
+  options.mpi_threads = config.mpi_threads;
   options.start_timeout = config.start_timeout;
   options.selection = selection;
   options.generation = state.generations[selection]++;

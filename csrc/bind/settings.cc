@@ -17,6 +17,15 @@ void bind_settings(pybind11::module_& module) {
     }
     return rows;
   });
+  // Horovod's variables that change nothing here: name, why.
+  module.def("unused_settings", [] {
+    py::list rows;
+    for (const auto& row : unused_settings()) {
+      rows.append(py::make_tuple(py::str(row.horovod_name.data(), row.horovod_name.size()),
+                                 py::str(row.why.data(), row.why.size())));
+    }
+    return rows;
+  });
 }
 
 }  // namespace perseus::bind

@@ -25,6 +25,7 @@ std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOpt
   job.launcher = launcher;
   job.environment = options.environment;
   job.library = options.mpi_library;
+  job.threads = options.mpi_threads;
   job.start_timeout = options.start_timeout;
   job.selection = options.selection;
   return make_mpi_bootstrap(job);

@@ -14,6 +14,7 @@ namespace perseus {
 struct BootstrapOptions {
   LauncherEnvironment environment;
   std::string mpi_library;  // empty: found by itself
+  bool mpi_threads = true;  // ask MPI for its mode for several threads
   std::chrono::milliseconds start_timeout{60'000};
   int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
   std::vector<int> selection = {};  // these of the ranks that were started, in this order; empty: all

@@ -15,6 +15,7 @@ struct MpiJob {
   Launcher launcher;
   LauncherEnvironment environment;
   std::string library;  // PERSEUS_MPI_LIBRARY; empty: found by itself
+  bool threads = true;  // ask MPI for its mode for several threads
   std::chrono::milliseconds start_timeout{60'000};
   std::vector<int> selection = {};  // these of the ranks of MPI's world, in this order; empty: all
 };

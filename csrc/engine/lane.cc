@@ -1,12 +1,17 @@
 #include "engine/lane.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/futex.h"
+#include "base/log.h"
 
 namespace perseus {
 
@@ -16,6 +21,20 @@ constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
 constexpr std::chrono::microseconds kLook{100'000};     // how often waiting work looks at the clock
 constexpr std::chrono::microseconds kShortestPoll{20};  // engines without a ring are asked again so soon
 constexpr std::chrono::microseconds kLongestPoll{500};
+
+void bind_to_core(int core) {
+  if (core < 0) return;
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  int error = EINVAL;
+  if (core < CPU_SETSIZE) {
+    CPU_SET(core, &only);
+    error = pthread_setaffinity_np(pthread_self(), sizeof only, &only);
+  }
+  if (error == 0) return;
+  log(LogLevel::warning, "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core " +
+                             std::to_string(core) + ": " + std::strerror(error));
+}
 
 }  // namespace
 
@@ -114,6 +133,7 @@ void Lane::drive(Completion& completion) {
 
 void Lane::run() {
   pthread_setname_np(pthread_self(), "perseus-lane");
+  bind_to_core(options_.core);
   // The default slack of 50 microseconds is more than a whole linger.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
   auto& bell = link_.control->doorbell();

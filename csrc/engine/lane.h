@@ -27,6 +27,7 @@ struct LaneOptions {
   std::int64_t fusion_threshold_bytes = 64 << 20;
   std::chrono::microseconds linger{20};
   std::chrono::microseconds spin{30};
+  int core = -1;                 // that the thread is bound to; -1: any
   Timeline* timeline = nullptr;  // outlives the lane
   std::string trace_suffix;      // behind the names of tensors there
 };

@@ -25,12 +25,14 @@ FabricOptions fabric_options(const Config& config) {
   return options;
 }
 
-LaneOptions lane_options(const Config& config) {
+LaneOptions lane_options(const Config& config, int local_rank) {
   LaneOptions options;
   options.negotiator = {config.cache_capacity, config.stall_warning, config.stall_shutdown};
   options.fusion_threshold_bytes = config.fusion_threshold_bytes;
   options.linger = config.linger;
   options.spin = config.spin;
+  const auto place = static_cast<std::size_t>(local_rank);
+  if (place < config.thread_affinity.size()) options.core = config.thread_affinity[place];
   return options;
 }
 
@@ -57,7 +59,10 @@ std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(rank
 
 Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std::move(config)) {
   bootstrap_ = choose_bootstrap(bootstrap);
-  set_log_identity(bootstrap_->rank(), config_.log_level);
+  set_log_identity(bootstrap_->rank(), config_.log_level, config_.log_time);
+  if (bootstrap_->rank() == 0) {
+    for (const auto& remark : config_.remarks) log(LogLevel::warning, remark);
+  }
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
   fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_)).release(),
              [liveness = liveness_](Fabric* fabric) { delete fabric; }};
@@ -111,7 +116,7 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   const auto set_verbs = [this](const Request& request, Completion* completion) {
     return change_sets(request, completion);
   };
-  auto options = lane_options(config_);
+  auto options = lane_options(config_, topology_->local_rank());
   options.timeline = timeline_.get();
   if (static_cast<int>(ranks.size()) < topology_->size()) options.trace_suffix = " on ranks " + text_of(ranks);
   return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),

@@ -35,7 +35,7 @@ class FakeApi final : public mpi::Api {
   std::string version() override { return "fake"; }
   bool initialized() override { return true; }
   bool finalized() override { return false; }
-  bool initialize() override { return true; }
+  bool initialize(bool) override { return true; }
   bool is_multithreaded() const override { return true; }
   void finalize() override {}
   void abort(int) override {}

@@ -14,6 +14,8 @@ import pytest
 
 from .conftest import Ranks
 
+Mpirun = Callable[..., "subprocess.CompletedProcess[str]"]
+
 # Several groups at once, in orders of their own, then all, then some that leave others out.
 GROUPS_OF_RANKS = """
 import os, sys
@@ -100,13 +102,13 @@ def mpirun(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     if "HYDRA" not in version:
         pytest.skip("an mpirun that is not MPICH's")
 
-    def run(text: str) -> subprocess.CompletedProcess[str]:
+    def run(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(text))
         return subprocess.run(
             [program, "-np", "4", sys.executable, str(file)],
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -128,6 +130,11 @@ def test_groups_of_ranks(ranks: Ranks) -> None:
 
 def test_groups_of_ranks_under_mpirun(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
     assert_all_are_done(mpirun(GROUPS_OF_RANKS))
+
+
+def test_without_threads_of_mpi(mpirun: Mpirun) -> None:
+    program = f"{GROUPS_OF_RANKS}\nassert hvd.mpi_enabled() and not hvd.mpi_threads_supported()\n"
+    assert_all_are_done(mpirun(program, HOROVOD_MPI_THREADS_DISABLE="1", HOROVOD_CPU_OPERATIONS="MPI"))
 
 
 def test_communicators(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:

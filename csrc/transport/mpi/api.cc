@@ -59,11 +59,12 @@ class ApiOf final : public Api {
     return flag != 0;
   }
 
-  bool initialize() override {
+  bool initialize(bool for_threads) override {
     int provided = 0;
     const bool ours = !initialized();
     if (ours) {
-      check(mpi_.init_thread(nullptr, nullptr, Abi::kThreadMultiple, &provided), "MPI_Init_thread");
+      const int wanted = for_threads ? Abi::kThreadMultiple : Abi::kThreadSerialized;
+      check(mpi_.init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
     } else {
       check(mpi_.query_thread(&provided), "MPI_Query_thread");
     }

@@ -38,9 +38,10 @@ class Api {
   virtual bool initialized() = 0;
   virtual bool finalized() = 0;
 
-  // Initialises for all threads, unless that has happened. Where MPI gives less, calls are made one at a time.
+  // Initialises for several threads if wanted, unless that has happened. Otherwise, and where MPI gives less, calls are
+  // made one at a time.
   // False when that leaves the user's own calls unprotected.
-  virtual bool initialize() = 0;
+  virtual bool initialize(bool for_threads) = 0;
   // Whether MPI itself allows calls by several threads at once. After `initialize`.
   virtual bool is_multithreaded() const = 0;
   virtual void finalize() = 0;

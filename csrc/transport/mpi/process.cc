@@ -145,7 +145,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
     check_family(api, job.launcher, state.path, loaded);
     if (api.family() == Family::intel) open_libfabric(state.path);
   }
-  if (!api.initialize()) {
+  if (!api.initialize(job.threads)) {
     log(LogLevel::warning,
         "MPI was initialised by this program without MPI_THREAD_MULTIPLE: its own MPI calls must not "
         "overlap collectives of perseus_like. Ask for it with MPI_Init_thread, or call init() first");

@@ -1,0 +1,34 @@
+"""Horovod's environment variables: each is a setting of ours, or said to change nothing and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from perseus_like import _core
+
+DOCUMENTED = json.loads((Path(__file__).parents[1] / "data" / "horovod_environment.json").read_text())
+
+# Each belongs to a later piece of work, and goes from this list with it.
+LATER = {"HOROVOD_ADASUM_MPI_CHUNK_SIZE"} | {name for name in DOCUMENTED["runtime"] if "AUTOTUNE" in name}
+# Horovod's launchers alone read these: of elastic jobs, of Spark, and the key of its own remote calls.
+OF_LAUNCHERS = {
+    *("HOROVOD_ELASTIC_TIMEOUT", "_HOROVOD_SECRET_KEY"),
+    *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
+}
+
+
+def test_every_documented_variable_is_understood_or_explained() -> None:
+    understood = {horovod for _, horovod, _, _ in _core.settings_table() if horovod}
+    unused = {name for name, _ in _core.unused_settings()}
+    assert not understood & unused
+    assert understood | unused <= {*DOCUMENTED["runtime"], *DOCUMENTED["launcher"]}
+    assert set(DOCUMENTED["runtime"]) - understood - unused <= LATER
+    assert set(DOCUMENTED["launcher"]) - understood == OF_LAUNCHERS
+
+
+def test_names_are_alike() -> None:
+    for name, horovod, _, meaning in _core.settings_table():
+        assert name.startswith("PERSEUS_")
+        assert meaning.endswith(".")
+        assert horovod in ("", name.replace("PERSEUS_", "HOROVOD_"), "HOROVOD_CPU_OPERATIONS")
