@@ -90,11 +90,8 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
     again = hvd.ProcessSet(Communicator(halves[rank % 2]))
     with pytest.raises(ValueError, match="exists already"):
         hvd.add_process_set(again)
-    # All remove both sets; only the members of one have an object of it.
     for number in range(ids[0], ids[0] + 2):
-        other = hvd.ProcessSet([])
-        other.process_set_id = number
-        assert hvd.remove_process_set(mine if mine.process_set_id == number else other)
+        remove_everywhere(mine, number)
     # One rank stands aside, as with MPI.COMM_NULL.
     rest = list(range(1, size))
     partial = hvd.ProcessSet(Communicator(rest if rank else []))
@@ -102,6 +99,14 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
     assert (partial.process_set_id is None) == (rank == 0)
     if rank:
         assert hvd.allreduce(1.0, op=hvd.Sum, process_set=partial) == size - 1
+    remove_everywhere(partial, ids[0] + 2)
+
+
+def remove_everywhere(mine: process_sets.ProcessSet, number: int) -> None:
+    """All ranks remove a set; only its members have an object of it."""
+    other = hvd.ProcessSet([])
+    other.process_set_id = number
+    assert hvd.remove_process_set(mine if mine.process_set_id == number else other)
 
 
 def test_ranks_that_disagree_about_sets(rank: int, size: int, two_ranks: None) -> None:
