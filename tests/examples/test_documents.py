@@ -20,6 +20,24 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def claims(page: str) -> list[str]:
+    """The items of the page's lists, with the comments behind them."""
+    return re.split(r"\n(?=- |\n#)", (ROOT / page).read_text())
+
+
+MIGRATION = [item for item in claims("docs/migrating-from-horovod.md") if item.startswith("- ")]
+
+
+@pytest.mark.parametrize("claim", MIGRATION, ids=[claim[2:40] for claim in MIGRATION])
+def test_claims_have_tests(claim: str) -> None:
+    (comment,) = re.findall(r"<!--(.*?)-->", claim, re.DOTALL)
+    named = comment.split()
+    assert named
+    for test in named:
+        file, _, function = test.partition("::")
+        assert f"\ndef {function}(" in (ROOT / file).read_text(), test
+
+
 def programs(page: str) -> list[str]:
     """Whole Python programs of a page: those that begin with an import and call init()."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)

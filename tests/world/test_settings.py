@@ -61,3 +61,57 @@ def test_values_that_make_no_sense(ranks: Ranks) -> None:
     )
     assert world.returncode == 0, world.stderr
     assert "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core 1023" in world.stderr
+
+
+def test_what_is_built(ranks: Ranks) -> None:
+    """What the functions say is what happens."""
+    world = ranks(
+        2,
+        """
+        import perseus_like as hvd
+        import perseus_like.numpy
+        from perseus_like.common import util
+        assert not hvd.mpi_enabled() and not hvd.gloo_enabled()
+        hvd.init()
+        assert perseus_like.numpy.allreduce(1.0) == 1
+        assert hvd.mpi_built() and util.mpi_built()  # of an mpirun's job it would be used
+        assert not hvd.mpi_enabled()  # here it is not
+        try:
+            hvd.mpi_threads_supported()
+        except ValueError as error:
+            assert "runs on MPI" in str(error)
+        else:
+            raise AssertionError("no MPI is in use")
+        assert not any([hvd.gloo_built(), hvd.gloo_enabled(), hvd.ddl_built(), util.gloo_built(), util.ddl_built()])
+        description = __import__("perseus_like").session.session.core.description()
+        assert hvd.ccl_built() == util.ccl_built() and ("ccl" in description) <= hvd.ccl_built()
+        assert hvd.nccl_built() == util.nccl_built() and isinstance(hvd.nccl_built(), int)
+        assert (hvd.nccl_built() > 0) <= bool(hvd.cuda_built() or hvd.rocm_built())
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+
+
+def test_helpers_of_horovod(ranks: Ranks) -> None:
+    world = ranks(
+        1,
+        """
+        from perseus_like.common import basics, util
+        with util.env(PERSEUS_A="1", PERSEUS_B=None):
+            assert os.environ["PERSEUS_A"] == "1" and "PERSEUS_B" not in os.environ
+            with util.env(PERSEUS_A="2"):
+                assert os.environ["PERSEUS_A"] == "2"
+            assert os.environ["PERSEUS_A"] == "1"
+        assert "PERSEUS_A" not in os.environ
+        assert util.is_iterable([]) and util.is_iterable("") and not util.is_iterable(3)
+        assert util.extension_available("numpy") and not util.extension_available("spark")
+        core = __import__("perseus_like._core")._core.__file__
+        assert util.get_extension_full_path(core, "_core") == os.path.abspath(core)
+        object_of_horovod = basics.HorovodBasics(__file__, "mpi_lib_v2")
+        object_of_horovod.init()
+        assert (object_of_horovod.rank(), object_of_horovod.size()) == (0, 1)
+        assert object_of_horovod.is_initialized() and hvd.is_initialized()
+        object_of_horovod.shutdown()
+        """,
+    )
+    assert world.returncode == 0, world.stderr
