@@ -95,36 +95,48 @@ def description() -> str:
     """What the session runs on, e.g. "local: 4 ranks, shm"."""
 
 # Verbs. `name` is unique among those in flight in its process set, or ValueError. More than one member is a grouped
-# operation: all or nothing. `inputs[i]` and `outputs[i]` may be the same memory.
+# operation: all or nothing. `inputs[i]` and `outputs[i]` may be the same memory; `outputs` None: in place. `tensors`
+# owns that memory: it lives until the work is complete, even if the handle is dropped before.
 def allreduce(
     name: str,
-    inputs: Sequence[View],
-    outputs: Sequence[View],
+    inputs: list[View],
+    outputs: list[View] | None,
     op: int,
     average: bool,
     prescale: float,
     postscale: float,
     wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
     process_set: int,
+    tensors: object,
 ) -> Handle: ...
 def adasum(
     name: str,
-    inputs: Sequence[View],
-    outputs: Sequence[View],
+    inputs: list[View],
+    outputs: list[View] | None,
     prescale: float,
     postscale: float,
     wire_dtype: int,
     process_set: int,
+    tensors: object,
 ) -> Handle:
     """An allreduce by adaptive summation; floating types only."""
 
-def broadcast(name: str, inputs: Sequence[View], outputs: Sequence[View], root: int, process_set: int) -> Handle:
+def broadcast(
+    name: str, inputs: list[View], outputs: list[View] | None, root: int, process_set: int, tensors: object
+) -> Handle:
     """`root` is a rank within the process set; its `inputs` reach everybody's `outputs`."""
 
-def allgather(name: str, inputs: Sequence[View], process_set: int) -> Handle: ...
-def alltoall(name: str, input: View, splits: Sequence[int] | None, process_set: int) -> Handle: ...
+def allgather(name: str, inputs: list[View], process_set: int, tensors: object) -> Handle: ...
+def alltoall(name: str, input: View, splits: Sequence[int] | None, process_set: int, tensors: object) -> Handle: ...
 def reduce_scatter(
-    name: str, inputs: Sequence[View], op: int, average: bool, prescale: float, postscale: float, process_set: int
+    name: str,
+    inputs: list[View],
+    op: int,
+    average: bool,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    tensors: object,
 ) -> Handle: ...
 def barrier(name: str, process_set: int) -> Handle: ...
 def join(process_set: int) -> Handle: ...

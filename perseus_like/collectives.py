@@ -37,10 +37,12 @@ _CORE_OPS = {Op.Average: (0, True), Op.Sum: (0, False), Op.Min: (1, False), Op.M
 
 def resolve_op(op: int | None, average: bool | None = None) -> Op:
     """`op`, or what the deprecated `average` means; Average when neither is given."""
-    if op is not None and average is not None:
-        raise ValueError("op and average were both given; average is deprecated, use op alone")
     if op is None:
         return Op.Sum if average is False else Op.Average
+    if average is not None:
+        raise ValueError("op and average were both given; average is deprecated, use op alone")
+    if type(op) is Op:
+        return op
     try:
         return Op(op)
     except ValueError:
@@ -58,15 +60,17 @@ class Names:
         self._counts: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def submit(self, verb: str, name: str | None, set_id: int, call: Callable[[str], Any]) -> tuple[str, Any]:
-        """Calls with the full name; gives the name and what `call` returned."""
+    def submit(
+        self, verb: str, name: str | None, set_id: int, call: Callable[..., Any], *arguments: Any
+    ) -> tuple[str, Any]:
+        """Calls with the full name and the arguments; gives the name and what `call` returned."""
         if name is not None:
             full = f"{verb}.{name}"
-            return full, call(full)
+            return full, call(full, *arguments)
         with self._lock:
             count = self._counts.get((verb, set_id), 0)
             full = f"{verb}.noname.{count}"
-            result = call(full)
+            result = call(full, *arguments)
             self._counts[verb, set_id] = count + 1
         return full, result
 
@@ -91,8 +95,10 @@ os.register_at_fork(after_in_child=names.renew_lock)
 
 def member_id(process_set: ProcessSet) -> int:
     """The core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
+    if process_set is global_process_set:
+        return GLOBAL
     number = process_set.require_id()
-    if number != GLOBAL and not process_set.included():
+    if not process_set.included():
         raise ValueError(f"rank {session.core.rank()} is not in {process_set} and cannot take part in its collectives")
     return number
 
@@ -126,7 +132,7 @@ def checked_splits(splits: Sequence[int] | None, rows: int, process_set: Process
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until all ranks of the set are here."""
     set_id = member_id(process_set)
-    names.submit("barrier", None, set_id, lambda name: session.core.barrier(name, set_id))[1].wait()
+    names.submit("barrier", None, set_id, session.core.barrier, set_id)[1].wait()
 
 
 def join() -> int:
@@ -158,9 +164,13 @@ class Collectives(Generic[T]):
         in_place: bool = False,
     ) -> Pending[T]:
         source, target, finish = self._prepare(tensor, in_place)
-        inputs, outputs = [self._tensors.view(source)], [self._tensors.view(target)]
-        full, handle = self._reduce("allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire)
-        return Pending(full, handle, finish, (source, target))
+        inputs = [self._tensors.view(source)]
+        outputs = None if target is source else [self._tensors.view(target)]
+        kept = (source, target)
+        full, handle = self._reduce(
+            "allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire, kept
+        )
+        return Pending(full, handle, target, finish)
 
     def grouped_allreduce(
         self,
@@ -175,11 +185,15 @@ class Collectives(Generic[T]):
     ) -> Pending[list[T]]:
         """All or nothing: one failing member fails the group."""
         prepared = [self._prepare(tensor, in_place) for tensor in tensors]
-        inputs = self._group_views("grouped_allreduce", [source for source, _, _ in prepared])
-        outputs = [self._tensors.view(target) for _, target, _ in prepared]
         verb = "grouped_allreduce"
-        full, handle = self._reduce(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire)
-        return Pending(full, handle, lambda done: [finish(done) for _, _, finish in prepared], prepared)
+        inputs = self._group_views(verb, [source for source, _, _ in prepared])
+        outputs = [self._tensors.view(target) for _, target, _ in prepared]
+        full, handle = self._reduce(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire, prepared)
+
+        def finish(done: Any) -> list[T]:
+            return [target if step is None else step(done) for _, target, step in prepared]
+
+        return Pending(full, handle, None, finish)
 
     def broadcast(
         self,
@@ -192,11 +206,13 @@ class Collectives(Generic[T]):
         set_id = member_id(process_set)
         root = root_within(root_rank, process_set)
         source, target, finish = self._prepare(tensor, in_place)
-        inputs, outputs = [self._tensors.view(source)], [self._tensors.view(target)]
+        inputs = [self._tensors.view(source)]
+        outputs = None if target is source else [self._tensors.view(target)]
+        kept = (source, target)
         full, handle = names.submit(
-            "broadcast", name, set_id, lambda full: session.core.broadcast(full, inputs, outputs, root, set_id)
+            "broadcast", name, set_id, session.core.broadcast, inputs, outputs, root, set_id, kept
         )
-        return Pending(full, handle, finish, (source, target))
+        return Pending(full, handle, target, finish)
 
     def allgather(self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> Pending[T]:
         """Concatenates along dimension 0, which may differ between ranks."""
@@ -220,14 +236,12 @@ class Collectives(Generic[T]):
         source = self._tensors.contiguous(tensor)
         view = self._with_rows("alltoall", self._tensors.view(source))
         plain = checked_splits(splits, view[2][0], process_set)
-        full, handle = names.submit(
-            "alltoall", name, set_id, lambda full: session.core.alltoall(full, view, plain, set_id)
-        )
+        full, handle = names.submit("alltoall", name, set_id, session.core.alltoall, view, plain, set_id, source)
 
         def finish(done: Any) -> tuple[T, list[int]]:
             return self._tensors.from_buffer(done.outputs()[0], source), list(done.received_splits())
 
-        return Pending(full, handle, finish, source)
+        return Pending(full, handle, None, finish)
 
     def reduce_scatter(
         self,
@@ -253,14 +267,13 @@ class Collectives(Generic[T]):
     ) -> Pending[list[T]]:
         return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
 
-    def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish]:
-        """What to read, what to write, and what turns the finished work into the caller's result."""
+    def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish | None]:
+        """What to read, what to write, and what makes the caller's result, if that is not what was written."""
         source = self._tensors.contiguous(tensor)
-        if not in_place:
-            target = self._tensors.empty_like(source) if source is tensor else source
-            return source, target, lambda _: target
         if source is tensor:
-            return source, source, lambda _: tensor
+            return source, source if in_place else self._tensors.empty_like(source), None
+        if not in_place:
+            return source, source, None
 
         def copy_back(_: Any) -> T:
             self._tensors.copy_into(tensor, source)
@@ -272,28 +285,25 @@ class Collectives(Generic[T]):
         self,
         verb: str,
         inputs: list[View],
-        outputs: list[View],
+        outputs: list[View] | None,
         op: Op,
         name: str | None,
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
         wire: DType | None,
+        kept: object,
     ) -> tuple[str, Any]:
         set_id = member_id(process_set)
-        on_the_wire = self._group_wire(verb, inputs, wire)
-        tail = (float(prescale), float(postscale), on_the_wire, set_id)
+        on_the_wire = AS_IT_IS if wire is None else self._group_wire(verb, inputs, wire)
+        tail = (prescale, postscale, on_the_wire, set_id, kept)
         if op is Op.Adasum:
-            return names.submit(verb, name, set_id, lambda full: session.core.adasum(full, inputs, outputs, *tail))
+            return names.submit(verb, name, set_id, session.core.adasum, inputs, outputs, *tail)
         core_op, average = _CORE_OPS[op]
-        return names.submit(
-            verb, name, set_id, lambda full: session.core.allreduce(full, inputs, outputs, core_op, average, *tail)
-        )
+        return names.submit(verb, name, set_id, session.core.allreduce, inputs, outputs, core_op, average, *tail)
 
     @staticmethod
-    def _group_wire(verb: str, inputs: list[View], wire: DType | None) -> int:
-        if wire is None:
-            return AS_IT_IS
+    def _group_wire(verb: str, inputs: list[View], wire: DType) -> int:
         kinds = {wire_dtype(wire, view[1]) for view in inputs}
         if len(kinds) > 1:
             raise ValueError(f"{verb} with compression: the tensors must all be float32 or float64, or none of them")
@@ -305,8 +315,8 @@ class Collectives(Generic[T]):
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
-        full, handle = names.submit(verb, name, set_id, lambda full: session.core.allgather(full, views, set_id))
-        return Pending(full, handle, lambda done: self._outputs(done, sources), sources)
+        full, handle = names.submit(verb, name, set_id, session.core.allgather, views, set_id, sources)
+        return Pending(full, handle, None, lambda done: self._outputs(done, sources))
 
     def _reduce_scatter(
         self,
@@ -323,15 +333,9 @@ class Collectives(Generic[T]):
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
-        full, handle = names.submit(
-            verb,
-            name,
-            set_id,
-            lambda full: session.core.reduce_scatter(
-                full, views, 0, op is Op.Average, float(prescale), float(postscale), set_id
-            ),
-        )
-        return Pending(full, handle, lambda done: self._outputs(done, sources), sources)
+        arguments = (views, 0, op is Op.Average, prescale, postscale, set_id, sources)
+        full, handle = names.submit(verb, name, set_id, session.core.reduce_scatter, *arguments)
+        return Pending(full, handle, None, lambda done: self._outputs(done, sources))
 
     def _outputs(self, done: Any, sources: Sequence[T]) -> list[T]:
         pairs = zip(done.outputs(), sources, strict=True)

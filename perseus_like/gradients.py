@@ -108,7 +108,7 @@ def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[
 
 
 class Passes:
-    """Counts backward passes of each gradient, and says when a bucket can be sent: full, and after those before it."""
+    """Counts backward passes of each gradient, and sends a bucket when it is full and those before it are sent."""
 
     def __init__(self, count: int, passes_per_step: int, send: Callable[[int], None]) -> None:
         self.passes_per_step = passes_per_step
@@ -167,8 +167,10 @@ class Passes:
         bucket = self._bucket_of[index]
         if bucket is not None:
             self._missing[bucket] -= 1
+            # The last bucket is full when backward ends, so there is nothing to overlap with: it is sent by who waits
+            # for it, which spares a change of threads.
             if bucket == self._next and not self._missing[bucket]:
-                self._send_full()
+                self._send_full(len(self._missing) - 1)
 
     def incomplete(self, index: int) -> bool:
         """Whether backward passes are missing for this gradient."""
@@ -177,7 +179,7 @@ class Passes:
     def send_rest(self) -> None:
         """Sends what was not full."""
         self._missing = [0] * len(self._sizes)
-        self._send_full()
+        self._send_full(len(self._missing))
 
     def reset(self) -> None:
         """A new step begins."""
@@ -188,8 +190,8 @@ class Passes:
         if self._learning:
             self.arrivals.clear()
 
-    def _send_full(self) -> None:
-        while self._next < len(self._missing) and not self._missing[self._next]:
+    def _send_full(self, end: int) -> None:
+        while self._next < end and not self._missing[self._next]:
             number = self._next
             self._next += 1
             self._send(number)

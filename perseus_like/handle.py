@@ -10,30 +10,17 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-# Work that was dropped before it was complete: an exception came while somebody waited, or nobody cared. The engine
-# still writes into its tensors.
-_dropped: list[tuple[Any, object]] = []
-
-
 class Pending(Generic[R]):
-    """One collective in flight. Its tensors live until it is complete, whatever becomes of this object."""
+    """One collective in flight: its handle in the core, which keeps the tensors, and how its result is made."""
 
-    __slots__ = ("_finish", "_handle", "_keep", "name")
+    __slots__ = ("_finish", "_handle", "_result", "name")
 
-    def __init__(self, name: str, handle: Any, finish: Callable[[Any], R], keep: object) -> None:
+    def __init__(self, name: str, handle: Any, result: Any, finish: Callable[[Any], R] | None = None) -> None:
+        """`finish` makes the result of the completed handle; without it `result` is what the caller gets."""
         self.name = name
         self._handle = handle
+        self._result = result
         self._finish = finish
-        self._keep = keep
-
-    def __del__(self) -> None:
-        try:
-            done = self._handle.done()
-        except AttributeError:  # a compiler that traces the caller makes objects without __init__
-            return
-        if not done:
-            _dropped[:] = [entry for entry in _dropped if not entry[0].done()]
-            _dropped.append((self._handle, self._keep))
 
     def done(self) -> bool:
         return bool(self._handle.done())
@@ -41,7 +28,8 @@ class Pending(Generic[R]):
     def result(self) -> R:
         """Waits; raises the error of work that failed."""
         self._handle.wait()
-        return self._finish(self._handle)
+        finish = self._finish
+        return self._result if finish is None else finish(self._handle)  # type: ignore[no-any-return]
 
     def error(self) -> Exception | None:
         """Waits; the error of work that failed."""
@@ -53,8 +41,10 @@ class Pending(Generic[R]):
 
     def then(self, step: Callable[[R], S]) -> Pending[S]:
         """The same work, whose result goes through `step`."""
-        finish = self._finish
-        return Pending(self.name, self._handle, lambda done: step(finish(done)), self._keep)
+        finish, result = self._finish, self._result
+        if finish is None:
+            return Pending(self.name, self._handle, None, lambda _: step(result))
+        return Pending(self.name, self._handle, None, lambda done: step(finish(done)))
 
 
 def results_of(started: Sequence[Pending[R]]) -> list[R]:

@@ -6,6 +6,7 @@ import atexit
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -17,18 +18,18 @@ class Session:
 
     def __init__(self) -> None:
         self.generation = 0
-        self._core: Any = None
         self._lock = threading.Lock()
         self._at_start: list[Callable[[], None]] = []
         self._hooked = False
         self._failing = False
 
-    @property
+    @cached_property
     def core(self) -> Any:
         """perseus_like._core, with our error classes."""
-        if self._core is None:
-            self._load()
-        return self._core
+        from . import _core
+
+        errors.register(_core)
+        return _core
 
     def on_start(self, forget: Callable[[], None]) -> None:
         """`forget` runs whenever a new session has started: counters that all ranks share begin anew."""
@@ -48,20 +49,14 @@ class Session:
         return True
 
     def stop(self) -> None:
-        if self._core is not None:
-            self._core.stop()
+        if self._loaded():
+            self.core.stop()
 
     def is_running(self) -> bool:
-        return self._core is not None and bool(self._core.is_running())
+        return self._loaded() and bool(self.core.is_running())
 
-    def _load(self) -> None:
-        with self._lock:
-            if self._core is not None:
-                return
-            from . import _core
-
-            errors.register(_core)
-            self._core = _core
+    def _loaded(self) -> bool:
+        return "core" in vars(self)
 
     def _watch_exit(self) -> None:
         if self._hooked:
@@ -82,12 +77,12 @@ class Session:
         if not _is_interactive() and getattr(sys, "last_value", None) is not None:
             self._mark_failing()
         self.stop()
-        self._core.finalize(self._failing)
+        self.core.finalize(self._failing)
 
     def _mark_failing(self) -> None:
         self._failing = True
         if self.is_running():
-            self._core.mark_failing()
+            self.core.mark_failing()
 
 
 def _is_interactive() -> bool:

@@ -22,6 +22,8 @@ _NUMBERS = {
     torch.float64: int(DType.float64),
     torch.bool: int(DType.boolean),
 }
+# Read once: these are looked up for every tensor that is communicated.
+_TENSOR, _STRIDED = torch.Tensor, torch.strided
 _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
 
 
@@ -29,9 +31,9 @@ class TorchTensors:
     """The adapter that `perseus_like.collectives` works through."""
 
     def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, _TENSOR):
             raise ValueError(f"a torch.Tensor is needed, not {type(tensor).__name__}")
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not _STRIDED:
             raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
         if tensor.is_contiguous() and not tensor.is_neg():
             return tensor

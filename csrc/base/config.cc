@@ -19,7 +19,8 @@ constexpr std::array kSettings = {
     Setting{"PERSEUS_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", "16384",
             "Tensors whose agreement is remembered, so that asking again costs a bit or two. 0 turns it off."},
     Setting{"PERSEUS_LINGER_US", "", "20",
-            "Microseconds a small asynchronous request waits for more of the same burst. 0 sends each at once."},
+            "Microseconds a small asynchronous request waits at first for more of the same burst; longer while more comes. "
+            "0 sends each at once."},
     Setting{"PERSEUS_SPIN_US", "", "30", "Microseconds a waiting thread polls before it sleeps."},
     Setting{"PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60",
             "Seconds after which a tensor that some ranks never submit is warned about. 0: never."},

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <utility>
 
 #include "engine/session.h"
 
@@ -20,6 +21,17 @@ void bind_measure(pybind11::module_& module);
 // The running session; throws Error(not_initialized) where there is none, or where this process was forked from one
 // that had it (unless `also_in_child`).
 std::shared_ptr<Session> session(bool also_in_child = false);
+
+// A collective under way, as Python has it. The tensors live until the work is complete, whatever becomes of this.
+struct Pending {
+  Handle handle;
+  pybind11::object tensors;
+
+  Pending(Handle work, pybind11::object keep) : handle(std::move(work)), tensors(std::move(keep)) {}
+  Pending(Pending&&) = default;
+  Pending& operator=(Pending&&) = delete;
+  ~Pending();
+};
 
 // Memory of the core's, as Python's buffer protocol shows it.
 struct Buffer {

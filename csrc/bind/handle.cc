@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <utility>
+
 #include "bind/bind.h"
 
 namespace perseus::bind {
@@ -8,15 +10,38 @@ namespace py = pybind11;
 
 namespace {
 
-std::vector<Buffer> outputs(const Handle& handle) {
+// Work that was dropped before it was complete: an exception came while somebody waited, or nobody cared. The engine
+// still writes into its tensors. Guarded by the GIL; never destroyed.
+std::vector<Pending>& dropped() {
+  static auto* the_one = new std::vector<Pending>;
+  return *the_one;
+}
+
+void drop(Handle handle, py::object tensors) {
+  // Letting go of a tensor may run any code, this function too: only when the list is whole again.
+  std::vector<Pending> complete;
+  for (auto& pending : std::exchange(dropped(), {})) {
+    auto& place = pending.handle.completion->done() ? complete : dropped();
+    place.push_back(std::move(pending));
+  }
+  dropped().emplace_back(std::move(handle), std::move(tensors));
+}
+
+std::vector<Buffer> outputs(const Pending& pending) {
   std::vector<Buffer> buffers;
-  for (const auto& result : handle.completion->results) {
+  for (const auto& result : pending.handle.completion->results) {
     buffers.push_back({{result, result->data()}, result->dtype(), result->shape()});
   }
   return buffers;
 }
 
 }  // namespace
+
+Pending::~Pending() {
+  if (handle.completion && tensors && !tensors.is_none() && !handle.completion->done()) {
+    drop(std::move(handle), std::move(tensors));
+  }
+}
 
 void bind_handle(py::module_& module) {
   py::class_<Buffer>(module, "Buffer", py::buffer_protocol())
@@ -29,19 +54,20 @@ void bind_handle(py::module_& module) {
         return py::buffer_info(static_cast<std::uint8_t*>(self.memory.get()), static_cast<py::ssize_t>(self.bytes()));
       });
 
-  py::class_<Handle>(module, "Handle")
-      .def("done", [](const Handle& self) { return self.completion->done(); })
+  py::class_<Pending>(module, "Handle")
+      .def("done", [](const Pending& self) { return self.handle.completion->done(); })
       .def("wait",
-           [](const Handle& self) {
-             if (!self.completion->done()) {
+           [](const Pending& self) {
+             const auto& completion = *self.handle.completion;
+             if (!completion.done()) {
                const py::gil_scoped_release released;
-               self.lane->wait(*self.completion);
+               self.handle.lane->wait(*self.handle.completion);
              }
-             self.completion->status().throw_if_failed();
+             completion.status().throw_if_failed();
            })
       .def("outputs", &outputs)
-      .def("received_splits", [](const Handle& self) { return self.completion->received_splits; })
-      .def("result", [](const Handle& self) { return self.completion->number; });
+      .def("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; })
+      .def("result", [](const Pending& self) { return self.handle.completion->number; });
 }
 
 }  // namespace perseus::bind

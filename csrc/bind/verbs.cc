@@ -21,47 +21,43 @@ Enum checked(int value, int count, const char* what) {
 DType dtype_of(int value) { return checked<DType>(value, kDTypeCount, "dtype"); }
 ReduceOp op_of(int value) { return checked<ReduceOp>(value, static_cast<int>(ReduceOp::bxor) + 1, "reduce op"); }
 
-// (address, dtype, shape, device)
-TensorView view_of(const py::handle& item) {
-  const auto fields = py::reinterpret_borrow<py::tuple>(item);
-  if (!py::isinstance<py::tuple>(item) || fields.size() != 4) {
-    throw Error(ErrorKind::invalid_argument, "a view is a tuple of address, dtype, shape and device");
+// A tensor as Python describes it: address, dtype, shape, device.
+struct View {
+  py::tuple fields;
+
+  explicit View(const py::handle& item) : fields(py::reinterpret_borrow<py::tuple>(item)) {
+    if (!py::isinstance<py::tuple>(item) || fields.size() != 4 || !py::isinstance<py::tuple>(fields[2])) {
+      throw Error(ErrorKind::invalid_argument, "a view is a tuple of address, dtype, shape and device");
+    }
   }
-  TensorView view;
-  view.data = reinterpret_cast<void*>(fields[0].cast<std::uintptr_t>());
-  view.dtype = dtype_of(fields[1].cast<int>());
-  for (const auto& extent : py::reinterpret_borrow<py::tuple>(fields[2]))
-    view.shape.push_back(extent.cast<std::int64_t>());
-  view.device = fields[3].cast<int>();
-  return view;
-}
+  void* address() const { return reinterpret_cast<void*>(fields[0].cast<std::uintptr_t>()); }
+  int device() const { return fields[3].cast<int>(); }
+  Member member() const {
+    const auto extents = py::reinterpret_borrow<py::tuple>(fields[2]);
+    Member member{dtype_of(fields[1].cast<int>()), {}};
+    member.shape.reserve(extents.size());
+    for (const auto& extent : extents) member.shape.push_back(extent.cast<std::int64_t>());
+    return member;
+  }
+};
 
-std::vector<TensorView> views_of(const py::sequence& items) {
-  std::vector<TensorView> views;
-  views.reserve(items.size());
-  for (const auto& item : items) views.push_back(view_of(item));
-  return views;
-}
-
-std::unique_ptr<Work> work_for(Verb verb, std::string name, std::vector<TensorView> inputs,
-                               std::vector<TensorView> outputs = {}) {
+std::unique_ptr<Work> work_for(Verb verb, std::string name, const py::list& inputs = py::list()) {
   auto work = std::make_unique<Work>();
   auto& request = work->request;
   request.verb = verb;
   request.name = std::move(name);
-  for (const auto& input : inputs) {
-    if (input.device != kHost) {
+  request.members.reserve(inputs.size());
+  work->inputs.reserve(inputs.size());
+  for (const auto& item : inputs) {
+    const View view(item);
+    if (view.device() != kHost) {
       throw Error(ErrorKind::invalid_argument, request.label() +
                                                    ": tensors on an accelerator are not supported yet; pass a copy "
                                                    "on the CPU");
     }
-    request.members.push_back({input.dtype, input.shape});
+    request.members.push_back(view.member());
+    work->inputs.push_back(view.address());
   }
-  if (!outputs.empty() && outputs.size() != inputs.size()) {
-    throw Error(ErrorKind::invalid_argument, "as many outputs as inputs are needed");
-  }
-  work->inputs = std::move(inputs);
-  work->outputs = std::move(outputs);
   return work;
 }
 
@@ -74,19 +70,39 @@ void check_has_rows(const Work& work) {
   }
 }
 
-Handle allreduce(std::string name, const py::sequence& inputs, const py::sequence& outputs, int op, bool average,
-                 double prescale, double postscale, int wire_dtype, int process_set) {
-  auto work = work_for(Verb::allreduce, std::move(name), views_of(inputs), views_of(outputs));
+Pending submit(std::unique_ptr<Work> work, int process_set, bool average, py::object tensors) {
+  return {session()->submit(process_set, std::move(work), average), std::move(tensors)};
+}
+
+// `outputs` None: in place.
+std::unique_ptr<Work> work_with_outputs(Verb verb, std::string name, const py::list& inputs,
+                                        const std::optional<py::list>& outputs) {
+  auto work = work_for(verb, std::move(name), inputs);
+  if (!outputs) {
+    work->outputs = work->inputs;
+    return work;
+  }
+  if (outputs->size() != inputs.size())
+    throw Error(ErrorKind::invalid_argument, "as many outputs as inputs are needed");
+  work->outputs.reserve(outputs->size());
+  for (const auto& item : *outputs) work->outputs.push_back(View(item).address());
+  return work;
+}
+
+Pending allreduce(std::string name, const py::list& inputs, const std::optional<py::list>& outputs, int op,
+                  bool average, double prescale, double postscale, int wire_dtype, int process_set,
+                  py::object tensors) {
+  auto work = work_with_outputs(Verb::allreduce, std::move(name), inputs, outputs);
   auto& request = work->request;
   request.op = op_of(op);
   request.scale = {prescale, postscale, 1};
   if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
-  return session()->submit(process_set, std::move(work), average);
+  return submit(std::move(work), process_set, average, std::move(tensors));
 }
 
-Handle adasum(std::string name, const py::sequence& inputs, const py::sequence& outputs, double prescale,
-              double postscale, int wire_dtype, int process_set) {
-  auto work = work_for(Verb::adasum, std::move(name), views_of(inputs), views_of(outputs));
+Pending adasum(std::string name, const py::list& inputs, const std::optional<py::list>& outputs, double prescale,
+               double postscale, int wire_dtype, int process_set, py::object tensors) {
+  auto work = work_with_outputs(Verb::adasum, std::move(name), inputs, outputs);
   auto& request = work->request;
   for (const auto& member : request.members) {
     if (!is_floating(member.dtype)) {
@@ -97,28 +113,30 @@ Handle adasum(std::string name, const py::sequence& inputs, const py::sequence& 
   }
   request.scale = {prescale, postscale, 1};
   if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
-  return session()->submit(process_set, std::move(work), false);
+  return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Handle broadcast(std::string name, const py::sequence& inputs, const py::sequence& outputs, int root, int process_set) {
-  auto work = work_for(Verb::broadcast, std::move(name), views_of(inputs), views_of(outputs));
+Pending broadcast(std::string name, const py::list& inputs, const std::optional<py::list>& outputs, int root,
+                  int process_set, py::object tensors) {
+  auto work = work_with_outputs(Verb::broadcast, std::move(name), inputs, outputs);
   work->request.root = root;
-  return session()->submit(process_set, std::move(work), false);
+  return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Handle allgather(std::string name, const py::sequence& inputs, int process_set) {
-  auto work = work_for(Verb::allgather, std::move(name), views_of(inputs));
+Pending allgather(std::string name, const py::list& inputs, int process_set, py::object tensors) {
+  auto work = work_for(Verb::allgather, std::move(name), inputs);
   check_has_rows(*work);
-  return session()->submit(process_set, std::move(work), false);
+  return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Handle alltoall(std::string name, const py::tuple& input, const std::optional<std::vector<std::int64_t>>& splits,
-                int process_set) {
-  auto work = work_for(Verb::alltoall, std::move(name), {view_of(input)});
+Pending alltoall(std::string name, const py::tuple& input, const std::optional<std::vector<std::int64_t>>& splits,
+                 int process_set, py::object tensors) {
+  py::list inputs;
+  inputs.append(input);
+  auto work = work_for(Verb::alltoall, std::move(name), inputs);
   check_has_rows(*work);
-  const auto running = session();
-  const auto ranks = static_cast<std::int64_t>(running->ranks_of(process_set).size());
-  const auto rows = work->inputs.front().shape.front();
+  const auto ranks = static_cast<std::int64_t>(session()->ranks_of(process_set).size());
+  const auto rows = work->request.members.front().shape.front();
   const auto what = work->request.label() + ": ";
   if (splits) {
     std::int64_t total = 0;
@@ -138,25 +156,25 @@ Handle alltoall(std::string name, const py::tuple& input, const std::optional<st
     }
     work->splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
   }
-  return running->submit(process_set, std::move(work), false);
+  return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Handle reduce_scatter(std::string name, const py::sequence& inputs, int op, bool average, double prescale,
-                      double postscale, int process_set) {
-  auto work = work_for(Verb::reduce_scatter, std::move(name), views_of(inputs));
+Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool average, double prescale,
+                       double postscale, int process_set, py::object tensors) {
+  auto work = work_for(Verb::reduce_scatter, std::move(name), inputs);
   check_has_rows(*work);
   work->request.op = op_of(op);
   work->request.scale = {prescale, postscale, 1};
-  return session()->submit(process_set, std::move(work), average);
+  return submit(std::move(work), process_set, average, std::move(tensors));
 }
 
-Handle about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
-  auto work = work_for(verb, std::move(name), {});
+Pending about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
+  auto work = work_for(verb, std::move(name));
   work->request.ranks = std::move(ranks);
-  return session()->submit(kWorld, std::move(work), false);
+  return {session()->submit(kWorld, std::move(work), false), py::none()};
 }
 
-Handle add_process_set(const std::vector<std::int64_t>& ranks) {
+Pending add_process_set(const std::vector<std::int64_t>& ranks) {
   const auto running = session();
   const auto size = running->topology().size();
   if (ranks.empty()) throw Error(ErrorKind::invalid_argument, "a process set needs at least one rank");
@@ -183,9 +201,9 @@ void bind_verbs(py::module_& module) {
   module.def("alltoall", &alltoall);
   module.def("reduce_scatter", &reduce_scatter);
   module.def("barrier", [](std::string name, int process_set) {
-    return session()->submit(process_set, work_for(Verb::barrier, std::move(name), {}), false);
+    return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
-  module.def("join", [](int process_set) { return session()->join(process_set); });
+  module.def("join", [](int process_set) { return Pending(session()->join(process_set), py::none()); });
   module.def("add_process_set", &add_process_set);
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
   module.def("process_set_ranks", [](int id) { return session(true)->ranks_of(id); });

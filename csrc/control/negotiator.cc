@@ -41,6 +41,20 @@ std::vector<int> Negotiator::ranks_of(std::size_t source) const {
 
 bool Negotiator::all_joined(std::size_t source) const { return ranks_of(source).empty(); }
 
+// The ranks behind a source that has asked; some may have joined since.
+std::vector<int> Negotiator::askers(std::size_t source) const {
+  auto ranks = ranks_of(source);
+  if (!ranks.empty()) return ranks;
+  return source == 0 ? std::vector<int>{tree_.rank} : tree_.ranks_below[source - 1];
+}
+
+bool Negotiator::all_here(const std::vector<bool>& have) const {
+  for (std::size_t source = 0; source < sources(); ++source) {
+    if (!have[source] && !(any_joined_ && all_joined(source))) return false;
+  }
+  return true;
+}
+
 Negotiator::Entry& Negotiator::entry(const std::string& name, Clock::time_point now) {
   auto [found, fresh] = entries_.try_emplace(name);
   if (fresh) {
@@ -59,20 +73,67 @@ void Negotiator::submit(const Request& request, Clock::time_point now) {
   }
 }
 
+Negotiator::Repeat& Negotiator::repeat(std::uint32_t id, Clock::time_point now) {
+  if (id >= repeats_.size()) repeats_.resize(id + 1);
+  auto& waiting = repeats_[id];
+  if (!waiting.open) {
+    waiting.open = true;
+    waiting.have.assign(sources(), false);
+    waiting.missing = sources();
+    waiting.since = waiting.warned = now;
+    ++open_repeats_;
+  }
+  return waiting;
+}
+
 void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_point now) {
-  const auto& name = cache_.at(id).name;
-  auto& waiting = entry(name, now);
-  waiting.id = id;
-  waiting.have[source] = true;
-  if (noting_arrivals_) note_arrival(source, name);
-  const auto ranks = ranks_of(source);
-  waiting.by_id.insert(waiting.by_id.end(), ranks.begin(), ranks.end());
-  complete_if_ready(name);
+  const auto& request = cache_.at(id);
+  if (!entries_.empty() && entries_.contains(request.name)) {
+    add_claims(source, {{request, askers(source)}}, now);
+    return;
+  }
+  if (noting_arrivals_) note_arrival(source, request.name);
+  auto& waiting = repeat(id, now);
+  if (!waiting.have[source]) {
+    waiting.have[source] = true;
+    --waiting.missing;
+  }
+  complete_if_ready(id);
+}
+
+void Negotiator::complete_if_ready(std::uint32_t id) {
+  auto& waiting = repeats_[id];
+  if (waiting.missing > 0 && !(any_joined_ && all_here(waiting.have))) return;
+  report_.cached.push_back(id);
+  waiting.open = false;
+  --open_repeats_;
+  if (!notes_.empty()) notes_.erase(cache_.at(id).name);
+}
+
+// Somebody asks for something else under this name: what the others want is told in full.
+void Negotiator::turn_repeat_into_entry(std::uint32_t id) {
+  auto& waiting = repeats_[id];
+  const auto& request = cache_.at(id);
+  auto& full = entry(request.name, waiting.since);
+  full.warned = waiting.warned;
+  full.have = waiting.have;
+  auto& ranks = full.claims.emplace_back(Claim{request, {}}).ranks;
+  for (std::size_t source = 0; source < sources(); ++source) {
+    if (!waiting.have[source]) continue;
+    const auto those = askers(source);
+    ranks.insert(ranks.end(), those.begin(), those.end());
+  }
+  waiting.open = false;
+  --open_repeats_;
 }
 
 void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now) {
   if (claims.empty()) return;
   const std::string name = claims.front().request.name;
+  if (open_repeats_ > 0) {
+    const auto id = cache_.id_of(name);
+    if (id && *id < repeats_.size() && repeats_[*id].open) turn_repeat_into_entry(*id);
+  }
   auto& waiting = entry(name, now);
   waiting.have[source] = true;
   if (noting_arrivals_) note_arrival(source, name);
@@ -93,32 +154,10 @@ void Negotiator::note_arrival(std::size_t source, const std::string& name) {
   for (int& rank : arrival.world_ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
 }
 
-// Ranks that asked by id, told in full, because another rank did not ask for the same.
-void Negotiator::expand(Entry& waiting) {
-  auto ranks = std::exchange(waiting.by_id, {});
-  if (ranks.empty()) return;
-  const auto& request = cache_.at(waiting.id);
-  const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
-                                 [&](const Claim& claim) { return claim.request.agrees_with(request); });
-  if (same == waiting.claims.end()) {
-    waiting.claims.push_back({request, std::move(ranks)});
-  } else {
-    same->ranks.insert(same->ranks.end(), ranks.begin(), ranks.end());
-  }
-}
-
 void Negotiator::complete_if_ready(const std::string& name) {
   const auto found = entries_.find(name);
-  auto& waiting = found->second;
-  for (std::size_t source = 0; source < sources(); ++source) {
-    if (!waiting.have[source] && !all_joined(source)) return;
-  }
-  if (waiting.claims.empty()) {
-    report_.cached.push_back(waiting.id);
-  } else {
-    expand(waiting);
-    report_.claims.push_back(std::move(waiting.claims));
-  }
+  if (!all_here(found->second.have)) return;
+  report_.claims.push_back(std::move(found->second.claims));
   notes_.erase(name);
   entries_.erase(found);
 }
@@ -130,6 +169,9 @@ void Negotiator::complete_all_ready() {
   // The table has no order of its own; runs must not differ from one another.
   std::sort(names.begin(), names.end());
   for (const auto& name : names) complete_if_ready(name);
+  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
+    if (repeats_[id].open) complete_if_ready(id);
+  }
 }
 
 void Negotiator::join() {
@@ -139,6 +181,7 @@ void Negotiator::join() {
 
 void Negotiator::note_joined(int rank) {
   joined_[static_cast<std::size_t>(rank)] = true;
+  any_joined_ = true;
   report_.joined.push_back(rank);
   if (tree_.is_root()) join_order_.push_back(rank);
 }
@@ -213,7 +256,7 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   }
   urgent_ = false;
   Plan plan;
-  for (const auto id : report_.cached) plan.decisions.push_back(decide({{cache_.at(id), {}}}));
+  for (const auto id : report_.cached) plan.decisions.push_back(decide_again(id));
   for (const auto& claims : report_.claims) plan.decisions.push_back(decide(claims));
   decide_joined(plan.decisions);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
@@ -241,8 +284,7 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
   if (claims.size() > 1) {
     decision.kind = Decision::Kind::fail;
     decision.text = describe_disagreement(claims, tree_.world_ranks);
-  } else if (!works_with_joined_ranks(request.verb) &&
-             std::find(joined_.begin(), joined_.end(), true) != joined_.end()) {
+  } else if (any_joined_ && !works_with_joined_ranks(request.verb)) {
     decision.kind = Decision::Kind::fail;
     decision.text = request.label() +
                     " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
@@ -254,6 +296,15 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
     decision.id = *id;
     cache_.put(*id, request);
   }
+  return decision;
+}
+
+Decision Negotiator::decide_again(std::uint32_t id) {
+  const auto& request = cache_.at(id);
+  if (any_joined_ && !works_with_joined_ranks(request.verb)) return decide({{request, {}}});
+  Decision decision;
+  decision.id = id;
+  decision.cached = true;
   return decision;
 }
 
@@ -273,100 +324,30 @@ std::vector<Decision> Negotiator::take_decisions() {
   return next;
 }
 
-void Negotiator::apply(const Plan& plan) {
-  auto& mine = plans_.emplace_back();
-  for (const auto& decision : plan.decisions) {
+void Negotiator::apply(Plan plan) {
+  for (auto& decision : plan.decisions) {
     if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
       cache_.put(decision.id, decision.request);
     }
-    if (decision.kind == Decision::Kind::joined) joined_.assign(joined_.size(), false);
+    if (decision.kind == Decision::Kind::joined) {
+      joined_.assign(joined_.size(), false);
+      any_joined_ = false;
+    }
     if (decision.kind == Decision::Kind::close) {
       closed_ = true;
       entries_.clear();
+      repeats_.clear();
+      open_repeats_ = 0;
       notes_.clear();
       report_ = {};
     }
-    mine.push_back(decision);
     // A rank that has joined does not hold up the others: before it carries this out the id may stand for more.
-    auto& kept = mine.back();
-    if (kept.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
-      kept.request = cache_.at(kept.id);
-      kept.cached = false;
+    if (decision.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
+      decision.request = cache_.at(decision.id);
+      decision.cached = false;
     }
   }
-}
-
-std::vector<int> Negotiator::world_ranks_missing(const std::vector<int>& present) const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < tree_.size(); ++rank) {
-    const bool here = std::find(present.begin(), present.end(), rank) != present.end();
-    if (!here && !joined_[static_cast<std::size_t>(rank)]) {
-      missing.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-    }
-  }
-  return missing;
-}
-
-void Negotiator::check_stalls(Clock::time_point now) {
-  const auto warning = options_.stall_warning, shutdown = options_.stall_shutdown;
-  if (closed_) return;
-  for (auto& [name, waiting] : entries_) {
-    const bool late = warning.count() > 0 && now - waiting.warned >= warning;
-    const bool over = shutdown.count() > 0 && now - waiting.since >= shutdown;
-    if (!late && !over) continue;
-    waiting.warned = now;
-    StallNote note;
-    note.name = name;
-    note.label = (waiting.claims.empty() ? cache_.at(waiting.id) : waiting.claims.front().request).label();
-    for (std::size_t source = 0; source < sources(); ++source) {
-      if (!waiting.have[source]) continue;
-      const auto ranks = ranks_of(source);
-      note.present.insert(note.present.end(), ranks.begin(), ranks.end());
-    }
-    note.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since).count();
-    if (tree_.is_root()) {
-      hear_of_stall(std::move(note), now);
-    } else {
-      report_.stalls.push_back(std::move(note));
-    }
-  }
-}
-
-void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
-  auto [found, fresh] = notes_.try_emplace(note.name);
-  auto& waiting = found->second;
-  if (fresh) waiting.since = now - std::chrono::milliseconds(note.waited_ms);
-  for (const int rank : waiting.note.present) {
-    if (std::find(note.present.begin(), note.present.end(), rank) == note.present.end()) note.present.push_back(rank);
-  }
-  waiting.note = std::move(note);
-  if (const auto own = entries_.find(found->first); own != entries_.end()) {
-    for (std::size_t source = 0; source < sources(); ++source) {
-      if (!own->second.have[source]) continue;
-      for (const int rank : ranks_of(source)) {
-        auto& present = waiting.note.present;
-        if (std::find(present.begin(), present.end(), rank) == present.end()) present.push_back(rank);
-      }
-    }
-  }
-  warn_of_stall(waiting, now);
-}
-
-void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
-  std::vector<int> ready;
-  for (const int rank : waiting.note.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-  const auto tenths = (waited.count() + 50) / 100;
-  Decision decision;
-  decision.request.name = waiting.note.name;
-  decision.text = waiting.note.label + " has waited " + std::to_string(tenths / 10) + "." +
-                  std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
-                  describe_ranks(world_ranks_missing(waiting.note.present)) +
-                  ". All ranks must call the same collectives; is one still busy, or has it taken another path?";
-  const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
-  decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
-  decision.error = ErrorKind::timed_out;
-  if (over || options_.stall_warning.count() > 0) extra_.push_back(std::move(decision));
+  plans_.push_back(std::move(plan.decisions));
 }
 
 }  // namespace perseus

@@ -57,7 +57,7 @@ class Negotiator {
   std::vector<Decision> take_decisions();
 
   // Names or joins under way here: the engine then looks at the clock.
-  bool waiting() const { return !entries_.empty() || !notes_.empty(); }
+  bool waiting() const { return !entries_.empty() || open_repeats_ > 0 || !notes_.empty(); }
 
   // Looks for names that wait too long; news, if any, go out with the next flush.
   void check_stalls(Clock::time_point now);
@@ -73,12 +73,19 @@ class Negotiator {
   const Request& agreed(std::uint32_t id) const { return cache_.at(id); }
 
  private:
-  // A name that not all ranks below have asked for. Source 0 is this rank, source i + 1 is child i.
+  // A name, not known under an id by all who ask, that not all ranks below have asked for. Source 0 is this rank,
+  // source i + 1 is child i.
   struct Entry {
     std::vector<bool> have;
-    std::vector<int> by_id;  // ranks that asked by id only; expanded when others turn out to differ
     std::vector<Claim> claims;
-    std::uint32_t id = Decision::kNoId;
+    Clock::time_point since;
+    Clock::time_point warned;
+  };
+  // The same for a name that everybody who asked so far asked for by id: what happens at every step of a training.
+  struct Repeat {
+    bool open = false;  // somebody has asked
+    std::vector<bool> have;
+    std::size_t missing = 0;  // sources
     Clock::time_point since;
     Clock::time_point warned;
   };
@@ -90,20 +97,29 @@ class Negotiator {
   std::size_t sources() const { return tree_.children.size() + 1; }
   std::size_t source_of(int child) const;
   std::vector<int> ranks_of(std::size_t source) const;
+  std::vector<int> askers(std::size_t source) const;
   bool all_joined(std::size_t source) const;
   Entry& entry(const std::string& name, Clock::time_point now);
   void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
   void add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now);
   void note_arrival(std::size_t source, const std::string& name);
+  Repeat& repeat(std::uint32_t id, Clock::time_point now);
+  void turn_repeat_into_entry(std::uint32_t id);
+  bool all_here(const std::vector<bool>& have) const;
+  void complete_if_ready(std::uint32_t id);
   void complete_if_ready(const std::string& name);
   void complete_all_ready();
-  void expand(Entry& entry);
   void receive_report(std::size_t source, const Report& report, Clock::time_point now);
+  const std::vector<bool>* have_of(const std::string& name) const;
+  std::vector<int> present(const std::vector<bool>& have) const;
+  void check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
+                   Clock::time_point& warned, Clock::time_point now);
   void check_ranks(const std::vector<int>& ranks) const;
   void check_ranks(const Report& report) const;
-  void apply(const Plan& plan);
+  void apply(Plan plan);
   void note_joined(int rank);
   Decision decide(const std::vector<Claim>& claims);
+  Decision decide_again(std::uint32_t id);
   void decide_joined(std::vector<Decision>& plan);
   void hear_of_stall(StallNote note, Clock::time_point now);
   void warn_of_stall(const Waiting& waiting, Clock::time_point now);
@@ -113,13 +129,16 @@ class Negotiator {
   NegotiatorOptions options_;
   ResponseCache cache_;
   std::unordered_map<std::string, Entry> entries_;
+  std::vector<Repeat> repeats_;  // by id
+  std::size_t open_repeats_ = 0;
   Report report_;                            // complete below, not reported (at the root: not decided) yet
   std::vector<Outgoing> relayed_;            // plans on their way down
   std::vector<Decision> extra_;              // root: warnings and closings to go out with the next plan
   std::deque<std::vector<Decision>> plans_;  // for this rank
   std::vector<bool> joined_;                 // by group rank
-  std::vector<int> join_order_;              // root: in the order of arrival
-  std::map<std::string, Waiting> notes_;     // root: stalled names by what was heard of them
+  bool any_joined_ = false;
+  std::vector<int> join_order_;           // root: in the order of arrival
+  std::map<std::string, Waiting> notes_;  // root: stalled names by what was heard of them
   std::vector<Arrival> arrivals_;
   bool noting_arrivals_ = false;
   bool urgent_ = false;

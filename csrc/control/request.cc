@@ -27,9 +27,7 @@ std::string_view name_of(Verb verb) {
 
 std::int64_t Request::bytes() const {
   std::int64_t total = 0;
-  for (const auto& member : members) {
-    total += count_of(member.shape) * static_cast<std::int64_t>(size_of(member.dtype));
-  }
+  for (const auto& member : members) total += member.bytes();
   return total;
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/reduce.h"
-#include "base/tensor_view.h"
+#include "base/shape.h"
 
 namespace perseus {
 
@@ -30,6 +30,7 @@ struct Member {
   DType dtype = DType::float32;
   Shape shape;
 
+  std::int64_t bytes() const { return count_of(shape) * static_cast<std::int64_t>(size_of(dtype)); }
   bool operator==(const Member&) const = default;
 };
 

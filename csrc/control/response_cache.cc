@@ -10,6 +10,12 @@ std::optional<std::uint32_t> ResponseCache::find(const Request& request) const {
   return found->second;
 }
 
+std::optional<std::uint32_t> ResponseCache::id_of(const std::string& name) const {
+  const auto found = ids_.find(name);
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
 const Request& ResponseCache::at(std::uint32_t id) const {
   if (id >= requests_.size()) {
     throw Error(ErrorKind::transport, "another rank refers to an agreement that was never made (id " +

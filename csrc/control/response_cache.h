@@ -22,6 +22,9 @@ class ResponseCache {
   // The id under which exactly this request was agreed.
   std::optional<std::uint32_t> find(const Request& request) const;
 
+  // The id that a name has, whatever was agreed under it.
+  std::optional<std::uint32_t> id_of(const std::string& name) const;
+
   // Throws Error(transport) where the id was never given.
   const Request& at(std::uint32_t id) const;
 

@@ -1,4 +1,5 @@
 // Lane's second half: what happens to a plan.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -7,46 +8,50 @@
 
 namespace perseus {
 
-void Lane::carry_out(std::vector<Decision> decisions) {
-  std::vector<Decision> runs;
-  for (auto& decision : decisions) {
-    if (decision.kind == Decision::Kind::run) {
-      runs.push_back(std::move(decision));
-      continue;
-    }
-    carry_out_runs(std::exchange(runs, {}));
-    switch (decision.kind) {
-      case Decision::Kind::run: break;
-      case Decision::Kind::fail: fail(decision); break;
-      case Decision::Kind::joined:
-        if (auto done = std::exchange(joining_, nullptr)) {
-          {
-            std::scoped_lock lock(join_mutex_);
-            asked_join_.reset();
-          }
-          done->number = decision.rank;
-          done->finish({});
-        }
-        break;
-      case Decision::Kind::warn:
-        if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
-        break;
-      case Decision::Kind::close:
-        if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
-          break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
-        } else {
-          break_off({decision.error, decision.text});
-        }
-        break;
-    }
+void Lane::carry_out(std::span<const Decision> decisions) {
+  const auto runs = [](const Decision& decision) { return decision.kind == Decision::Kind::run; };
+  for (auto at = decisions.begin(); at != decisions.end();) {
+    const auto end = std::find_if_not(at, decisions.end(), runs);
+    carry_out_runs({at, end});
+    if (end == decisions.end()) return;
+    carry_out_other(*end);
+    at = end + 1;
   }
-  carry_out_runs(runs);
 }
 
-void Lane::carry_out_runs(const std::vector<Decision>& runs) {
+void Lane::carry_out_other(const Decision& decision) {
+  switch (decision.kind) {
+    case Decision::Kind::run: break;
+    case Decision::Kind::fail: fail(decision); break;
+    case Decision::Kind::joined:
+      if (auto done = std::exchange(joining_, nullptr)) {
+        {
+          std::scoped_lock lock(join_mutex_);
+          asked_join_.reset();
+        }
+        done->number = decision.rank;
+        done->finish({});
+      }
+      break;
+    case Decision::Kind::warn:
+      if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
+      break;
+    case Decision::Kind::close:
+      if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
+        break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
+      } else {
+        break_off({decision.error, decision.text});
+      }
+      break;
+  }
+}
+
+void Lane::carry_out_runs(std::span<const Decision> runs) {
   if (runs.empty()) return;
   std::vector<Task> tasks;
   std::vector<const Request*> requests;
+  tasks.reserve(runs.size());
+  requests.reserve(runs.size());
   for (const auto& run : runs) {
     Task task;
     task.request = run.cached ? &negotiator_.agreed(run.id) : &run.request;
@@ -60,6 +65,7 @@ void Lane::carry_out_runs(const std::vector<Decision>& runs) {
     // After a failure everything pending has been failed already.
     if (!broken_.ok()) return;
     std::vector<Task> together;
+    together.reserve(batch.size());
     for (const auto i : batch) together.push_back(tasks[i]);
     run_batch(together);
   }
@@ -98,10 +104,11 @@ void Lane::finish(Work& work, Status status) {
   if (work.open_phases > 0) tracing_.finished(work, status);
   // The name is free before the waiter can know that the work is done.
   inbox_.done(work.request.name);
+  if (!status.ok() && status.kind() != ErrorKind::disagreement) {
+    status = {status.kind(), work.request.label() + ": " + status.text()};
+  }
   const auto completion = work.completion;
-  completion->finish(status.ok() || status.kind() == ErrorKind::disagreement
-                         ? std::move(status)
-                         : Status(status.kind(), work.request.label() + ": " + status.text()));
+  completion->finish(std::move(status));
 }
 
 void Lane::fail(const Decision& decision) {

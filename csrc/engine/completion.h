@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
-#include "base/tensor_view.h"
+#include "base/shape.h"
 
 namespace perseus {
 

@@ -28,8 +28,8 @@ struct Buffers {
 
   void add(const Task& task, std::size_t member, std::int64_t count, std::size_t bytes) {
     if (task.work != nullptr) {
-      in.push_back({task.work->inputs[member].data, count});
-      out.push_back({task.work->outputs[member].data, count});
+      in.push_back({task.work->inputs[member], count});
+      out.push_back({task.work->outputs[member], count});
       return;
     }
     zeros.emplace_back(bytes);
@@ -45,8 +45,7 @@ Status allreduce(Transport& transport, const std::vector<Task>& tasks) {
       for (std::size_t i = 0; i < task.request->members.size(); ++i) {
         const auto& member = task.request->members[i];
         if (static_cast<int>(member.dtype) != dtype) continue;
-        const auto count = count_of(member.shape);
-        buffers.add(task, i, count, static_cast<std::size_t>(count) * size_of(member.dtype));
+        buffers.add(task, i, count_of(member.shape), static_cast<std::size_t>(member.bytes()));
       }
     }
     if (buffers.in.empty()) continue;
@@ -69,11 +68,11 @@ Status broadcast(Transport& transport, const std::vector<Task>& tasks) {
   std::vector<Piece> pieces;
   for (const auto& task : tasks) {
     for (std::size_t i = 0; i < task.work->outputs.size(); ++i) {
-      const auto& in = task.work->inputs[i];
-      const auto& out = task.work->outputs[i];
-      const auto bytes = out.bytes();
-      if (transport.rank() == root && in.data != out.data && bytes > 0) std::memcpy(out.data, in.data, bytes);
-      pieces.push_back({out.data, static_cast<std::int64_t>(bytes)});
+      auto* out = task.work->outputs[i];
+      const auto* in = task.work->inputs[i];
+      const auto bytes = task.request->members[i].bytes();
+      if (transport.rank() == root && in != out && bytes > 0) std::memcpy(out, in, static_cast<std::size_t>(bytes));
+      pieces.push_back({out, bytes});
     }
   }
   return transport.broadcast(pieces, root);
@@ -83,7 +82,7 @@ Status allgather(Transport& transport, Work& work) {
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto members = work.inputs.size();
   std::vector<std::int64_t> mine;
-  for (const auto& input : work.inputs) mine.push_back(input.shape.front());
+  for (const auto& member : work.request.members) mine.push_back(member.shape.front());
   std::vector<std::int64_t> all(ranks * members);
   const std::vector<std::int64_t> equal(ranks, static_cast<std::int64_t>(members * sizeof(std::int64_t)));
   if (auto status = transport.allgather(mine.data(), all.data(), equal); !status.ok()) return status;
@@ -96,7 +95,7 @@ Status allgather(Transport& transport, Work& work) {
       bytes[rank] = all[rank * members + i] * row_bytes(member);
     }
     auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows));
-    if (auto status = transport.allgather(work.inputs[i].data, result->data(), bytes); !status.ok()) return status;
+    if (auto status = transport.allgather(work.inputs[i], result->data(), bytes); !status.ok()) return status;
     work.completion->results.push_back(std::move(result));
   }
   return {};
@@ -117,7 +116,7 @@ Status alltoall(Transport& transport, Work& work) {
   }
   const auto rows = std::accumulate(received.begin(), received.end(), std::int64_t{0});
   auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows));
-  auto status = transport.alltoall(work.inputs.front().data, send_bytes, result->data(), recv_bytes);
+  auto status = transport.alltoall(work.inputs.front(), send_bytes, result->data(), recv_bytes);
   work.completion->results.push_back(std::move(result));
   work.completion->received_splits = std::move(received);
   return status;
@@ -135,7 +134,7 @@ Status reduce_scatter(Transport& transport, Work& work) {
     for (std::int64_t rank = 0; rank < ranks; ++rank) counts.push_back(rows_of(rank) * row_elements);
     auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows_of(transport.rank())));
     Reduction reduction{member.dtype, member.dtype, work.request.op, work.request.scale};
-    auto status = transport.reduce_scatter(reduction, work.inputs[i].data, result->data(), counts);
+    auto status = transport.reduce_scatter(reduction, work.inputs[i], result->data(), counts);
     if (!status.ok()) return status;
     work.completion->results.push_back(std::move(result));
   }

@@ -3,7 +3,7 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -32,8 +32,8 @@ class Inbox {
     return std::exchange(waiting_, {});
   }
 
-  // The name may be used again.
-  void done(const std::string& name) {
+  // The name may be used again. Before its work ends.
+  void done(std::string_view name) {
     std::scoped_lock lock(mutex_);
     in_flight_.erase(name);
   }
@@ -47,7 +47,7 @@ class Inbox {
  private:
   std::mutex mutex_;  // guards all
   std::vector<std::unique_ptr<Work>> waiting_;
-  std::unordered_set<std::string> in_flight_;
+  std::unordered_set<std::string_view> in_flight_;  // names in the works themselves, which live until done()
   Status closed_;
 };
 

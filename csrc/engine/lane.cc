@@ -136,18 +136,22 @@ void Lane::run() {
   bind_to_core(options_.core);
   // The default slack of 50 microseconds is more than a whole linger.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  const sched_param none{};
+  pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
   auto& bell = link_.control->doorbell();
   while (!stop_.load(std::memory_order_acquire)) {
     const auto seen = bell.rings();
     auto limit = kLook;  // somebody else drives, and may stop any moment
+    auto linger = std::chrono::microseconds(0);
     auto result = Cycle::idle;
     if (driver_.try_lock()) {
       result = cycle();
       limit = sleep_limit();
+      linger = linger_;
       dozing_ = limit > kLook;
       driver_.unlock();
     }
-    if (result == Cycle::linger) std::this_thread::sleep_for(options_.linger);
+    if (result == Cycle::linger) std::this_thread::sleep_for(linger);
     if (result == Cycle::idle) bell.wait(seen, Sleeper::engine, limit);
   }
 }
@@ -179,7 +183,7 @@ Lane::Cycle Lane::cycle() {
   bool decided = false;
   for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {
     deliver_plans();
-    carry_out(std::move(plan));
+    carry_out(plan);
     decided = true;
   }
   const bool busy = arrived || heard || decided;
@@ -197,9 +201,8 @@ bool Lane::take_inbox(Clock::time_point now) {
     constexpr std::int64_t kSmall = 256 << 10;
     small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
     const auto& request = work->request;
-    auto& place = pending_[request.name];
-    place = std::move(work);
-    negotiator_.submit(place->request, now);
+    pending_.emplace(request.name, std::move(work));
+    negotiator_.submit(request, now);
   }
   {
     std::scoped_lock lock(join_mutex_);
@@ -251,14 +254,18 @@ void Lane::deliver_plans() {
   }
 }
 
-// Gradients arrive in bursts; waiting briefly lets a burst share a message and a buffer.
+// Requests arrive in bursts; waiting briefly lets a burst share a message and a buffer. A burst that goes on is looked
+// at less and less often: each look takes a core from the thread that submits.
 bool Lane::should_linger(bool arrived, Clock::time_point now) {
-  constexpr int kMostLingers = 10;
+  constexpr int kMostLingers = 50;
   const bool worth = arrived && small_burst_ && !negotiator_.urgent() && options_.linger.count() > 0 &&
                      !leaving_.load(std::memory_order_relaxed);
-  if (worth && !std::exchange(in_burst_, true)) burst_since_ = now;
-  if (worth && now - burst_since_ < kMostLingers * options_.linger) return true;
-  in_burst_ = false;
+  if (worth && linger_.count() == 0) burst_since_ = now;
+  if (worth && now - burst_since_ < kMostLingers * options_.linger) {
+    linger_ = std::max(options_.linger, linger_ * 2);
+    return true;
+  }
+  linger_ = std::chrono::microseconds(0);
   small_burst_ = true;
   return false;
 }

@@ -7,7 +7,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -77,8 +78,9 @@ class Lane {
   bool receive(Clock::time_point now);
   void deliver_plans();
   bool should_linger(bool arrived, Clock::time_point now);
-  void carry_out(std::vector<Decision> decisions);
-  void carry_out_runs(const std::vector<Decision>& runs);
+  void carry_out(std::span<const Decision> decisions);
+  void carry_out_runs(std::span<const Decision> runs);
+  void carry_out_other(const Decision& decision);
   void run_batch(const std::vector<Task>& tasks);
   Status move_data(const std::vector<Task>& tasks);
   void finish(Work& work, Status status);
@@ -96,11 +98,11 @@ class Lane {
 
   std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
   Negotiator negotiator_;
-  std::unordered_map<std::string, std::unique_ptr<Work>> pending_;
+  std::unordered_map<std::string_view, std::unique_ptr<Work>> pending_;  // by the names in the works themselves
   std::shared_ptr<Completion> joining_;
   Status broken_;
   Clock::time_point burst_since_{};
-  bool in_burst_ = false;
+  std::chrono::microseconds linger_{0};  // 0: no burst is under way
   bool small_burst_ = true;
   bool said_leave_ = false;
   bool dozing_ = false;  // the engine sleeps until it is rung for, however long that takes

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/tensor_view.h"
 #include "control/request.h"
 #include "engine/completion.h"
 
@@ -13,8 +12,8 @@ namespace perseus {
 
 struct Work {
   Request request;
-  std::vector<TensorView> inputs;
-  std::vector<TensorView> outputs;   // empty where the core allocates the result
+  std::vector<void*> inputs;         // one for each member of the request: contiguous, row-major
+  std::vector<void*> outputs;        // may be the inputs; empty where the core allocates the result
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
   int open_phases = 0;  // of the timeline, see tracing.h

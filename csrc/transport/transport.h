@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/reduce.h"
-#include "base/tensor_view.h"
+#include "base/shape.h"
 
 namespace perseus {
 

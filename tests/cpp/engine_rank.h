@@ -171,16 +171,13 @@ class EngineRank {
     return work;
   }
 
-  static TensorView view(std::vector<std::int64_t>& values) {
-    return {values.data(), DType::int64, {static_cast<std::int64_t>(values.size())}, kHost};
-  }
   static void add(Work& work, std::vector<std::int64_t>& in) {
-    work.inputs.push_back(view(in));
-    work.request.members.push_back({DType::int64, work.inputs.back().shape});
+    work.inputs.push_back(in.data());
+    work.request.members.push_back({DType::int64, {static_cast<std::int64_t>(in.size())}});
   }
   static void add(Work& work, std::vector<std::int64_t>& in, std::vector<std::int64_t>& out) {
     add(work, in);
-    work.outputs.push_back(view(out));
+    work.outputs.push_back(out.data());
   }
   static std::vector<std::int64_t> values_of(const Result& result) {
     std::vector<std::int64_t> values(result.bytes() / sizeof(std::int64_t));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/reduce.h"
-#include "base/tensor_view.h"
+#include "base/shape.h"
 #include "transport/fabric.h"
 
 namespace perseus::testing {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/tensor_view.h"
+#include "base/shape.h"
 #include "transport/transport.h"
 
 namespace perseus::shm {

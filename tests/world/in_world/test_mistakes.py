@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 import perseus_like.numpy as hvd
+from perseus_like.collectives import Collectives, Op
+from perseus_like.tensor import ArrayTensors
 
 
 def all_fail(call: Callable[[], Any], *parts: str) -> None:
@@ -103,6 +107,32 @@ def test_a_failed_call_does_not_shift_later_names(rank: int, size: int) -> None:
             with pytest.raises(ValueError, match="complex"):
                 hvd.allreduce(np.ones(2, np.complex64))
     assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [size, size]
+
+
+@needs_two
+def test_tensors_of_a_dropped_handle_live_until_the_work_is_complete(rank: int, size: int) -> None:
+    verbs = Collectives(ArrayTensors())
+
+    def drop_on_rank_0(name: str) -> Callable[[], object]:
+        """Rank 0 drops its handle before the others ask for the same; gives a weak reference to its tensor."""
+        tensor = np.full(1 << 16, rank + 1.0)
+        if rank == 0:
+            verbs.allreduce(tensor, Op.Sum, name, in_place=True)
+        alive = weakref.ref(tensor)
+        if rank == 0:
+            del tensor
+            gc.collect()
+            assert alive() is not None
+        hvd.broadcast(np.zeros(1), 0, name=f"{name}.dropped")
+        if rank != 0:
+            assert hvd.allreduce(tensor, op=hvd.Sum, name=name)[0] == size * (size + 1) / 2
+        hvd.barrier()
+        return alive
+
+    first = drop_on_rank_0("dropped.1")
+    drop_on_rank_0("dropped.2")
+    gc.collect()
+    assert first() is None
 
 
 @needs_two

@@ -1,4 +1,4 @@
-#include "base/tensor_view.h"
+#include "base/shape.h"
 
 namespace perseus {
 

@@ -1,4 +1,4 @@
-// A tensor as the core sees it: where it is and what it holds; never who owns it.
+// Shapes of tensors, and runs of their elements in memory that somebody else owns.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,6 @@ inline std::int64_t count_of(const Shape& shape) {
 
 // "[64,3]"
 std::string to_string(const Shape& shape);
-
-// Contiguous elements in row-major order.
-struct TensorView {
-  void* data = nullptr;
-  DType dtype = DType::float32;
-  Shape shape;
-  int device = kHost;
-
-  std::int64_t count() const { return count_of(shape); }
-  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
-};
 
 // A run of contiguous elements inside a batch: what transports work on.
 struct Piece {
