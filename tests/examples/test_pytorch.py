@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
 import torch
 
 Example = Callable[..., CompletedProcess[str]]
@@ -78,6 +79,63 @@ def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) ->
         assert each is not None
         assert total is not None
         assert float(total[1]) > float(each[1]) > 0
+
+
+SMALL_RESNET = [
+    *["--depth", 18, "--width", 8, "--image-size", 32, "--classes", 4, "--train-images", 128, "--test-images", 33],
+    *["--base-lr", 0.05, "--warmup-epochs", 1],
+]
+
+
+def test_resnet_learns(run_example: Example) -> None:
+    done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, "--batch-size", 16, "--epochs", 3, "--target", 0.4)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        [
+            *["--sync-batch-norm", "all", "--batches-per-allreduce", 3, "--bf16", "--channels-last", "--clip", 1],
+            *["--label-smoothing", 0.1, "--compression", "bf16", "--groups", 3, "--gradient-predivide-factor", 2],
+            *["--checkpoint-activations"],
+        ],
+        ["--adasum", "--depth", 50, "--workers", 1, "--sync-batch-norm", "host", "--no-cuda"],
+        ["--compression", "power_sgd", "--compile", "eager"],
+    ],
+    ids=["many", "adasum", "compiled"],
+)
+def test_resnet_with_other_switches(switches: list[object], run_example: Example) -> None:
+    done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, "--batch-size", 8, "--epochs", 1, *switches)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "epoch 1: loss" in done.stdout
+
+
+def test_resnet_resumes(run_example: Example, tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        more = ["--batch-size", 16, "--epochs", epochs, "--checkpoints", tmp_path]
+        done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.findall(r"epoch (\d+)", done.stdout) == [str(epochs)]
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_teams_on_process_sets_vote(run_example: Example) -> None:
+    done = run_example("pytorch/process_sets.py", "--epochs", 4, ranks=3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "team 0, ranks [0]" in done.stdout
+    assert "team 1, ranks [1, 2]" in done.stdout
+    assert "3 ranks in 2 teams, the vote: 9" in done.stdout
+
+
+def test_gan_draws_what_it_has_seen(run_example: Example) -> None:
+    done = run_example("pytorch/gan.py", "--steps", 750)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shares = [int(share) for share in re.findall(r"(\d+)% of the points", done.stdout)]
+    assert len(shares) == 3
+    assert shares[0] < shares[-1]
 
 
 def accuracies(output: str) -> list[float]:
