@@ -6,6 +6,7 @@ which gradients come, the buckets are laid out in that order, and from then on a
 
 from __future__ import annotations
 
+import gc
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -294,13 +295,20 @@ class GradientBuckets:
 
     def _require_sole_owner(self) -> None:
         """What one optimizer reduces in place another one must not read at the same time."""
+        if self._shared_parameter() is None:
+            return
+        gc.collect()  # one that was replaced by this one may live in a cycle still
+        shared = self._shared_parameter()
+        if shared is not None:
+            raise ValueError(
+                f"the parameter {shared!r} is in two DistributedOptimizers; wrap one optimizer of each parameter, call "
+                f"synchronize() on it, and step the other one plainly"
+            )
+
+    def _shared_parameter(self) -> str | None:
         others = [other for other in _all if other is not self and other._hooks]
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            if any(other.knows(parameter) for other in others):
-                raise ValueError(
-                    f"the parameter {name!r} is in two DistributedOptimizers; wrap one optimizer of each parameter, "
-                    f"call synchronize() on it, and step the other one plainly"
-                )
+        pairs = zip(self._names, self._parameters, strict=True)
+        return next((name for name, each in pairs if any(other.knows(each) for other in others)), None)
 
     def _agree(self) -> None:
         """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""

@@ -436,6 +436,16 @@ def test_an_optimizer_that_is_gone_leaves_the_model_alone(rank: int, size: int) 
     assert_same_on_all_ranks(model)
 
 
+def test_an_optimizer_that_was_replaced_may_live_in_a_cycle(rank: int, size: int) -> None:
+    model = build("mlp")
+    for _ in range(3):
+        optimizer = sgd(model)
+        optimizer.keeps = [optimizer]
+        for number in range(3):
+            step(model, optimizer, number, rank, size)
+    assert_same_on_all_ranks(model)
+
+
 def test_higher_order_gradients(rank: int, size: int) -> None:
     model = build("mlp")
     optimizer = sgd(model)
