@@ -29,7 +29,7 @@ class Pending(Generic[R]):
         """Waits; raises the error of work that failed."""
         self._handle.wait()
         finish = self._finish
-        return self._result if finish is None else finish(self._handle)  # type: ignore[no-any-return]
+        return self._result if finish is None else finish(self._handle)
 
     def error(self) -> Exception | None:
         """Waits; the error of work that failed."""
