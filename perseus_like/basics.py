@@ -18,7 +18,7 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSe
     own, or none.
     `process_sets`: sets to register, the same on all ranks; the string "dynamic" is accepted and needs nothing, since
     sets can always be added later.
-    ValueError where this rank is not in `comm`, where ranks do not exist, and for a set that occurs twice.
+    ValueError where this rank is not in `comm`, and where ranks do not exist.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')

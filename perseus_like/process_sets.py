@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from .errors import DisagreementError
 from .session import session
 
 GLOBAL = 0
+
+logger = logging.getLogger(__name__)
 
 
 class ProcessSet:
@@ -80,7 +83,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """
     new = _not_registered(process_set)
     if new.mpi_comm is not None:
-        _register([new])
+        _register([new], clones=False)
     else:
         _check(new.ranks or [], [])
         _add(new.ranks or [], [new])
@@ -88,8 +91,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def register(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
-    """Registers several sets, as add_process_set does; errors are the same on all ranks."""
-    _register([_not_registered(process_set) for process_set in process_sets])
+    """Registers several sets, as add_process_set does; errors are the same on all ranks.
+
+    As in Horovod, a second set of the same ranks (the world is one) is no error: it stays without an id, and a warning
+    names it.
+    """
+    _register([_not_registered(process_set) for process_set in process_sets], clones=True)
 
 
 def _not_registered(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -101,7 +108,7 @@ def _not_registered(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     return new
 
 
-def _register(mine: list[ProcessSet]) -> None:
+def _register(mine: list[ProcessSet], clones: bool) -> None:
     from .objects import allgather_object
 
     # By place in the list, what each rank has there, and whether it must be what all have.
@@ -118,11 +125,15 @@ def _register(mine: list[ProcessSet]) -> None:
                     f"process_sets: at place {place}, rank 0 has {column[0][1]}, rank {rank} has {ranks}"
                 )
             if ranks is not None and ranks not in here:
-                _check(ranks, new)
                 here.append(ranks)
-        new += here
+        for ranks in here:
+            if clones and (ranks in new or ranks == global_process_set.ranks):
+                logger.warning("init(process_sets=…): there are several sets of ranks %s; the first counts", ranks)
+            else:
+                _check(ranks, new)
+                new.append(ranks)
     for ranks in new:
-        _add(ranks, [each for each in mine if each.ranks == ranks])
+        _add(ranks, [each for each in mine if each.ranks == ranks][:1])
 
 
 def _check(ranks: list[int], others: list[list[int]]) -> None:

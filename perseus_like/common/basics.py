@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import basics
+from ..collectives import Op
 from ..process_sets import ProcessSet, global_process_set
 from . import util
 
@@ -19,6 +20,8 @@ class HorovodBasics:
 
     def __init__(self, pkg_path: str, *args: str) -> None:
         pass
+
+    Average, Sum, Adasum, Min, Max, Product = Op
 
     init = staticmethod(basics.init)
     shutdown = staticmethod(basics.shutdown)

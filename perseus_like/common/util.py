@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from .. import basics
 from ..errors import HorovodVersionMismatchError, get_version_mismatch_message
+
+T = TypeVar("T")
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -40,10 +43,24 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     return subprocess.run(command, capture_output=not verbose, check=False).returncode == 0
 
 
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether tensors on an accelerator can be communicated."""
+    return basics.cuda_built() or basics.rocm_built()
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """ImportError where Horovod was built without a framework. Here nothing is built for one."""
+
+
+def get_ext_suffix() -> str:
+    """The ending of compiled modules."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+
+
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
     """The file that a compiled module `args` has beside the file `pkg_path`."""
     folder = os.path.dirname(os.path.abspath(pkg_path))  # noqa: PTH100, PTH120
-    return os.path.join(folder, *args) + str(sysconfig.get_config_var("EXT_SUFFIX"))  # noqa: PTH118
+    return os.path.join(folder, *args) + get_ext_suffix()  # noqa: PTH118
 
 
 @contextlib.contextmanager
@@ -62,6 +79,24 @@ def env(**kwargs: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
+    """The function of (op, average) that gives the op meant. ValueError from it where both are given."""
+    from ..collectives import resolve_op
+
+    return resolve_op
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741
+    """`n` parts in order, nearly equal in length, the longer ones first."""
+    length, longer = divmod(len(l), n)
+    ends = [length * part + min(part, longer) for part in range(n + 1)]
+    return [l[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
 def is_iterable(x: Any) -> bool:
     try:
         iter(x)
@@ -73,13 +108,19 @@ def is_iterable(x: Any) -> bool:
 __all__ = [
     "HorovodVersionMismatchError",
     "ccl_built",
+    "check_extension",
     "ddl_built",
     "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
     "get_extension_full_path",
     "get_version_mismatch_message",
     "gloo_built",
+    "gpu_available",
     "is_iterable",
     "mpi_built",
     "nccl_built",
+    "num_rank_is_power_2",
+    "split_list",
 ]

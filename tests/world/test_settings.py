@@ -107,6 +107,17 @@ def test_helpers_of_horovod(ranks: Ranks) -> None:
         assert util.extension_available("numpy") and not util.extension_available("spark")
         core = __import__("perseus_like._core")._core.__file__
         assert util.get_extension_full_path(core, "_core") == os.path.abspath(core)
+        assert util.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]] and util.split_list([1], 2) == [[1], []]
+        assert [util.num_rank_is_power_2(count) for count in (0, 1, 3, 4)] == [False, True, False, True]
+        chosen = util.get_average_backwards_compatibility_fun(hvd)
+        assert chosen(None, True) == hvd.Average and chosen(None, False) == hvd.Sum == chosen(hvd.Sum, None)
+        from perseus_like.runner.common.util.env import get_env_rank_and_size
+        from perseus_like.runner.util.threads import in_thread
+        assert get_env_rank_and_size() == (0, 1) and basics.HorovodBasics.Sum == hvd.Sum
+        told = []
+        in_thread(told.append, ("heard",)).join()
+        in_thread(int, ("no number",), silent=True).join()
+        assert told == ["heard"]
         object_of_horovod = basics.HorovodBasics(__file__, "mpi_lib_v2")
         object_of_horovod.init()
         assert (object_of_horovod.rank(), object_of_horovod.size()) == (0, 1)

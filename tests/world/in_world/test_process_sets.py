@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,12 +55,26 @@ def test_blocking_verbs_on_overlapping_sets(rank: int, size: int, two_ranks: Non
 
 
 def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
-    for ranks in ([size], [-1], [0, size], [0, 0], [], list(range(size))):
+    for ranks in ([size], [-1], [0, size], [0, 0], []):
         with pytest.raises(ValueError, match="process set"):
             hvd.add_process_set(ranks)
         with pytest.raises(ValueError, match="process set"):
             process_sets.register([ranks])
+    with pytest.raises(ValueError, match="exists already, with id 0"):
+        hvd.add_process_set(range(size))
     assert hvd.allreduce(1.0, op=hvd.Sum) == size
+
+
+def test_clones_among_those_of_init_stay_without_an_id(rank: int, size: int, two_ranks: None, caplog: Any) -> None:
+    sets = [hvd.ProcessSet(ranks) for ranks in ([0], range(size), [1], [0])]
+    process_sets.register(sets)
+    assert [each.process_set_id is None for each in sets] == [False, True, False, True]
+    assert len(caplog.records) == 2
+    assert "[0]" in caplog.text
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(1.0, process_set=sets[3])
+    assert hvd.remove_process_set(sets[0])
+    assert hvd.remove_process_set(sets[2])
 
 
 class Communicator:
