@@ -1,5 +1,6 @@
 #include "base/config.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -45,6 +46,15 @@ constexpr std::array kSettings = {
             "1: MPI is not asked for its mode for several threads; calls are made one at a time."},
     Setting{"PERSEUS_THREAD_AFFINITY", "HOROVOD_THREAD_AFFINITY", "",
             "Cores for the threads of the engine, by local rank: 0,4 for two ranks. Empty: any core."},
+    Setting{
+        "PERSEUS_AUTOTUNE", "HOROVOD_AUTOTUNE", "0",
+        "1: try other values of PERSEUS_FUSION_THRESHOLD, PERSEUS_LINGER_US and PERSEUS_CHUNK_BYTES in the first steps "
+        "of a training, and keep what is fastest. What is set in the environment is left as it is."},
+    Setting{"PERSEUS_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG", "", "CSV file in which rank 0 notes every sample."},
+    Setting{"PERSEUS_AUTOTUNE_WARMUP_SAMPLES", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "3",
+            "Samples at the beginning that do not count."},
+    Setting{"PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10",
+            "Training steps of a sample."},
     Setting{"PERSEUS_LOG_LEVEL", "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or off."},
     Setting{"PERSEUS_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", "1", "0: lines of the log begin with the time."},
 };
@@ -185,6 +195,14 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   config.timeline_marks_cycles = from.integer("PERSEUS_TIMELINE_MARK_CYCLES") != 0;
   config.mpi_threads = from.integer("PERSEUS_MPI_THREADS_DISABLE") == 0;
   config.thread_affinity = cores(from.text("PERSEUS_THREAD_AFFINITY"));
+  config.autotune = from.integer("PERSEUS_AUTOTUNE") != 0;
+  config.autotune_log = from.text("PERSEUS_AUTOTUNE_LOG");
+  config.autotune_warmup_samples = from.integer("PERSEUS_AUTOTUNE_WARMUP_SAMPLES");
+  config.autotune_steps_per_sample = std::max<std::int64_t>(1, from.integer("PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE"));
+  config.fusion_threshold_is_given =
+      from.is_given("PERSEUS_FUSION_THRESHOLD") || from.is_given("PERSEUS_ALLREDUCE_FUSION");
+  config.linger_is_given = from.is_given("PERSEUS_LINGER_US");
+  config.chunk_is_given = config.chunk_bytes != 0;
   config.log_level = parse_log_level(from.text("PERSEUS_LOG_LEVEL"));
   config.log_time = from.integer("PERSEUS_LOG_HIDE_TIME") == 0;
   config.remarks = remarks_on_unused();

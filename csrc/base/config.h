@@ -52,6 +52,12 @@ struct Config {
   std::string mpi_library;
   std::string timeline;  // file, or empty
   bool timeline_marks_cycles = false;
+  bool autotune = false;
+  std::string autotune_log;  // file, or empty
+  std::int64_t autotune_warmup_samples = 0;
+  std::int64_t autotune_steps_per_sample = 0;
+  // Set by the user, and so not to be tuned.
+  bool fusion_threshold_is_given = false, linger_is_given = false, chunk_is_given = false;
   LogLevel log_level = LogLevel::warning;
   bool log_time = false;
   bool mpi_threads = true;

@@ -39,11 +39,13 @@ void write(Writer& to, const Decision& decision) {
   to.signed_number(decision.rank);
   to.text(decision.text);
   to.request(decision.request);
+  to.number(decision.values.size());
+  for (const auto value : decision.values) to.signed_number(value);
 }
 
 Decision read_decision(Reader& from, std::uint64_t kind) {
   Decision decision;
-  if (kind > static_cast<std::uint64_t>(Decision::Kind::close)) nonsense("plan");
+  if (kind > static_cast<std::uint64_t>(Decision::Kind::tune)) nonsense("plan");
   decision.kind = static_cast<Decision::Kind>(kind);
   const auto id = from.number();
   const auto error = from.number();
@@ -53,6 +55,7 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
   decision.rank = from.small_number();
   decision.text = from.text();
   decision.request = from.request();
+  for (auto left = from.number(); left > 0; --left) decision.values.push_back(from.signed_number());
   return decision;
 }
 

@@ -38,7 +38,7 @@ struct Report {
 
 // One decision, the same for all ranks, carried out in the order of the plan.
 struct Decision {
-  enum class Kind : std::uint8_t { run, fail, joined, warn, close };
+  enum class Kind : std::uint8_t { run, fail, joined, warn, close, tune };
   static constexpr std::uint32_t kNoId = 0xffffffffU;
 
   Kind kind = Kind::run;
@@ -48,6 +48,7 @@ struct Decision {
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close
   int rank = -1;                              // joined: the last rank that joined; close: who left
+  std::vector<std::int64_t> values;           // tune: what to use from here on
 };
 
 struct Plan {

@@ -62,6 +62,9 @@ class Negotiator {
   // Looks for names that wait too long; news, if any, go out with the next flush.
   void check_stalls(Clock::time_point now);
 
+  // At the root: a decision of its own, which goes out with the next plan.
+  void propose(Decision decision) { extra_.push_back(std::move(decision)); }
+
   // For the timeline: who asked for what, as this node of the tree hears of it.
   struct Arrival {
     std::string name;

@@ -36,6 +36,7 @@ void Lane::carry_out_other(const Decision& decision) {
     case Decision::Kind::warn:
       if (tree_.is_root() || pending_.contains(decision.request.name)) log(LogLevel::warning, decision.text);
       break;
+    case Decision::Kind::tune: use(decision.values); break;
     case Decision::Kind::close:
       if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
         break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
@@ -68,6 +69,7 @@ void Lane::carry_out_runs(std::span<const Decision> runs) {
     together.reserve(batch.size());
     for (const auto i : batch) together.push_back(tasks[i]);
     run_batch(together);
+    if (autotuner_) tune(together);
   }
 }
 
@@ -98,6 +100,28 @@ Status Lane::move_data(const std::vector<Task>& tasks) {
   auto status = execute(*link_.transport, tasks);
   if (status.ok()) tracing_.ends(tasks, began, copies.times());
   return status;
+}
+
+void Lane::tune(const std::vector<Task>& tasks) {
+  const auto now = Clock::now();
+  for (const auto& task : tasks) {
+    const auto values = autotuner_->carried_out(task.request->name, task.request->bytes(), now);
+    if (!values) continue;
+    Decision decision;
+    decision.kind = Decision::Kind::tune;
+    decision.values.assign(values->begin(), values->end());
+    negotiator_.propose(std::move(decision));
+  }
+}
+
+// At the same place of the plan on all ranks: fusion and chunks must be alike everywhere.
+void Lane::use(const std::vector<std::int64_t>& values) {
+  if (values.size() != kTunables) return;
+  const auto value = [&](Tunable which) { return values[static_cast<std::size_t>(which)]; };
+  options_.fusion_threshold_bytes = value(Tunable::fusion_threshold_bytes);
+  options_.linger = std::chrono::microseconds(value(Tunable::linger_us));
+  link_.transport->set_chunk_bytes(static_cast<std::size_t>(value(Tunable::chunk_bytes)));
+  if (autotuner_) autotuner_->applied();
 }
 
 void Lane::finish(Work& work, Status status) {

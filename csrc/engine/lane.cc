@@ -47,7 +47,15 @@ Lane::Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVer
       tracing_(options_.timeline, options_.trace_suffix),
       negotiator_(std::move(tree), options_.negotiator),
       spin_(options_.spin),
+      autotuner_(make_autotuner()),
       thread_([this] { run(); }) {}
+
+std::unique_ptr<Autotuner> Lane::make_autotuner() const {
+  if (!options_.autotune || !tree_.is_root()) return nullptr;
+  const Tunables start = {options_.fusion_threshold_bytes, options_.linger.count(),
+                          static_cast<std::int64_t>(link_.transport->chunk_bytes())};
+  return std::make_unique<Autotuner>(*options_.autotune, start);
+}
 
 Lane::~Lane() { close(std::chrono::milliseconds(0)); }
 

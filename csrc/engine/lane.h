@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
@@ -20,6 +22,7 @@
 #include "engine/tracing.h"
 #include "engine/work.h"
 #include "transport/fabric.h"
+#include "tune/autotuner.h"
 
 namespace perseus {
 
@@ -31,6 +34,7 @@ struct LaneOptions {
   int core = -1;                 // that the thread is bound to; -1: any
   Timeline* timeline = nullptr;  // outlives the lane
   std::string trace_suffix;      // behind the names of tensors there
+  std::optional<AutotuneOptions> autotune;
 };
 
 // Process set verbs change the session, not data: the session carries them out.
@@ -71,6 +75,7 @@ class Lane {
   enum class Cycle { idle, busy, linger };
 
   void submit_traced(std::unique_ptr<Work> work);
+  std::unique_ptr<Autotuner> make_autotuner() const;
   void run();
   Cycle cycle();
   void drive(Completion& completion);
@@ -83,6 +88,8 @@ class Lane {
   void carry_out_other(const Decision& decision);
   void run_batch(const std::vector<Task>& tasks);
   Status move_data(const std::vector<Task>& tasks);
+  void tune(const std::vector<Task>& tasks);
+  void use(const std::vector<std::int64_t>& values);
   void finish(Work& work, Status status);
   void fail(const Decision& decision);
   void break_off(const Status& reason);
@@ -109,7 +116,8 @@ class Lane {
   std::chrono::microseconds spin_;
   std::chrono::microseconds poll_{0};
   Clock::time_point next_stall_check_{};
-  std::int64_t carried_out_ = 0;  // runs of the plans so far, the same on all ranks
+  std::unique_ptr<Autotuner> autotuner_;  // at the root, where asked for
+  std::int64_t carried_out_ = 0;          // runs of the plans so far, the same on all ranks
 
   std::mutex join_mutex_;  // guards asked_join_
   std::shared_ptr<Completion> asked_join_;

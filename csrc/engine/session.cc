@@ -20,6 +20,7 @@ FabricOptions fabric_options(const Config& config) {
   if (config.transport == "mpi") options.local_engine = LocalEngine::mpi;
   options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);
   options.chunk_bytes = static_cast<std::size_t>(config.chunk_bytes);
+  options.tunable = config.autotune;
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
   return options;
@@ -34,6 +35,13 @@ LaneOptions lane_options(const Config& config, int local_rank) {
   const auto place = static_cast<std::size_t>(local_rank);
   if (place < config.thread_affinity.size()) options.core = config.thread_affinity[place];
   return options;
+}
+
+AutotuneOptions autotune_options(const Config& config) {
+  return {.warmup_samples = config.autotune_warmup_samples,
+          .steps_per_sample = config.autotune_steps_per_sample,
+          .log = config.autotune_log,
+          .fixed = {config.fusion_threshold_is_given, config.linger_is_given, config.chunk_is_given}};
 }
 
 // The bytes of every rank of a transport's group. Throws Error.
@@ -118,7 +126,9 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   };
   auto options = lane_options(config_, topology_->local_rank());
   options.timeline = timeline_.get();
-  if (static_cast<int>(ranks.size()) < topology_->size()) options.trace_suffix = " on ranks " + text_of(ranks);
+  const bool is_world = static_cast<int>(ranks.size()) == topology_->size();
+  if (config_.autotune && is_world && ranks.size() > 1) options.autotune = autotune_options(config_);
+  if (!is_world) options.trace_suffix = " on ranks " + text_of(ranks);
   return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
           [fabric = fabric_, timeline = timeline_](Lane* lane) { delete lane; }};
 }

@@ -57,6 +57,7 @@ struct FabricOptions {
   LocalEngine local_engine = LocalEngine::automatic;  // automatic: shm, and MPI where the ranks cannot reach each other
   std::size_t arena_bytes = 0;                        // address space per rank; 0: from the machine's memory
   std::size_t chunk_bytes = 0;                        // pipeline piece for private memory; 0: from the caches
+  bool tunable = false;                               // chunk_bytes is where set_chunk_bytes() may go up from
   std::chrono::microseconds spin{30};                 // a wait polls at most so long before it sleeps
   std::chrono::milliseconds start_timeout{60'000};
 };

@@ -45,6 +45,11 @@ class Transport {
   virtual Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) = 0;
 
   virtual Status barrier() = 0;
+
+  // The pieces in which private memory is pipelined; 0 where there are none to choose. Changed by all ranks between the
+  // same two calls.
+  virtual std::size_t chunk_bytes() const { return 0; }
+  virtual void set_chunk_bytes([[maybe_unused]] std::size_t bytes) {}
 };
 
 }  // namespace perseus

@@ -49,10 +49,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("--autotune-log-file", "PERSEUS_AUTOTUNE_LOG", "CSV file of the trials"),
         Setting("--autotune-warmup-samples", "PERSEUS_AUTOTUNE_WARMUP_SAMPLES", "samples left out at the start", int),
         Setting("--autotune-steps-per-sample", "PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE", "steps of one sample", int),
-        Setting("--autotune-bayes-opt-max-samples", "PERSEUS_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "most samples", int),
-        Setting(
-            "--autotune-gaussian-process-noise", "PERSEUS_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "regulariser, 0 to 1", float
-        ),
     ),
     "timeline": (
         Setting("--timeline-filename", "PERSEUS_TIMELINE", "write a Chrome trace to this file"),
@@ -94,7 +90,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 }
 
 # horovodrun's options without a meaning here: accepted, said once. Flag -> (values it takes, what to say).
+_NO_MODEL = "autotuning tries a fixed list of values and fits no model"
 IGNORED: dict[str, tuple[int, str]] = {
+    "--autotune-bayes-opt-max-samples": (1, _NO_MODEL),
+    "--autotune-gaussian-process-noise": (1, _NO_MODEL),
     "--cycle-time-ms": (1, "there is no cycle: tensors are sent when they are ready"),
     "--torus-allreduce": (0, "the transport chooses its own algorithm"),
     "--no-torus-allreduce": (0, "the transport chooses its own algorithm"),

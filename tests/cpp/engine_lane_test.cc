@@ -117,6 +117,30 @@ TEST_P(Lanes, SeveralThreadsOfARank) {
   });
 }
 
+// Fusion, linger and chunks change between collectives, in arrays large enough for chunks.
+TEST(TunedLanes, DoTheSame) {
+  auto transport = testing::small_options();
+  transport.tunable = true;
+  run_world(
+      Ranks::threads, 3,
+      [](World& world) {
+        LaneOptions options;
+        options.autotune = AutotuneOptions{.warmup_samples = 1, .steps_per_sample = 1};
+        EngineRank rank(world, options);
+        for (int step = 0; step < 80; ++step) {
+          std::vector<std::unique_ptr<Started>> started;
+          for (int i = 0; i < 4; ++i)
+            started.push_back(rank.allreduce("x" + std::to_string(i), 50'000 * (i + step % 2)));
+          started.push_back(rank.allgather("g", 20'000));
+          started.push_back(rank.alltoall("a"));
+          started.push_back(rank.reduce_scatter("s", 40'000));
+          for (auto& one : started) rank.finish(*one, step % 2 == 0);
+        }
+        rank.lane().close(kGrace);
+      },
+      transport);
+}
+
 // The timeline comes and goes while everything is under way.
 TEST(TracedLanes, DoTheSame) {
   run(3, [](World& world) {

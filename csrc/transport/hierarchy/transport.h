@@ -33,6 +33,8 @@ class ClusterTransport final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
+  std::size_t chunk_bytes() const override { return engines_.local->chunk_bytes(); }
+  void set_chunk_bytes(std::size_t bytes) override { engines_.local->set_chunk_bytes(bytes); }
 
  private:
   using Memory = std::vector<std::byte>;

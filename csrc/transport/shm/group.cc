@@ -14,7 +14,17 @@ constexpr std::uint64_t kLine = 64;
 }  // namespace
 
 Group::Group(std::shared_ptr<Membership> membership, Staging staging, Waiter waiter, const Liveness& liveness)
-    : membership_(std::move(membership)), staging_(staging), waiter_(waiter), liveness_(liveness) {}
+    : membership_(std::move(membership)),
+      staging_(staging),
+      waiter_(waiter),
+      liveness_(liveness),
+      most_chunk_(staging.usual_chunk_bytes) {}
+
+void Group::set_chunk_bytes(std::size_t bytes) {
+  const auto least = least_chunk_bytes(static_cast<std::size_t>(size()));
+  most_chunk_ = std::bit_floor(std::clamp(bytes, std::min(least, staging_.chunk_bytes), staging_.chunk_bytes));
+  ring_end_ = 0;
+}
 
 Status Group::fail(const Status& status) {
   failure_ = status;
@@ -127,11 +137,11 @@ std::int64_t Group::stage(std::uint64_t bytes) {
   // Some chunks, so that packing one and reading another overlap; but each costs a sync.
   constexpr std::uint64_t kChunks = 4;
   constexpr std::uint64_t kLeast = 32 * 1024;
-  const auto most = staging_.chunk_bytes;
+  const auto most = most_chunk_;
   chunk_bytes_ =
       std::min<std::size_t>(most, std::bit_ceil(std::max({kLine, std::min(bytes, kLeast), bytes / kChunks})));
   ring_begin_ = (ring_end_ + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_;
-  ring_end_ = (ring_begin_ + (bytes + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_) % staging_.ring_bytes();
+  ring_end_ = (ring_begin_ + (bytes + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_) % (2 * most_chunk_);
   return static_cast<std::int64_t>(chunk_bytes_);
 }
 
@@ -143,7 +153,7 @@ std::int64_t Group::stage_parts(std::uint64_t bytes) {
 
 std::byte* Group::slot(int member, std::int64_t chunk) const {
   const auto at = ring_begin_ + static_cast<std::size_t>(chunk) * chunk_bytes_;
-  return membership_->block(member) + staging_.ring() + at % staging_.ring_bytes();
+  return membership_->block(member) + staging_.ring() + at % (2 * most_chunk_);
 }
 
 std::byte* Group::result(int member, std::int64_t chunk) const {

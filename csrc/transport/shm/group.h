@@ -36,6 +36,8 @@ class Group final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
+  std::size_t chunk_bytes() const override { return most_chunk_; }
+  void set_chunk_bytes(std::size_t bytes) override;
 
  private:
   // A run of a member's buffer, mapped here.
@@ -113,6 +115,7 @@ class Group final : public Transport {
   std::uint32_t step_ = 0;
   std::uint32_t offers_ = 0;
   std::uint32_t smalls_ = 0;
+  std::size_t most_chunk_;       // a chunk is never longer
   std::size_t chunk_bytes_ = 0;  // in this operation
   std::size_t ring_begin_ = 0;   // where its first chunk lies
   std::size_t ring_end_ = 0;     // where its last one ends

@@ -12,7 +12,6 @@ namespace perseus::shm {
 
 namespace {
 
-constexpr std::size_t kLeastChunk = 16 * 1024;
 constexpr std::size_t kSmall = 8 * 1024;  // beyond it a second sync costs less than reading everybody's all
 constexpr std::size_t kMostChunk = 4 * 1024 * 1024;
 
@@ -20,6 +19,7 @@ constexpr std::size_t kMostChunk = 4 * 1024 * 1024;
 struct View {
   cpu_set_t cores;
   std::size_t chunk_bytes;
+  std::size_t headroom;
 };
 
 // Two slots, those of a peer and what is copied in and out should stay in the cache of a rank's own core.
@@ -35,6 +35,7 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
   View mine{};
   if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_ZERO(&mine.cores);
   mine.chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : chunk_for_caches();
+  mine.headroom = options.tunable ? 4 : 1;
   std::string bytes(sizeof mine, '\0');
   std::memcpy(bytes.data(), &mine, sizeof mine);
 
@@ -45,11 +46,13 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
     std::memcpy(&view, text.data(), sizeof view);
     CPU_OR(&all.cores, &all.cores, &view.cores);
     all.chunk_bytes = std::min(all.chunk_bytes, view.chunk_bytes);
+    all.headroom = std::min(all.headroom, view.headroom);
   }
   const bool crowded = static_cast<int>(ranks.size()) > CPU_COUNT(&all.cores);
   HostPlan plan;
   plan.local_rank = star.rank();
   plan.chunk_bytes = all.chunk_bytes;
+  plan.headroom = all.headroom;
   // Each chunk is a switch between the threads that share a core: that costs more than the cache gains.
   if (crowded && options.chunk_bytes == 0) plan.chunk_bytes *= 4;
   plan.spin = options.spin;
@@ -60,9 +63,9 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
 
 Staging staging_for(const HostPlan& plan, int members) {
   const auto count = static_cast<std::size_t>(members);
-  // A chunk has a place of some lines for each member.
-  const auto chunk = std::clamp(plan.chunk_bytes, std::bit_ceil(std::max(kLeastChunk, 1024 * count)), kMostChunk);
-  return {.small_bytes = kSmall, .chunk_bytes = std::bit_floor(chunk)};
+  const auto chunk = std::bit_floor(std::clamp(plan.chunk_bytes, least_chunk_bytes(count), kMostChunk));
+  const auto most = std::bit_floor(std::min(chunk * plan.headroom, std::max(chunk, kMostChunk)));
+  return {.small_bytes = kSmall, .chunk_bytes = most, .usual_chunk_bytes = chunk};
 }
 
 }  // namespace perseus::shm

@@ -15,6 +15,7 @@ struct HostPlan {
   std::vector<int> ranks;  // world ranks by local rank, ascending
   int local_rank = 0;
   std::size_t chunk_bytes = 0;
+  std::size_t headroom = 1;  // times chunk_bytes may become
   std::chrono::microseconds spin{30};
   bool crowded = false;  // more ranks than cores
 };

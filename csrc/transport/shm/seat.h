@@ -1,7 +1,9 @@
 // What one member of a group shows to the others: its flag, its offers and its staging memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +37,11 @@ struct Seat {
   Offer offers[2];
 };
 
+// A chunk has a place of some lines for each member.
+inline std::size_t least_chunk_bytes(std::size_t members) {
+  return std::bit_ceil(std::max<std::size_t>(16 * 1024, 1024 * members));
+}
+
 // Sizes and places of the staging memory behind a seat; the same on all members.
 //
 // Memory is written in a ring, although two places in turn would do: a line that a peer has just read is slow to write
@@ -43,8 +50,9 @@ struct Staging {
   static constexpr std::uint32_t kSmalls = 32;
   static constexpr std::uint32_t kResults = 2;  // one is read while the other is written: see Group::reduce_in_slices
 
-  std::size_t small_bytes = 0;  // largest operation done in one step
-  std::size_t chunk_bytes = 0;  // largest chunk of the pipelines, a power of two
+  std::size_t small_bytes = 0;        // largest operation done in one step
+  std::size_t chunk_bytes = 0;        // largest chunk of the pipelines, a power of two
+  std::size_t usual_chunk_bytes = 0;  // until Group::set_chunk_bytes, a power of two
 
   std::size_t ring_bytes() const { return 2 * chunk_bytes; }  // two chunks at least: see Group::pipeline
   std::size_t small(std::uint32_t number) const { return kHeader + number % kSmalls * small_bytes; }

@@ -20,6 +20,7 @@ std::vector<std::unique_ptr<ShmFabric>> make_thread_fabrics(int ranks, Liveness&
     std::iota(plan.ranks.begin(), plan.ranks.end(), 0);
     plan.local_rank = r;
     plan.chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : kChunkBytes;
+    plan.headroom = options.tunable ? 4 : 1;
     plan.spin = options.spin;
     plan.crowded = true;
     fabrics.push_back(std::make_unique<ShmFabric>(segments, std::move(plan), liveness));

@@ -1,0 +1,119 @@
+#include "tune/autotuner.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace perseus {
+
+namespace {
+
+// A marker that does not come any more for so long belonged to another part of the program.
+constexpr std::chrono::seconds kMarkerLost{20};
+constexpr std::chrono::seconds kSampleWithoutMarker{2};
+constexpr std::size_t kMostSeen = 1U << 16;
+
+Search::Candidates candidates_for(const Tunables& start, const std::array<bool, kTunables>& fixed) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  const auto chunk = value_of(start, Tunable::chunk_bytes);
+  Search::Candidates candidates = {{
+      {kMiB / 4, 4 * kMiB, 16 * kMiB, 256 * kMiB},
+      {0, 5, 100},
+      {chunk / 4, chunk / 2, chunk * 2, chunk * 4},
+  }};
+  for (std::size_t i = 0; i < kTunables; ++i) {
+    if (fixed[i]) candidates[i].clear();
+  }
+  // The transport has none.
+  if (chunk == 0) candidates[static_cast<std::size_t>(Tunable::chunk_bytes)].clear();
+  return candidates;
+}
+
+double seconds_between(Autotuner::Clock::time_point begin, Autotuner::Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+Autotuner::Autotuner(AutotuneOptions options, const Tunables& start)
+    : options_(std::move(options)), search_(start, candidates_for(start, options_.fixed)), in_use_(start) {
+  if (options_.log.empty()) return;
+  log_.open(options_.log, std::ios::trunc);
+  if (!log_) {
+    log(LogLevel::error, "the autotuning log cannot be written to " + options_.log + "; tuning goes on without it");
+    return;
+  }
+  log_ << "sample";
+  for (const auto name : kTunableNames) log_ << "," << name;
+  log_ << ",steps,bytes,seconds,bytes_per_second,what\n" << std::flush;
+}
+
+std::optional<Tunables> Autotuner::carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now) {
+  if (waiting_ || search_.finished()) return std::nullopt;
+  const bool step = marks_a_step(name, now);
+  if (!sampling_) {
+    // From the beginning of a step on, or from anywhere where there are no steps to be seen.
+    if (!step && !marker_.empty()) return std::nullopt;
+    sampling_ = true;
+    began_ = now;
+    steps_ = 0;
+    bytes_ = 0;
+    return std::nullopt;
+  }
+  bytes_ += bytes;
+  steps_ += step ? 1 : 0;
+  const auto took = now - began_;
+  const bool over = marker_.empty() ? took >= kSampleWithoutMarker : steps_ >= options_.steps_per_sample;
+  return over && took.count() > 0 ? end_sample(seconds_between(began_, now)) : std::nullopt;
+}
+
+bool Autotuner::marks_a_step(const std::string& name, Clock::time_point now) {
+  if (marker_.empty() || now - marked_ > kMarkerLost) {
+    if (!marker_.empty()) sampling_ = false;
+    marker_.clear();
+    if (seen_.size() >= kMostSeen) seen_.clear();
+    if (seen_.insert(name).second) return false;
+    // What was measured so far began in the middle of a step.
+    marker_ = name;
+    sampling_ = false;
+    seen_.clear();
+  }
+  if (name != marker_) return false;
+  marked_ = now;
+  return true;
+}
+
+std::optional<Tunables> Autotuner::end_sample(double seconds) {
+  sampling_ = false;
+  const double score = static_cast<double>(bytes_) / seconds;
+  const bool warmup = sample_++ < options_.warmup_samples;
+  write_log(seconds, score, warmup ? "warmup" : search_.comparing() ? "comparison" : "trial");
+  if (warmup) return std::nullopt;
+  search_.add(score);
+  if (search_.finished()) {
+    std::string text = "autotuning has ended and keeps";
+    in_use_ = search_.trying();
+    for (std::size_t i = 0; i < kTunables; ++i) {
+      text += (i == 0 ? " " : ", ") + std::string(kTunableNames[i]) + " " + std::to_string(in_use_[i]);
+    }
+    log(LogLevel::info, text);
+    steps_ = bytes_ = 0;
+    write_log(0, 0, "kept");
+    waiting_ = true;
+    return in_use_;
+  }
+  if (search_.trying() == in_use_) return std::nullopt;
+  waiting_ = true;
+  return in_use_ = search_.trying();
+}
+
+void Autotuner::write_log(double seconds, double score, const char* what) {
+  if (!log_.is_open()) return;
+  log_ << sample_;
+  for (const auto value : in_use_) log_ << "," << value;
+  log_ << "," << steps_ << "," << bytes_ << "," << seconds << "," << static_cast<std::int64_t>(score) << "," << what
+       << "\n"
+       << std::flush;
+}
+
+}  // namespace perseus

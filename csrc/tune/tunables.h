@@ -1,0 +1,24 @@
+// What autotuning may change while the job runs; the same on all ranks at the same place of their plans.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace perseus {
+
+inline constexpr std::size_t kTunables = 3;
+
+enum class Tunable : std::size_t { fusion_threshold_bytes, linger_us, chunk_bytes };
+
+inline constexpr std::array<std::string_view, kTunables> kTunableNames = {"fusion_threshold_bytes", "linger_us",
+                                                                          "chunk_bytes"};
+
+using Tunables = std::array<std::int64_t, kTunables>;
+
+inline std::int64_t value_of(const Tunables& tunables, Tunable which) {
+  return tunables[static_cast<std::size_t>(which)];
+}
+
+}  // namespace perseus

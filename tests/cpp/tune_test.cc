@@ -1,0 +1,133 @@
+// The search finds what is faster and keeps nothing that is not; samples are whole steps.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "tune/autotuner.h"
+#include "tune/search.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Tunables kStart = {64, 20, 8};
+
+Search::Candidates some_candidates() { return {{{1, 16, 64, 256}, {0, 5, 100}, {2, 4, 16}}}; }
+
+// Measures until the end; gives the number of samples.
+int run(Search& search, const std::function<double(const Tunables&)>& speed) {
+  int samples = 0;
+  for (; !search.finished() && samples < 1000; ++samples) search.add(speed(search.trying()));
+  return samples;
+}
+
+TEST(TuneSearch, FindsTheBestOfEach) {
+  Search search(kStart, some_candidates());
+  const auto samples = run(search, [](const Tunables& t) {
+    return 100.0 + (t[0] == 16 ? 10 : 0) + (t[1] == 0 ? 5 : t[1] == 5 ? 20 : 0) - static_cast<double>(t[2]);
+  });
+  EXPECT_EQ(search.trying(), (Tunables{16, 5, 2}));
+  EXPECT_LE(samples, 50);
+}
+
+TEST(TuneSearch, KeepsTheBeginningWhereNothingIsBetter) {
+  Search search(kStart, some_candidates());
+  run(search, [](const Tunables& t) { return t == kStart ? 100.0 : 99.0; });
+  EXPECT_EQ(search.trying(), kStart);
+}
+
+TEST(TuneSearch, NoiseReplacesNothing) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> noise(100, 0.5);
+  Search search(kStart, some_candidates());
+  run(search, [&](const Tunables&) { return noise(random); });
+  EXPECT_EQ(search.trying(), kStart);
+}
+
+// What looked good because the machine became faster meanwhile has to prove itself beside the beginning's values.
+TEST(TuneSearch, AFasterMachineDoesNotDecide) {
+  double speed = 100;
+  Search search(kStart, some_candidates());
+  run(search, [&](const Tunables& t) { return (speed *= 1.03) * (t == kStart ? 1.05 : 1.0); });
+  EXPECT_EQ(search.trying(), kStart);
+}
+
+TEST(TuneSearch, WithoutCandidatesNothingIsTried) {
+  Search search(kStart, {});
+  EXPECT_LE(run(search, [](const Tunables&) { return 1.0; }), 3);
+  EXPECT_EQ(search.trying(), kStart);
+}
+
+class Autotuners : public ::testing::Test {
+ protected:
+  // A step: two tensors, `took` in all.
+  void step(Autotuner& tuner, std::chrono::microseconds took) {
+    for (const auto* name : {"first", "second"}) {
+      now_ += took / 2;
+      take(tuner.carried_out(name, 1000, now_), tuner);
+    }
+  }
+  void take(const std::optional<Tunables>& values, Autotuner& tuner) {
+    if (!values) return;
+    in_use_ = *values;
+    tuner.applied();
+    ++changes_;
+  }
+
+  Autotuner::Clock::time_point now_{};
+  Tunables in_use_ = {64 << 20, 20, 1 << 18};
+  int changes_ = 0;
+};
+
+TEST_F(Autotuners, SettleOnWhatIsFastest) {
+  const auto path = std::filesystem::temp_directory_path() / ("perseus_tune_" + std::to_string(getpid()) + ".csv");
+  Autotuner tuner({.log = path}, in_use_);
+  take(tuner.carried_out("only at the beginning", 1 << 30, now_), tuner);
+  int steps = 0;
+  for (; !tuner.finished() && steps < 2000; ++steps) step(tuner, in_use_[0] == 4 << 20 ? 500us : 1000us);
+  EXPECT_TRUE(tuner.finished());
+  EXPECT_EQ(in_use_, (Tunables{4 << 20, 20, 1 << 18}));
+  EXPECT_LT(steps, 800);
+  // Nothing changes any more.
+  const int changes = changes_;
+  for (int i = 0; i < 100; ++i) step(tuner, 1000us);
+  EXPECT_EQ(changes_, changes);
+
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto log = text.str();
+  EXPECT_TRUE(log.starts_with("sample,fusion_threshold_bytes,linger_us,chunk_bytes,steps,bytes,seconds,"));
+  // Ten steps of 2000 bytes in 10 ms, or in 5.
+  EXPECT_NE(log.find("1,67108864,20,262144,10,20000,0.01,2000000,warmup"), std::string::npos) << log;
+  EXPECT_NE(log.find(",4194304,20,262144,10,20000,0.005,4000000,trial"), std::string::npos) << log;
+  EXPECT_NE(log.find(",kept"), std::string::npos);
+  std::filesystem::remove(path);
+}
+
+TEST_F(Autotuners, LeaveAloneWhatIsFixed) {
+  Autotuner tuner({.fixed = {true, true, true}}, in_use_);
+  for (int i = 0; i < 500; ++i) step(tuner, 1000us);
+  EXPECT_TRUE(tuner.finished());
+  EXPECT_EQ(in_use_, (Tunables{64 << 20, 20, 1 << 18}));
+}
+
+TEST_F(Autotuners, NamesWithCountersAreMeasuredByTime) {
+  Autotuner tuner({}, in_use_);
+  for (int i = 0; i < 3000 && !tuner.finished(); ++i) {
+    now_ += 100ms;
+    take(tuner.carried_out("noname." + std::to_string(i), 1000, now_), tuner);
+  }
+  EXPECT_TRUE(tuner.finished());
+}
+
+}  // namespace
+}  // namespace perseus
