@@ -262,6 +262,39 @@ def test_what_travels_late_or_by_itself(rank: int, size: int, two_ranks: None) -
     assert len(set(digests)) == 1
 
 
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_beside_other_options(kind: str, rank: int, size: int, two_ranks: None) -> None:
+    """Groups, a predivide factor, a process set, sparse gradients; ranks outside of the set are left alone."""
+    both = hvd.add_process_set([0, size - 1]) if size > 2 else hvd.global_process_set
+    torch.manual_seed(6)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(20, 8, sparse=True), torch.nn.Flatten(), torch.nn.Linear(24, 60), torch.nn.Linear(60, 2)
+    )
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05),
+        compression=REFERENCES[kind][0](),
+        groups=2,
+        gradient_predivide_factor=2.0,
+        process_set=both,
+    )
+    words = torch.arange(6).reshape(2, 3) + rank
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (model(words) - rank).square().mean()
+        loss.backward()
+        optimizer.step()
+        shared = hvd.allreduce(loss.detach(), name="loss", process_set=both) if both.included() else loss
+        losses.append(shared.item())
+    assert losses[-1] < losses[0]
+    assert model[0].weight.grad.is_sparse
+    digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+    assert digests[0] == digests[size - 1]
+    if both is not hvd.global_process_set:
+        assert len(set(digests)) == size - 1  # of the set, and of each rank outside of it
+        hvd.remove_process_set(both)
+
+
 def test_a_compression_of_the_users_with_feedback(rank: int, size: int, two_ranks: None) -> None:
     class FirstHalf(FeedbackCompressor):
         """Takes turns: the halves of a gradient travel at every other step."""
