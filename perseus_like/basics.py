@@ -31,6 +31,16 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSe
     except BaseException:
         session.stop()
         raise
+    _given[:] = [comm, process_sets]
+
+
+_given: list[Any] = [None, None]
+
+
+def restart() -> None:
+    """Ends the session and starts another of the same ranks and sets. Collective over them."""
+    shutdown()
+    init(*_given)
 
 
 def _is_communicator(comm: Any) -> bool:

@@ -157,13 +157,18 @@ import torch
 import perseus_like.torch as hvd
 from perseus_like.elastic import HostUpdateResult, notification_manager
 
-hvd.init()
+own = int(os.environ["PERSEUS_RANK"])
+order = list(reversed(range(int(os.environ["PERSEUS_SIZE"]))))
+first, later = hvd.ProcessSet([0]), hvd.ProcessSet([1])
+hvd.init(comm=order, process_sets=[first])
 rank, size = hvd.rank(), hvd.size()
+assert rank == order.index(own)
 model = torch.nn.Linear(2, 1, bias=False)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
 state = hvd.elastic.TorchState(model, optimizer, step=0)
 resets, starts, interrupts = [], [], []
-state.register_reset_callbacks([lambda: resets.append(state.step)])
+state.register_reset_callbacks([lambda: resets.append(state.step), lambda: hvd.add_process_set(later)])
+hvd.add_process_set(later)
 
 def train_step():
     optimizer.zero_grad()
@@ -217,6 +222,7 @@ for trouble in (
     assert len(resets) == len(starts) - 1 == count
     assert starts == [0, *[place if hosts_change else place - place % 2 for place in sorted(trouble)]], starts
     assert (hvd.rank(), hvd.size()) == (rank, size)
+    assert (first.process_set_id, later.process_set_id) == (1, 2) and first.included() == (rank == 0)
 assert all(each == weights[0] for each in weights), weights
 assert len({str(each) for each in hvd.allgather_object(weights)}) == 1
 
