@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import pytest
 collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
 
 Ranks = Callable[..., "subprocess.CompletedProcess[str]"]
+Mpirun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 HEAD = """
 import os, sys, time
@@ -57,3 +59,31 @@ def told(tmp_path: Path) -> Callable[[int], str]:
         return file.read_text() if file.exists() else ""
 
     return read
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Mpirun:
+    """Runs a program on 4 ranks by MPICH's mpirun."""
+    beside = Path(sys.executable).parent / "mpirun"
+    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    if program is None:
+        pytest.skip("no mpirun")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    if "HYDRA" not in version:
+        pytest.skip("an mpirun that is not MPICH's")
+
+    def run(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(text))
+        return subprocess.run(
+            [program, "-np", "4", sys.executable, str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run

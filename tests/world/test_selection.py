@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from .conftest import Ranks
-
-Mpirun = Callable[..., "subprocess.CompletedProcess[str]"]
+from .conftest import Mpirun, Ranks
 
 # Several groups at once, in orders of their own, then all, then some that leave others out.
 GROUPS_OF_RANKS = """
@@ -91,34 +83,6 @@ print(f"rank {own} is done", flush=True)
 """
 
 
-@pytest.fixture
-def mpirun(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Runs a program on 4 ranks by MPICH's mpirun."""
-    beside = Path(sys.executable).parent / "mpirun"
-    program = str(beside) if beside.exists() else shutil.which("mpirun")
-    if program is None:
-        pytest.skip("no mpirun")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    if "HYDRA" not in version:
-        pytest.skip("an mpirun that is not MPICH's")
-
-    def run(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        file = tmp_path / "program.py"
-        file.write_text(textwrap.dedent(text))
-        return subprocess.run(
-            [program, "-np", "4", sys.executable, str(file)],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
-
-
 def assert_all_are_done(world: subprocess.CompletedProcess[str]) -> None:
     assert world.returncode == 0, world.stderr
     assert [f"rank {rank} is done" in world.stdout for rank in range(4)] == [True] * 4, world.stdout
@@ -128,7 +92,7 @@ def test_groups_of_ranks(ranks: Ranks) -> None:
     assert_all_are_done(ranks(4, GROUPS_OF_RANKS))
 
 
-def test_groups_of_ranks_under_mpirun(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+def test_groups_of_ranks_under_mpirun(mpirun: Mpirun) -> None:
     assert_all_are_done(mpirun(GROUPS_OF_RANKS))
 
 
@@ -137,7 +101,7 @@ def test_without_threads_of_mpi(mpirun: Mpirun) -> None:
     assert_all_are_done(mpirun(program, HOROVOD_MPI_THREADS_DISABLE="1", HOROVOD_CPU_OPERATIONS="MPI"))
 
 
-def test_communicators(mpirun: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+def test_communicators(mpirun: Mpirun) -> None:
     pytest.importorskip("mpi4py")
     assert_all_are_done(mpirun(COMMUNICATORS))
 
