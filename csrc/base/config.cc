@@ -19,9 +19,10 @@ constexpr std::array kSettings = {
             "The same in MiB (AIACC-Training's name); used where PERSEUS_FUSION_THRESHOLD is not set."},
     Setting{"PERSEUS_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", "16384",
             "Tensors whose agreement is remembered, so that asking again costs a bit or two. 0 turns it off."},
-    Setting{"PERSEUS_LINGER_US", "", "20",
-            "Microseconds a small asynchronous request waits at first for more of the same burst; longer while more comes. "
-            "0 sends each at once."},
+    Setting{
+        "PERSEUS_LINGER_US", "", "20",
+        "Microseconds a small asynchronous request waits at first for more of the same burst; longer while more comes. "
+        "0 sends each at once."},
     Setting{"PERSEUS_SPIN_US", "", "30", "Microseconds a waiting thread polls before it sleeps."},
     Setting{"PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60",
             "Seconds after which a tensor that some ranks never submit is warned about. 0: never."},
@@ -69,6 +70,10 @@ constexpr std::array kUnused = {
     Unused{"HOROVOD_HIERARCHICAL_ALLREDUCE", "Between hosts, every rank reduces within its host first.", true},
     Unused{"HOROVOD_HIERARCHICAL_ALLGATHER", "Within a host, ranks gather from shared memory.", true},
     Unused{"HOROVOD_TORUS_ALLREDUCE", "The transport chooses its own algorithm."},
+    Unused{"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+           "The tuner measures one setting after the other, and knows its end."},
+    Unused{"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "The tuner measures one setting after the other."},
+    Unused{"HOROVOD_ADASUM_MPI_CHUNK_SIZE", "Adasum goes through the transports, which have pieces of their own."},
     Unused{"HOROVOD_ELASTIC", "Hosts that are lost or new are not there yet."},
     Unused{"HOROVOD_NUM_NCCL_STREAMS", kAccelerator},
     Unused{"HOROVOD_BATCH_D2D_MEMCOPIES", kAccelerator},
