@@ -136,3 +136,24 @@ def test_what_we_lack_is_named_twice(program: Program) -> None:
         assert told[statement][0] == kind
         assert f"'{theirs}" in told[statement][1], told[statement]
         assert f"'{ours}" in told[statement][1], told[statement]
+
+
+def test_functions_on_ranks_through_the_door(program: Program) -> None:
+    """horovod.run from a script, whose function imports horovod on the ranks."""
+    path = program(
+        """
+        import horovod
+        from horovod.runner import run
+
+        def train(scale):
+            import horovod.torch as hvd
+            import torch
+            hvd.init()
+            return hvd.rank(), hvd.allreduce(torch.tensor(scale), op=hvd.Sum).item()
+
+        if __name__ == "__main__":
+            assert horovod.run is run
+            print(horovod.run(train, args=(2.0,), np=2))
+        """
+    )
+    assert run_well(*OPEN, "--", path) == "[(0, 4.0), (1, 4.0)]\n"
