@@ -64,6 +64,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     `model` is not needed, and there for Horovod's sake.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not optimizer.state:
+        _begin_with_zero_gradients(parameters)
     is_root = session.core.rank() == root_rank
     tensors: list[torch.Tensor] = []
     sent = _describe(optimizer, parameters, tensors) if is_root else None
@@ -90,6 +92,13 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
     for own, options in zip(optimizer.param_groups, new_groups, strict=True):
         own.update(options)
+
+
+def _begin_with_zero_gradients(parameters: list[torch.Tensor]) -> None:
+    """Scripts written for Horovod, which makes state by a step with zero gradients, find gradients from here on."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _describe(

@@ -50,6 +50,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Waits until all gradients are reduced. For use before clipping; see `skip_synchronize`."""
         if self._buckets is not None:
             self._buckets.synchronize(self._late_parameters())
+            if isinstance(self, torch.optim.SparseAdam):
+                self._make_sparse()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -141,8 +143,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self.synchronize()
         elif not self._synchronized_for_scaler:
             warnings.warn(
-                "step() was called after synchronize() without skip_synchronize(); the gradients are not reduced "
-                "again. Write: with optimizer.skip_synchronize(): optimizer.step()",
+                "optimizer.step() called without optimizer.skip_synchronize() after synchronize(); the gradients are "
+                "not reduced again. Write: with optimizer.skip_synchronize(): optimizer.step()",
                 stacklevel=3,
             )
 
@@ -165,6 +167,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         tensor = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
         reduced = verbs.allreduce(tensor, self._reduction.op, process_set=self._reduction.process_set).result()
         return reduced if isinstance(loss, torch.Tensor) else reduced.item()
+
+    def _make_sparse(self) -> None:
+        """SparseAdam takes no others: what `sparse_as_dense` has made dense for the way becomes rows again."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                    parameter.grad = parameter.grad.to_sparse(1)
 
     def _late_parameters(self) -> list[Named]:
         """Parameters that came with a later group, or were frozen until now."""

@@ -110,6 +110,22 @@ def test_state_is_written_where_it_is_shared(rank: int) -> None:
     assert optimizer.state[net[0].weight]["momentum_buffer"] is mine
 
 
+def test_an_optimizer_without_state_has_gradients_afterwards(rank: int) -> None:
+    """As in Horovod, for those who read them before the first backward pass."""
+    net = model()
+    net[0].weight.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert net[0].weight.grad is None
+    assert all((each.grad == 0).all() for each in net.parameters() if each.requires_grad)
+    train(net, optimizer, 2, seed=rank)
+    net[2].weight.grad = None
+    optimizer = torch.optim.Adam(net.parameters())
+    optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert net[2].weight.grad is None
+
+
 def test_ranks_with_other_groups_are_told(rank: int, size: int) -> None:
     net = model()
     parameters = list(net.parameters())
