@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import process_sets as sets
@@ -22,6 +22,8 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSe
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
+    if not isinstance(process_sets, str | Iterable | None):
+        raise ValueError(f"process_sets is {process_sets!r}; it takes a list of ProcessSet")
     if not session.start({}, _selection(comm)):
         return
     try:
@@ -52,7 +54,7 @@ def _selection(comm: Any) -> list[int]:
     if comm is None:
         return []
     if not _is_communicator(comm):
-        return [int(rank) for rank in comm]
+        return sets.as_ranks("init(comm=…)", comm)
     from mpi4py import MPI
 
     if comm == MPI.COMM_NULL:

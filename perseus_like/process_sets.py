@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,14 @@ from .session import session
 GLOBAL = 0
 
 logger = logging.getLogger(__name__)
+
+
+def as_ranks(what: str, given: Iterable[int]) -> list[int]:
+    """ValueError for what are no whole numbers."""
+    try:
+        return [operator.index(rank) for rank in given]
+    except TypeError:
+        raise ValueError(f"{what} takes a list of ranks or an mpi4py communicator, not {given!r}") from None
 
 
 class ProcessSet:
@@ -28,7 +37,7 @@ class ProcessSet:
         if hasattr(ranks_or_comm, "allgather"):
             self.mpi_comm = ranks_or_comm
         else:
-            self.ranks = sorted(int(rank) for rank in ranks_or_comm)
+            self.ranks = sorted(as_ranks("ProcessSet", ranks_or_comm))
 
     def included(self) -> bool | None:
         """Whether this process is in the set; None while its ranks are not known."""

@@ -105,6 +105,14 @@ def test_what_init_takes(ranks: Ranks) -> None:
             mine = sets[own == 1]
             assert hvd.allreduce(1.0, op=hvd.Sum, process_set=mine) == mine.size()
             hvd.shutdown()
+        for wrong in ({"comm": 5}, {"comm": "ab"}, {"comm": [0.5]}, {"process_sets": 5}, {"process_sets": [5]}):
+            try:
+                hvd.init(**wrong)
+            except ValueError as error:
+                assert "list" in str(error), error
+            else:
+                raise AssertionError(wrong)
+            assert not hvd.is_initialized()
         hvd.init(process_sets="dynamic")
         try:
             hvd.init(process_sets="static")
