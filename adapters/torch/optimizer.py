@@ -40,6 +40,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         seen: set[Any] = set()
         return {value for value in lst if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
 
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """The name of each parameter, where Horovod's users look for it."""
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        return {each: self._names[id(each)] for each in parameters if id(each) in self._names}
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
         self._passes = _checked_passes(passes)

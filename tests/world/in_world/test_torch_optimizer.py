@@ -544,6 +544,15 @@ def test_ranks_with_other_models_are_told(rank: int, size: int, two_ranks: None)
     assert len(set(hvd.allgather_object(str(caught.value)))) == 1
 
 
+def test_names_of_parameters(rank: int, size: int) -> None:
+    model = build("mlp")
+    assert sgd(model)._parameter_names == {parameter: name for name, parameter in model.named_parameters()}
+    groups = [{"params": model[0].parameters()}, {"params": model[3].parameters()}]
+    names = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))._parameter_names
+    assert len(names) == len(set(names.values())) == 4
+    assert hvd.allgather_object(sorted(names.values())) == [sorted(names.values())] * size
+
+
 def test_mistakes(rank: int, size: int) -> None:
     model = build("mlp")
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
