@@ -22,7 +22,11 @@ struct Scale {
   std::int64_t divisor = 1;
 
   bool is_identity() const { return pre == 1.0 && post == 1.0 && divisor == 1; }
-  bool operator==(const Scale&) const = default;
+  // A NaN is the same as a NaN: ranks that pass one agree.
+  bool operator==(const Scale& other) const {
+    const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
+    return same(pre, other.pre) && same(post, other.post) && divisor == other.divisor;
+  }
 };
 
 // A reduction on contiguous elements. `wire` differs from `dtype` when values travel compressed

@@ -91,11 +91,11 @@ void LocalWatch::hear(Peer& peer) {
 }
 
 void LocalWatch::lose(int rank) {
-  liveness_.report_lost(rank, kEnded);
-  if (!is_centre_) return;
+  // The others first: once this rank knows, it may end, and they would hear of its end alone.
   for (const auto& peer : peers_) {
-    if (!peer.gone) send_note(peer.socket.get(), {Word::lost, rank});
+    if (is_centre_ && !peer.gone) send_note(peer.socket.get(), {Word::lost, rank});
   }
+  liveness_.report_lost(rank, kEnded);
 }
 
 }  // namespace perseus

@@ -41,10 +41,11 @@ std::vector<int> Negotiator::ranks_of(std::size_t source) const {
 
 bool Negotiator::all_joined(std::size_t source) const { return ranks_of(source).empty(); }
 
-// The ranks behind a source that has asked; some may have joined since.
-std::vector<int> Negotiator::askers(std::size_t source) const {
+// The ranks behind a source that has asked by id; some may have joined since. What zeros will not do for is asked by id
+// only where all have asked.
+std::vector<int> Negotiator::askers(std::size_t source, Verb verb) const {
   auto ranks = ranks_of(source);
-  if (!ranks.empty()) return ranks;
+  if (!ranks.empty() && works_with_joined_ranks(verb)) return ranks;
   return source == 0 ? std::vector<int>{tree_.rank} : tree_.ranks_below[source - 1];
 }
 
@@ -89,7 +90,7 @@ Negotiator::Repeat& Negotiator::repeat(std::uint32_t id, Clock::time_point now) 
 void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_point now) {
   const auto& request = cache_.at(id);
   if (!entries_.empty() && entries_.contains(request.name)) {
-    add_claims(source, {{request, askers(source)}}, now);
+    add_claims(source, {{request, askers(source, request.verb)}}, now);
     return;
   }
   if (noting_arrivals_) note_arrival(source, request.name);
@@ -103,7 +104,15 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
 
 void Negotiator::complete_if_ready(std::uint32_t id) {
   auto& waiting = repeats_[id];
-  if (waiting.missing > 0 && !(any_joined_ && all_here(waiting.have))) return;
+  if (waiting.missing > 0) {
+    if (!any_joined_ || !all_here(waiting.have)) return;
+    if (!works_with_joined_ranks(cache_.at(id).verb)) {
+      // Whoever decides has to know that some did not ask.
+      turn_repeat_into_entry(id);
+      complete_if_ready(cache_.at(id).name);
+      return;
+    }
+  }
   report_.cached.push_back(id);
   waiting.open = false;
   --open_repeats_;
@@ -120,7 +129,7 @@ void Negotiator::turn_repeat_into_entry(std::uint32_t id) {
   auto& ranks = full.claims.emplace_back(Claim{request, {}}).ranks;
   for (std::size_t source = 0; source < sources(); ++source) {
     if (!waiting.have[source]) continue;
-    const auto those = askers(source);
+    const auto those = askers(source, request.verb);
     ranks.insert(ranks.end(), those.begin(), those.end());
   }
   waiting.open = false;
@@ -281,10 +290,12 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
   Decision decision;
   decision.request = claims.front().request;
   const auto& request = decision.request;
+  std::size_t asked = 0;
+  for (const auto& claim : claims) asked += claim.ranks.size();
   if (claims.size() > 1) {
     decision.kind = Decision::Kind::fail;
     decision.text = describe_disagreement(claims, tree_.world_ranks);
-  } else if (any_joined_ && !works_with_joined_ranks(request.verb)) {
+  } else if (asked < joined_.size() && !works_with_joined_ranks(request.verb)) {
     decision.kind = Decision::Kind::fail;
     decision.text = request.label() +
                     " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
@@ -300,8 +311,6 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
 }
 
 Decision Negotiator::decide_again(std::uint32_t id) {
-  const auto& request = cache_.at(id);
-  if (any_joined_ && !works_with_joined_ranks(request.verb)) return decide({{request, {}}});
   Decision decision;
   decision.id = id;
   decision.cached = true;

@@ -95,12 +95,15 @@ class Negotiator {
   struct Waiting {
     StallNote note;
     Clock::time_point since;
+    Clock::time_point warned{};
+    bool due = false;    // a note came since the last warning
+    bool fresh = false;  // and since the last look: others' may be on their way
   };
 
   std::size_t sources() const { return tree_.children.size() + 1; }
   std::size_t source_of(int child) const;
   std::vector<int> ranks_of(std::size_t source) const;
-  std::vector<int> askers(std::size_t source) const;
+  std::vector<int> askers(std::size_t source, Verb verb) const;
   bool all_joined(std::size_t source) const;
   Entry& entry(const std::string& name, Clock::time_point now);
   void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
@@ -125,6 +128,7 @@ class Negotiator {
   Decision decide_again(std::uint32_t id);
   void decide_joined(std::vector<Decision>& plan);
   void hear_of_stall(StallNote note, Clock::time_point now);
+  void warn_of_stalls(Clock::time_point now);
   void warn_of_stall(const Waiting& waiting, Clock::time_point now);
   std::vector<int> world_ranks_missing(const std::vector<int>& present) const;
 

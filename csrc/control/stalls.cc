@@ -1,5 +1,6 @@
 // Negotiator's second half: names that wait too long for some ranks.
 #include <algorithm>
+#include <utility>
 
 #include "control/negotiator.h"
 
@@ -42,6 +43,21 @@ void Negotiator::check_stalls(Clock::time_point now) {
     auto& waiting = repeats_[id];
     if (waiting.open) check_stall(cache_.at(id), waiting.have, waiting.since, waiting.warned, now);
   }
+  warn_of_stalls(now);
+}
+
+// Every node tells of what waits below it. One warning has what all know: where there are other nodes it waits for the
+// next look.
+void Negotiator::warn_of_stalls(Clock::time_point now) {
+  const bool alone = std::all_of(tree_.ranks_below.begin(), tree_.ranks_below.end(),
+                                 [](const auto& ranks) { return ranks.size() == 1; });
+  for (auto& [name, waiting] : notes_) {
+    if (!waiting.due) continue;
+    if (std::exchange(waiting.fresh, false) && !alone) continue;
+    waiting.due = false;
+    waiting.warned = now;
+    warn_of_stall(waiting, now);
+  }
 }
 
 void Negotiator::check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
@@ -77,7 +93,12 @@ void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
       if (std::find(known.begin(), known.end(), rank) == known.end()) known.push_back(rank);
     }
   }
-  warn_of_stall(waiting, now);
+  // Late notes of a period that was warned of already wait for the next.
+  const auto period = options_.stall_warning;
+  const bool over = options_.stall_shutdown.count() > 0 && now - waiting.since >= options_.stall_shutdown;
+  if (!over && now - waiting.warned < period / 2) return;
+  waiting.fresh = waiting.fresh || !waiting.due;
+  waiting.due = true;
 }
 
 void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {

@@ -88,16 +88,16 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
     const auto found = pending_.find(task.request->name);
     const auto work = std::move(found->second);
     pending_.erase(found);
-    finish(*work, status);
+    finish(*work, status.ok() ? work->failure : status);
   }
 }
 
 Status Lane::move_data(const std::vector<Task>& tasks) {
-  if (!tracing_.on()) return execute(*link_.transport, tasks);
+  if (!tracing_.on()) return execute(*link_.transport, tree_.world_ranks, tasks);
   const host::CopyMeter copies;
   const auto began = Clock::now();
   tracing_.begins(tasks, link_.transport->name());
-  auto status = execute(*link_.transport, tasks);
+  auto status = execute(*link_.transport, tree_.world_ranks, tasks);
   if (status.ok()) tracing_.ends(tasks, began, copies.times());
   return status;
 }
@@ -129,7 +129,9 @@ void Lane::finish(Work& work, Status status) {
   // The name is free before the waiter can know that the work is done.
   inbox_.done(work.request.name);
   if (!status.ok() && status.kind() != ErrorKind::disagreement) {
-    status = {status.kind(), work.request.label() + ": " + status.text()};
+    // A text may be about this tensor by name.
+    const auto label = work.request.label();
+    if (!status.text().starts_with(label)) status = {status.kind(), label + ": " + status.text()};
   }
   const auto completion = work.completion;
   completion->finish(std::move(status));

@@ -1,5 +1,6 @@
 #include "engine/execute.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -78,7 +79,50 @@ Status broadcast(Transport& transport, const std::vector<Task>& tasks) {
   return transport.broadcast(pieces, root);
 }
 
-Status allgather(Transport& transport, Work& work) {
+// A rank without memory for its result would break off alone, and leave the others waiting in the middle of a
+// collective. From so many bytes on, of all ranks together, they therefore ask one another first.
+constexpr std::int64_t kLargeBytes = std::int64_t{64} << 20;
+
+// One gather, alltoall or reduce-scatter.
+struct Gathering {
+  Transport& transport;
+  const std::vector<int>& world_ranks;
+  Work& work;
+
+  // Makes the results, one for each member, of so many rows. `bytes`: of all ranks, the same on each. Where a rank has
+  // no memory, work.failure says so.
+  Status allocate(const std::vector<std::int64_t>& rows, std::int64_t bytes) {
+    std::int64_t lacking = 0;
+    try {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto& member = work.request.members[i];
+        lacking = std::max<std::int64_t>(1, rows[i] * row_bytes(member));
+        work.completion->results.push_back(std::make_shared<Result>(member.dtype, with_rows(member.shape, rows[i])));
+      }
+      lacking = 0;
+    } catch (const Error&) {
+      if (bytes < kLargeBytes) throw;
+    }
+    if (bytes < kLargeBytes) return {};
+    std::vector<std::int64_t> all(world_ranks.size());
+    const std::vector<std::int64_t> one_each(all.size(), sizeof lacking);
+    if (auto status = transport.allgather(&lacking, all.data(), one_each); !status.ok()) return status;
+    const auto found = std::find_if(all.begin(), all.end(), [](std::int64_t other) { return other > 0; });
+    if (found == all.end()) return {};
+    work.completion->results.clear();
+    const auto rank = world_ranks[static_cast<std::size_t>(found - all.begin())];
+    work.failure = {ErrorKind::unavailable, "rank " + std::to_string(rank) + " has no memory for a result of " +
+                                                std::to_string(*found) + " bytes; nothing was communicated"};
+    return {};
+  }
+
+  // Whether all ranks go on.
+  bool allocated() const { return work.failure.ok(); }
+  void* result(std::size_t member) const { return work.completion->results[member]->data(); }
+};
+
+Status allgather(Gathering to) {
+  auto& [transport, world_ranks, work] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto members = work.inputs.size();
   std::vector<std::int64_t> mine;
@@ -86,69 +130,80 @@ Status allgather(Transport& transport, Work& work) {
   std::vector<std::int64_t> all(ranks * members);
   const std::vector<std::int64_t> equal(ranks, static_cast<std::int64_t>(members * sizeof(std::int64_t)));
   if (auto status = transport.allgather(mine.data(), all.data(), equal); !status.ok()) return status;
+  std::vector<std::int64_t> rows(members, 0);
+  std::vector<std::vector<std::int64_t>> bytes(members, std::vector<std::int64_t>(ranks));
+  std::int64_t total = 0;
   for (std::size_t i = 0; i < members; ++i) {
-    const auto& member = work.request.members[i];
-    std::vector<std::int64_t> bytes(ranks);
-    std::int64_t rows = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      rows += all[rank * members + i];
-      bytes[rank] = all[rank * members + i] * row_bytes(member);
+      rows[i] += all[rank * members + i];
+      bytes[i][rank] = all[rank * members + i] * row_bytes(work.request.members[i]);
+      total += bytes[i][rank];
     }
-    auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows));
-    if (auto status = transport.allgather(work.inputs[i], result->data(), bytes); !status.ok()) return status;
-    work.completion->results.push_back(std::move(result));
+  }
+  if (auto status = to.allocate(rows, total); !status.ok() || !to.allocated()) return status;
+  for (std::size_t i = 0; i < members; ++i) {
+    if (auto status = transport.allgather(work.inputs[i], to.result(i), bytes[i]); !status.ok()) return status;
   }
   return {};
 }
 
-Status alltoall(Transport& transport, Work& work) {
+Status alltoall(Gathering to) {
+  auto& [transport, world_ranks, work] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto& member = work.request.members.front();
-  const std::vector<std::int64_t> one_each(ranks, sizeof(std::int64_t));
-  std::vector<std::int64_t> received(ranks);
-  if (auto status = transport.alltoall(work.splits.data(), one_each, received.data(), one_each); !status.ok()) {
-    return status;
-  }
-  std::vector<std::int64_t> send_bytes(ranks), recv_bytes(ranks);
+  // What each rank gets from another: its rows, and how many the other sends in all.
+  struct Note {
+    std::int64_t rows, sent;
+  };
+  const auto sent = std::accumulate(work.splits.begin(), work.splits.end(), std::int64_t{0});
+  std::vector<Note> mine, theirs(ranks);
+  for (const auto rows : work.splits) mine.push_back({rows, sent});
+  const std::vector<std::int64_t> one_each(ranks, sizeof(Note));
+  if (auto status = transport.alltoall(mine.data(), one_each, theirs.data(), one_each); !status.ok()) return status;
+  std::vector<std::int64_t> received, send_bytes, recv_bytes;
+  std::int64_t rows = 0, all = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    send_bytes[rank] = work.splits[rank] * row_bytes(member);
-    recv_bytes[rank] = received[rank] * row_bytes(member);
+    received.push_back(theirs[rank].rows);
+    send_bytes.push_back(work.splits[rank] * row_bytes(member));
+    recv_bytes.push_back(theirs[rank].rows * row_bytes(member));
+    rows += theirs[rank].rows;
+    all += theirs[rank].sent;
   }
-  const auto rows = std::accumulate(received.begin(), received.end(), std::int64_t{0});
-  auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows));
-  auto status = transport.alltoall(work.inputs.front(), send_bytes, result->data(), recv_bytes);
-  work.completion->results.push_back(std::move(result));
+  if (auto status = to.allocate({rows}, all * row_bytes(member)); !status.ok() || !to.allocated()) return status;
   work.completion->received_splits = std::move(received);
-  return status;
+  return transport.alltoall(work.inputs.front(), send_bytes, to.result(0), recv_bytes);
 }
 
-Status reduce_scatter(Transport& transport, Work& work) {
+Status reduce_scatter(Gathering to) {
+  auto& [transport, world_ranks, work] = to;
   const auto ranks = static_cast<std::int64_t>(transport.size());
+  // The remainder goes to the first ranks, a row each.
+  const auto rows_of = [&](const Member& member, std::int64_t rank) {
+    return member.shape.front() / ranks + (rank < member.shape.front() % ranks ? 1 : 0);
+  };
+  std::vector<std::int64_t> rows;
+  for (const auto& member : work.request.members) rows.push_back(rows_of(member, transport.rank()));
+  if (auto status = to.allocate(rows, work.request.bytes()); !status.ok() || !to.allocated()) return status;
   for (std::size_t i = 0; i < work.inputs.size(); ++i) {
     const auto& member = work.request.members[i];
-    const auto rows = member.shape.front();
     const auto row_elements = row_bytes(member) / static_cast<std::int64_t>(size_of(member.dtype));
-    // The remainder goes to the first ranks, a row each.
-    const auto rows_of = [&](std::int64_t rank) { return rows / ranks + (rank < rows % ranks ? 1 : 0); };
     std::vector<std::int64_t> counts;
-    for (std::int64_t rank = 0; rank < ranks; ++rank) counts.push_back(rows_of(rank) * row_elements);
-    auto result = std::make_shared<Result>(member.dtype, with_rows(member.shape, rows_of(transport.rank())));
+    for (std::int64_t rank = 0; rank < ranks; ++rank) counts.push_back(rows_of(member, rank) * row_elements);
     Reduction reduction{member.dtype, member.dtype, work.request.op, work.request.scale};
-    auto status = transport.reduce_scatter(reduction, work.inputs[i], result->data(), counts);
+    auto status = transport.reduce_scatter(reduction, work.inputs[i], to.result(i), counts);
     if (!status.ok()) return status;
-    work.completion->results.push_back(std::move(result));
   }
   return {};
 }
 
-Status run(Transport& transport, const std::vector<Task>& tasks) {
+Status run(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks) {
   switch (tasks.front().request->verb) {
     case Verb::allreduce:
     case Verb::adasum: return allreduce(transport, tasks);
     case Verb::broadcast: return broadcast(transport, tasks);
-    case Verb::allgather: return allgather(transport, *tasks.front().work);
-    case Verb::alltoall: return alltoall(transport, *tasks.front().work);
-    case Verb::reduce_scatter: return reduce_scatter(transport, *tasks.front().work);
+    case Verb::allgather: return allgather({transport, world_ranks, *tasks.front().work});
+    case Verb::alltoall: return alltoall({transport, world_ranks, *tasks.front().work});
+    case Verb::reduce_scatter: return reduce_scatter({transport, world_ranks, *tasks.front().work});
     case Verb::barrier:  // that all ranks asked for it is the barrier
     case Verb::add_process_set:
     case Verb::remove_process_set:  // carried out by the session
@@ -159,9 +214,9 @@ Status run(Transport& transport, const std::vector<Task>& tasks) {
 
 }  // namespace
 
-Status execute(Transport& transport, const std::vector<Task>& tasks) {
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks) {
   try {
-    return run(transport, tasks);
+    return run(transport, world_ranks, tasks);
   } catch (const Error& error) {
     return Status::from(error);
   } catch (const std::exception& error) {

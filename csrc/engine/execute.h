@@ -16,7 +16,8 @@ struct Task {
   Work* work = nullptr;
 };
 
-// Collective over the transport's group. All tasks are of one kind (see fuse.h). Blocks; never throws.
-Status execute(Transport& transport, const std::vector<Task>& tasks);
+// Collective over the transport's group, whose ranks in the job are `world_ranks`. All tasks are of one kind (see
+// fuse.h). Blocks; never throws. What goes wrong on all ranks alike, before data moved, is in Work::failure.
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks);
 
 }  // namespace perseus

@@ -16,6 +16,7 @@ struct Work {
   std::vector<void*> outputs;        // may be the inputs; empty where the core allocates the result
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+  Status failure;       // of this work alone: all ranks found it out together, and go on
   int open_phases = 0;  // of the timeline, see tracing.h
 };
 

@@ -204,6 +204,35 @@ TEST(Negotiator, OnlyReductionsTakeTheZerosOfAJoinedRank) {
             "it before any rank joins");
 }
 
+// A gather that a rank had asked for before it joined has all it needs, whenever the root hears of what.
+TEST_P(Jobs, WhatAllHaveAskedForIsCarriedOutThoughRanksJoin) {
+  const auto size = static_cast<int>(GetParam().size());
+  const auto gather = request(Verb::allgather, "g", {{DType::float32, {2}}});
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    Job job(GetParam(), {}, seed);
+    // Known by an id, and not.
+    for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
+      job.submit_all(gather);
+      job.take_all();
+    }
+    for (int r = 0; r < size; ++r) {
+      job.submit(r, gather);
+      if (r % 2 == 0) job.rank(r).join();
+      for (int steps = job.random_below(4); steps > 0; --steps) job.step();
+    }
+    const auto decisions = job.take_all();
+    ASSERT_FALSE(decisions.empty());
+    EXPECT_EQ(decisions.front().kind, Kind::run) << decisions.front().text;
+    if (size == 1) continue;
+    // The next one misses those that have joined.
+    for (int r = 1; r < size; r += 2) job.submit(r, gather);
+    const auto next = job.take_all();
+    ASSERT_EQ(next.size(), 1U);
+    EXPECT_EQ(next.front().kind, Kind::fail);
+    EXPECT_NE(next.front().text.find("has joined"), std::string::npos);
+  }
+}
+
 // A rank may have work in flight when it joins: that is data of its own shape, not zeros.
 TEST(Negotiator, ARankThatJoinsWithWorkInFlightIsStillAsked) {
   Job job({0, 0});
@@ -317,13 +346,18 @@ TEST(Stalls, RanksBelowAnotherHostAreNamed) {
   for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
   job.settle();
   job.now += 11s;
-  std::string text;
-  for (int round = 0; round < 3; ++round) {
-    look(job);
-    const auto decisions = job.take_all();
-    if (!decisions.empty()) text = decisions.back().text;
+  // Once in each period, with what all nodes know.
+  for (int period = 0; period < 3; ++period) {
+    std::vector<std::string> texts;
+    for (int round = 0; round < 5; ++round) {
+      look(job);
+      for (const auto& decision : job.take_all()) texts.push_back(decision.text);
+      job.now += 100ms;
+    }
+    ASSERT_EQ(texts.size(), 1U);
+    EXPECT_NE(texts.front().find("submitted by ranks 0, 1, 3, not by ranks 2, 4."), std::string::npos) << texts.front();
+    job.now += 10s;
   }
-  EXPECT_NE(text.find("submitted by ranks 0, 1, 3, not by ranks 2, 4."), std::string::npos) << text;
 }
 
 TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {

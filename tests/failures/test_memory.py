@@ -52,3 +52,26 @@ def test_a_limit_that_leaves_too_little_is_an_error_on_all(run: Any) -> None:
     for facts in world.all_told():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "ulimit" in facts["init"]["text"]
+
+
+@pytest.mark.parametrize("call", ["allgather(big)", "alltoall(big)", "reducescatter(big, op=hvd.Sum)"])
+def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all(run: Any, call: str) -> None:
+    world = run(
+        3,
+        f"""
+        start()
+        big = np.ones((3, 6_000_000), np.float32)
+        if rank == 1:
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
+        tell(failed=outcome_of(lambda: hvd.{call}))
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        still_works()
+        """,
+    )
+    assert world.code == 0, world.output
+    texts = {facts["failed"]["text"] for facts in world.all_told()}
+    assert len(texts) == 1, texts
+    assert "rank 1 has no memory for a result of" in texts.pop()
+    for facts in world.all_told():
+        assert "UnavailableError" in facts["failed"]["kinds"], facts

@@ -49,7 +49,9 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="1",
     )
     assert world.code == 0, world.output
-    for facts in world.all_told():
+    for rank, facts in enumerate(world.all_told()):
+        # Its own tensor once, even where the text is about it.
+        assert facts["stalled"]["text"].count("'mine'" if rank == size - 1 else "'theirs'") == 1
         assert "HorovodInternalError" in facts["stalled"]["kinds"]
         assert "TimedOutError" in facts["stalled"]["kinds"]
         assert "has waited" in facts["stalled"]["text"]

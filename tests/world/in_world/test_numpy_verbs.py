@@ -240,3 +240,9 @@ def test_join_after_uneven_steps(rank: int, size: int) -> None:
     last = hvd.join()
     assert len(set(hvd.allgather_object(last))) == 1
     assert 0 <= last < size
+
+
+def test_a_factor_that_is_no_number_is_agreed_upon(rank: int, size: int) -> None:
+    """A loss that has become NaN is used as a factor: the result is NaN, not an error about ranks that differ."""
+    for _ in range(3):
+        assert np.isnan(hvd.allreduce(np.ones(3), name="by nan", prescale_factor=float("nan"))).all()
