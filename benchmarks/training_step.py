@@ -1,8 +1,9 @@
-"""A whole training step: one process alone while the others sleep, ours, DDP over gloo, Horovod.
+"""A whole training step: one process alone while the others sleep, each by itself at once, ours, DDP, Horovod.
 
     python -m benchmarks.training_step -np 2
 
-Everyone computes on one thread per rank.
+Everyone computes on one thread per rank. "Each by itself" shares the memory's bandwidth as training together does, and
+communicates nothing: what is over it is the price of communication.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from . import harness, peers
 from .harness import Contender, World
 from .record import Bar, Result, Row, publish, ratio
 
-ALONE, OURS, DDP, HOROVOD = "one process alone", "ours", "DDP over gloo", "Horovod"
+ALONE, EACH, OURS, DDP, HOROVOD = "one process alone", "each by itself", "ours", "DDP over gloo", "Horovod"
 SMALL, BIG = "small MLP, 14 tensors, 1 MiB", "MLP of 12 × 1536², 113 MB"
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor]]
@@ -63,9 +64,13 @@ def contenders(build: Build, other: Any) -> tuple[list[Contender], nn.Module]:
     import perseus_like.torch as hvd
 
     model, data = build()
-    alone = Contender(ALONE, step(model, sgd(model), data), alone=True)
+    by_itself = step(model, sgd(model), data)
     mine, data = build()
-    made = [alone, Contender(OURS, step(mine, wrapped(hvd, mine), data))]
+    made = [
+        Contender(ALONE, by_itself, alone=True),
+        Contender(EACH, by_itself),
+        Contender(OURS, step(mine, wrapped(hvd, mine), data)),
+    ]
     model, data = build()
     ddp = nn.parallel.DistributedDataParallel(model)
     made.append(Contender(DDP, step(ddp, sgd(ddp), data)))
@@ -85,11 +90,11 @@ def check(world: World, model: nn.Module) -> None:
 def bars(result: Result) -> list[Bar]:
     made = []
     if (row := result.row(SMALL)) is not None:
-        mine, alone = row.median(OURS), row.median(ALONE)
-        over = None if mine is None or alone is None else (mine - alone) * 1e3
+        mine, each = row.median(OURS), row.median(EACH)
+        over = None if mine is None or each is None else (mine - each) * 1e3
         made.append(Bar(SMALL, "time over the local step", "≤", 0.25, over, "ms"))
     if (row := result.row(BIG)) is not None:
-        made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(ALONE))))
+        made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(EACH))))
     return made if result.world.size == 2 and not result.quick else []
 
 

@@ -41,8 +41,8 @@ struct View {
   }
 };
 
-std::unique_ptr<Work> work_for(Verb verb, std::string name, const py::list& inputs = py::list()) {
-  auto work = std::make_unique<Work>();
+std::shared_ptr<Work> work_for(Verb verb, std::string name, const py::list& inputs = py::list()) {
+  auto work = std::make_shared<Work>();
   auto& request = work->request;
   request.verb = verb;
   request.name = std::move(name);
@@ -70,12 +70,12 @@ void check_has_rows(const Work& work) {
   }
 }
 
-Pending submit(std::unique_ptr<Work> work, int process_set, bool average, py::object tensors) {
+Pending submit(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
   return {session()->submit(process_set, std::move(work), average), std::move(tensors)};
 }
 
 // `outputs` None: in place.
-std::unique_ptr<Work> work_with_outputs(Verb verb, std::string name, const py::list& inputs,
+std::shared_ptr<Work> work_with_outputs(Verb verb, std::string name, const py::list& inputs,
                                         const std::optional<py::list>& outputs) {
   auto work = work_for(verb, std::move(name), inputs);
   if (!outputs) {

@@ -76,7 +76,7 @@ void Lane::carry_out_runs(std::span<const Decision> runs) {
 void Lane::run_batch(const std::vector<Task>& tasks) {
   const auto& request = *tasks.front().request;
   const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
-  Completion* completion = tasks.front().work == nullptr ? nullptr : tasks.front().work->completion.get();
+  Completion* completion = tasks.front().work == nullptr ? nullptr : &tasks.front().work->completion;
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(tasks);
   // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
   if (!status.ok() && !about_sets) {
@@ -133,8 +133,7 @@ void Lane::finish(Work& work, Status status) {
     const auto label = work.request.label();
     if (!status.text().starts_with(label)) status = {status.kind(), label + ": " + status.text()};
   }
-  const auto completion = work.completion;
-  completion->finish(std::move(status));
+  work.completion.finish(std::move(status));
 }
 
 void Lane::fail(const Decision& decision) {

@@ -97,7 +97,7 @@ struct Gathering {
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto& member = work.request.members[i];
         lacking = std::max<std::int64_t>(1, rows[i] * row_bytes(member));
-        work.completion->results.push_back(std::make_shared<Result>(member.dtype, with_rows(member.shape, rows[i])));
+        work.completion.results.push_back(std::make_shared<Result>(member.dtype, with_rows(member.shape, rows[i])));
       }
       lacking = 0;
     } catch (const Error&) {
@@ -109,7 +109,7 @@ struct Gathering {
     if (auto status = transport.allgather(&lacking, all.data(), one_each); !status.ok()) return status;
     const auto found = std::find_if(all.begin(), all.end(), [](std::int64_t other) { return other > 0; });
     if (found == all.end()) return {};
-    work.completion->results.clear();
+    work.completion.results.clear();
     const auto rank = world_ranks[static_cast<std::size_t>(found - all.begin())];
     work.failure = {ErrorKind::unavailable, "rank " + std::to_string(rank) + " has no memory for a result of " +
                                                 std::to_string(*found) + " bytes; nothing was communicated"};
@@ -118,7 +118,7 @@ struct Gathering {
 
   // Whether all ranks go on.
   bool allocated() const { return work.failure.ok(); }
-  void* result(std::size_t member) const { return work.completion->results[member]->data(); }
+  void* result(std::size_t member) const { return work.completion.results[member]->data(); }
 };
 
 Status allgather(Gathering to) {
@@ -170,7 +170,7 @@ Status alltoall(Gathering to) {
     all += theirs[rank].sent;
   }
   if (auto status = to.allocate({rows}, all * row_bytes(member)); !status.ok() || !to.allocated()) return status;
-  work.completion->received_splits = std::move(received);
+  work.completion.received_splits = std::move(received);
   return transport.alltoall(work.inputs.front(), send_bytes, to.result(0), recv_bytes);
 }
 

@@ -16,7 +16,7 @@ namespace perseus {
 class Inbox {
  public:
   // Throws Error(invalid_argument) when the name is in flight already, or the reason given to close().
-  void put(std::unique_ptr<Work> work) {
+  void put(std::shared_ptr<Work> work) {
     std::scoped_lock lock(mutex_);
     if (!closed_.ok()) throw Error(closed_.kind(), work->request.label() + ": " + closed_.text());
     if (!in_flight_.insert(work->request.name).second) {
@@ -27,7 +27,7 @@ class Inbox {
     waiting_.push_back(std::move(work));
   }
 
-  std::vector<std::unique_ptr<Work>> take() {
+  std::vector<std::shared_ptr<Work>> take() {
     std::scoped_lock lock(mutex_);
     return std::exchange(waiting_, {});
   }
@@ -46,7 +46,7 @@ class Inbox {
 
  private:
   std::mutex mutex_;  // guards all
-  std::vector<std::unique_ptr<Work>> waiting_;
+  std::vector<std::shared_ptr<Work>> waiting_;
   std::unordered_set<std::string_view> in_flight_;  // names in the works themselves, which live until done()
   Status closed_;
 };

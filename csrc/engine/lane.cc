@@ -59,7 +59,7 @@ std::unique_ptr<Autotuner> Lane::make_autotuner() const {
 
 Lane::~Lane() { close(std::chrono::milliseconds(0)); }
 
-void Lane::submit(std::unique_ptr<Work> work) {
+void Lane::submit(std::shared_ptr<Work> work) {
   if (tracing_.on()) {
     submit_traced(std::move(work));
   } else {
@@ -69,7 +69,7 @@ void Lane::submit(std::unique_ptr<Work> work) {
 }
 
 // What begins is told before the engine can tell of its end.
-void Lane::submit_traced(std::unique_ptr<Work> work) {
+void Lane::submit_traced(std::shared_ptr<Work> work) {
   auto track = tracing_.submitted(*work);
   try {
     inbox_.put(std::move(work));

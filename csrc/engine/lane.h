@@ -55,7 +55,7 @@ class Lane {
   Transport& transport() { return *link_.transport; }
 
   // Throws Error(invalid_argument) for a name in flight, or the reason why the lane takes no more work.
-  void submit(std::unique_ptr<Work> work);
+  void submit(std::shared_ptr<Work> work);
 
   // This rank has no more work until all ranks have joined.
   std::shared_ptr<Completion> join();
@@ -74,7 +74,7 @@ class Lane {
   using Clock = Negotiator::Clock;
   enum class Cycle { idle, busy, linger };
 
-  void submit_traced(std::unique_ptr<Work> work);
+  void submit_traced(std::shared_ptr<Work> work);
   std::unique_ptr<Autotuner> make_autotuner() const;
   void run();
   Cycle cycle();
@@ -105,7 +105,7 @@ class Lane {
 
   std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
   Negotiator negotiator_;
-  std::unordered_map<std::string_view, std::unique_ptr<Work>> pending_;  // by the names in the works themselves
+  std::unordered_map<std::string_view, std::shared_ptr<Work>> pending_;  // by the names in the works themselves
   std::shared_ptr<Completion> joining_;
   Status broken_;
   Clock::time_point burst_since_{};

@@ -166,7 +166,7 @@ std::shared_ptr<Lane> Session::lane_of(ProcessSetId set) const {
                                                std::to_string(set) + " (ranks " + text_of(ranks_of(set)) + ")");
 }
 
-Handle Session::submit(ProcessSetId set, std::unique_ptr<Work> work, bool average) {
+Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool average) {
   auto lane = lane_of(set);
   auto& request = work->request;
   if (average) request.scale.divisor = lane->size();
@@ -179,7 +179,7 @@ Handle Session::submit(ProcessSetId set, std::unique_ptr<Work> work, bool averag
     throw Error(ErrorKind::invalid_argument, request.label() + ": " + std::to_string(work->splits.size()) +
                                                  " splits for " + std::to_string(lane->size()) + " ranks");
   }
-  Handle handle{std::move(lane), work->completion};
+  Handle handle{std::move(lane), completion_of(work)};
   handle.lane->submit(std::move(work));
   return handle;
 }

@@ -10,14 +10,20 @@
 
 namespace perseus {
 
+// Shared by the engine and whoever waits. Mostly the latter is the last to let go, on the thread that allocated it.
 struct Work {
   Request request;
   std::vector<void*> inputs;         // one for each member of the request: contiguous, row-major
   std::vector<void*> outputs;        // may be the inputs; empty where the core allocates the result
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank
-  std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+  Completion completion;
   Status failure;       // of this work alone: all ranks found it out together, and go on
   int open_phases = 0;  // of the timeline, see tracing.h
 };
+
+// The part of a work that one waits for.
+inline std::shared_ptr<Completion> completion_of(const std::shared_ptr<Work>& work) {
+  return {work, &work->completion};
+}
 
 }  // namespace perseus

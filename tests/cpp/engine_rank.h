@@ -164,8 +164,8 @@ class EngineRank {
  private:
   std::int64_t own(std::size_t i) const { return (lane_->rank() + 1) * static_cast<std::int64_t>(i); }
 
-  static std::unique_ptr<Work> make_work(Verb verb, const std::string& name) {
-    auto work = std::make_unique<Work>();
+  static std::shared_ptr<Work> make_work(Verb verb, const std::string& name) {
+    auto work = std::make_shared<Work>();
     work->request.verb = verb;
     work->request.name = name;
     return work;
@@ -185,9 +185,9 @@ class EngineRank {
     return values;
   }
 
-  std::unique_ptr<Started> start(std::unique_ptr<Work> work, std::unique_ptr<Started> started) {
+  std::unique_ptr<Started> start(std::shared_ptr<Work> work, std::unique_ptr<Started> started) {
     started->name = work->request.name;
-    started->completion = work->completion;
+    started->completion = completion_of(work);
     lane_->submit(std::move(work));
     return started;
   }
