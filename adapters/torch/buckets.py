@@ -18,19 +18,18 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would load 
 
 from perseus_like.collectives import Average, Op
 from perseus_like.compression import is_identity, wire_of
-from perseus_like.errors import HorovodInternalError, UnavailableError
-from perseus_like.gradients import Agreeing, Bucket, Layout, Member, Passes, claim_name, lay_out
+from perseus_like.errors import HorovodInternalError
+from perseus_like.gradients import Agreeing, Bucket, Layout, Passes, claim_name, lay_out
 from perseus_like.handle import Pending
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
 from .feedback import FeedbackCompressor
-from .sparse import sparse_allreduce_async
-from .tensors import empty
+from .gradient_memory import Kind, allocate, dense_strides, member_of, say_once
+from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
-Kind = tuple[torch.dtype, torch.device]
 Hook = Callable[[torch.Tensor], None]
 
 
@@ -172,9 +171,7 @@ class GradientBuckets:
                 self._sparse_seen[index] = gradient.sparse_dim()
                 return
             else:
-                _say_once(
-                    f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense"
-                )
+                say_once(f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense")
                 gradient = gradient.to_dense()
         if view is None or self._generation != session.generation:
             return
@@ -259,10 +256,10 @@ class GradientBuckets:
         reduction = self._reduction
         for index, dimensions in sorted(self._sparse.items()):
             parameter = self._parameters[index]
-            gradient = _as_sparse(parameter, dimensions)
+            gradient = as_sparse(parameter, dimensions)
             name = f"{self._name}.sparse.{index}"
             finish = sparse_allreduce_async(gradient, name, reduction.op, reduction.process_set)
-            self._in_flight.append(_assign_gradient(parameter, finish))
+            self._in_flight.append(assign_gradient(parameter, finish))
 
     def _reduce_late(self, late: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Gradients of parameters that had no hook yet: each by itself this time, in a bucket from the next step on."""
@@ -328,24 +325,24 @@ class GradientBuckets:
     def _describe(self, index: int) -> str:
         parameter = self._parameters[index]
         dtype = str(parameter.dtype).removeprefix("torch.")
-        strides = f"with strides {list(_dense_strides(parameter))}"
+        strides = f"with strides {list(dense_strides(parameter))}"
         compressed = f" compressed by {self._feedback}" if self._feedback is not None else ""
         return f"{self._names[index]!r} {dtype}{list(parameter.shape)} {strides}{compressed}"
 
     def _lay_out(self, order: Sequence[int]) -> None:
-        members = {index: _member(self._parameters[index]) for index in order}
+        members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups)
         for kind, elements in self._layout.totals.items():
             old = self._memory.get(kind)
             if old is None or old.numel() < elements:
-                self._memory[kind] = _allocate(elements, kind)
+                self._memory[kind] = allocate(elements, kind)
         self._flats = []
         moved: list[tuple[int, torch.Tensor]] = []
         for bucket in self._layout.buckets:
             memory = self._memory[bucket.kind]
             self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
-                shape, strides = self._parameters[index].shape, _dense_strides(self._parameters[index])
+                shape, strides = self._parameters[index].shape, dense_strides(self._parameters[index])
                 moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))
         self._move(moved)
         self.passes.use(self._layout)
@@ -371,16 +368,6 @@ class GradientBuckets:
 _all: weakref.WeakSet[GradientBuckets] = weakref.WeakSet()
 
 
-def _as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
-    """The gradient with that many sparse dimensions; an empty one if there is none."""
-    gradient = parameter.grad
-    if gradient is None:
-        indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
-        values = parameter.new_empty((0, *parameter.shape[dimensions:]))
-        return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
-    return gradient.to_sparse(dimensions) if gradient.layout is torch.strided else gradient
-
-
 def _fresh(compression: Any) -> FeedbackCompressor | None:
     return compression.fresh() if isinstance(compression, FeedbackCompressor) else None
 
@@ -391,40 +378,3 @@ def _error_of(finish: Callable[[], object]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Callable[[], None]:
-    def assign() -> None:
-        parameter.grad = finish()
-
-    return assign
-
-
-def _member(parameter: torch.Tensor) -> Member[Kind]:
-    return Member(parameter.numel(), parameter.element_size(), (parameter.dtype, parameter.device))
-
-
-def _dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """The parameter's own strides where they leave no gaps, else the nearest that do not."""
-    return torch.empty_like(parameter, device="meta").stride()
-
-
-def _allocate(elements: int, kind: Kind) -> torch.Tensor:
-    dtype, device = kind
-    if device.type != "cpu":
-        return torch.zeros(elements, dtype=dtype, device=device)
-    try:
-        return empty(elements, dtype=dtype)
-    except UnavailableError as error:
-        megabytes = elements * dtype.itemsize / 1e6
-        _say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
-        return torch.zeros(elements, dtype=dtype)
-
-
-_said: set[str] = set()
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        _log.warning("%s", text)

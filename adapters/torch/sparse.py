@@ -35,3 +35,22 @@ def sparse_allreduce_async(
         return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.size(), check_invariants=False)
 
     return wait
+
+
+def as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
+    """The gradient with that many sparse dimensions; an empty one if there is none."""
+    gradient = parameter.grad
+    if gradient is None:
+        indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
+        values = parameter.new_empty((0, *parameter.shape[dimensions:]))
+        return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
+    return gradient.to_sparse(dimensions) if gradient.layout is torch.strided else gradient
+
+
+def assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    """What makes the result of a reduction the parameter's gradient."""
+
+    def assign() -> None:
+        parameter.grad = finish()
+
+    return assign

@@ -1,0 +1,45 @@
+"""The memory that gradients of one kind share: in the arena where there is room."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from perseus_like.errors import UnavailableError
+from perseus_like.gradients import Member
+
+from .tensors import empty
+
+_log = logging.getLogger("perseus_like")
+_said: set[str] = set()
+Kind = tuple[torch.dtype, torch.device]
+
+
+def member_of(parameter: torch.Tensor) -> Member[Kind]:
+    return Member(parameter.numel(), parameter.element_size(), (parameter.dtype, parameter.device))
+
+
+def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's own strides where they leave no gaps, else the nearest that do not."""
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def allocate(elements: int, kind: Kind) -> torch.Tensor:
+    """Zeros; in private memory, which is said once, where the arena has no room."""
+    dtype, device = kind
+    if device.type != "cpu":
+        return torch.zeros(elements, dtype=dtype, device=device)
+    try:
+        return empty(elements, dtype=dtype)
+    except UnavailableError as error:
+        megabytes = elements * dtype.itemsize / 1e6
+        say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
+        return torch.zeros(elements, dtype=dtype)
+
+
+def say_once(text: str) -> None:
+    """A warning that would otherwise come at every step."""
+    if text not in _said:
+        _said.add(text)
+        _log.warning("%s", text)
