@@ -54,15 +54,18 @@ def copies(to: torch.Tensor, source: torch.Tensor) -> list[Contender]:
     count = to.numel() * to.element_size()
     addresses = to.data_ptr(), source.data_ptr()
     return [
-        Contender(MEMCPY, lambda: ctypes.memmove(*addresses, count)),
-        Contender(STREAMING, lambda: _core.copy(*addresses, count, True)),
+        Contender.of(MEMCPY, lambda: ctypes.memmove(*addresses, count)),
+        Contender.of(STREAMING, lambda: _core.copy(*addresses, count, True)),
     ]
 
 
 def contenders(memory: Memory, count: int, reducers: dict[str, peers.Reducer]) -> list[Contender]:
     arena, private, out = memory.arena[:count], memory.private[:count], memory.out[:count]
-    made = [Contender(ARENA, ours(arena, f"arena.{count}")), Contender(PRIVATE, ours(private, f"private.{count}"))]
-    made += [Contender(name, reducer(private)) for name, reducer in reducers.items()]
+    made = [
+        Contender.of(ARENA, ours(arena, f"arena.{count}")),
+        Contender.of(PRIVATE, ours(private, f"private.{count}")),
+    ]
+    made += [Contender.of(name, reducer(private)) for name, reducer in reducers.items()]
     return made + copies(out, private)
 
 

@@ -118,11 +118,11 @@ def contenders(shapes: Sequence[tuple[int, ...]], tag: str, other: Any) -> list[
     private = [torch.empty(shape).fill_(0) for shape in shapes]
     arena = [hvd.empty(shape).fill_(0) for shape in shapes]
     made = [
-        Contender(OURS, ours(private, f"{tag}.private")),
-        Contender(GROUPED, ours_grouped(private, f"{tag}.private")),
-        Contender(ARENA, ours(arena, f"{tag}.arena")),
-        Contender(GLOO, gloo(private)),
-        Contender(GLOO_BUCKETS, gloo_in_buckets(private)),
+        Contender.of(OURS, ours(private, f"{tag}.private")),
+        Contender.of(GROUPED, ours_grouped(private, f"{tag}.private")),
+        Contender.of(ARENA, ours(arena, f"{tag}.arena")),
+        Contender.of(GLOO, gloo(private)),
+        Contender.of(GLOO_BUCKETS, gloo_in_buckets(private)),
     ]
     if other is not None:
         made.append(Contender(HOROVOD, horovod(other, private, tag)))

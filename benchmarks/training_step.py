@@ -2,20 +2,25 @@
 
     python -m benchmarks.training_step -np 2
 
-Everyone computes on one thread per rank. "Each by itself" shares the memory's bandwidth as training together does, and
-communicates nothing: what is over it is the price of communication.
+Everyone computes on one thread per rank. A process by itself is one that does nothing else, as a script without any of
+this has it: allocators behave differently beside other models. "Each by itself" shares the memory's bandwidth as
+training together does, and communicates nothing: what is over it is the price of communication.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import harness, peers
+from . import ROOT, harness, peers
 from .harness import Contender, World
 from .record import Bar, Result, Row, publish, ratio
 
@@ -59,24 +64,56 @@ def wrapped(module: Any, model: nn.Module) -> Any:
     return module.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
 
 
-def contenders(build: Build, other: Any) -> tuple[list[Contender], nn.Module]:
+def serve_steps(pipe: Connection, build: Build) -> None:
+    """Steps a model as often as asked, until asked for none; answers with the seconds."""
+    torch.set_num_threads(1)
+    model, data = build()
+    run = step(model, sgd(model), data)
+    while count := pipe.recv():
+        begin = time.perf_counter()
+        for _ in range(count):
+            run()
+        pipe.send(time.perf_counter() - begin)
+
+
+@contextmanager
+def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
+    """Steps in another process than this rank's."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=serve_steps, args=(theirs, build), daemon=True)
+    sys.path.append(str(ROOT))  # where the child finds this module; it takes it away again, as we have
+    process.start()
+    sys.path.remove(str(ROOT))
+    theirs.close()
+
+    def run(count: int) -> float:
+        mine.send(count)
+        return float(mine.recv())
+
+    try:
+        yield run
+    finally:
+        mine.send(0)
+        process.join()
+
+
+def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> tuple[list[Contender], nn.Module]:
     """And the model that ours trains."""
     import perseus_like.torch as hvd
 
-    model, data = build()
-    by_itself = step(model, sgd(model), data)
     mine, data = build()
     made = [
         Contender(ALONE, by_itself, alone=True),
         Contender(EACH, by_itself),
-        Contender(OURS, step(mine, wrapped(hvd, mine), data)),
+        Contender.of(OURS, step(mine, wrapped(hvd, mine), data)),
     ]
     model, data = build()
     ddp = nn.parallel.DistributedDataParallel(model)
-    made.append(Contender(DDP, step(ddp, sgd(ddp), data)))
+    made.append(Contender.of(DDP, step(ddp, sgd(ddp), data)))
     if other is not None:
         model, data = build()
-        made.append(Contender(HOROVOD, step(model, wrapped(other, model), data)))
+        made.append(Contender.of(HOROVOD, step(model, wrapped(other, model), data)))
     return made, mine
 
 
@@ -112,8 +149,9 @@ def on_every_rank(options: Any) -> None:
     result = Result("training_step", "A training step", world, (OURS,), missing=missing, quick=options.quick)
     work: dict[str, Build] = {"tiny MLP": tiny_model} if options.quick else {SMALL: small_model, BIG: big_model}
     for name, build in work.items():
-        made, mine = contenders(build, other)
-        result.rows.append(Row(name, harness.measure(world, made, harness.budget_of(options))))
+        with process_by_itself(build) as by_itself:
+            made, mine = contenders(build, by_itself, other)
+            result.rows.append(Row(name, harness.measure(world, made, harness.budget_of(options))))
         check(world, mine)
         del made, mine
     result.bars = bars(result)
