@@ -125,7 +125,7 @@ def contenders(shapes: Sequence[tuple[int, ...]], tag: str, other: Any) -> list[
         Contender.of(GLOO_BUCKETS, gloo_in_buckets(private)),
     ]
     if other is not None:
-        made.append(Contender(HOROVOD, horovod(other, private, tag)))
+        made.append(Contender.of(HOROVOD, horovod(other, private, tag)))
     return made
 
 
