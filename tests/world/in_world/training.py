@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import perseus_like.torch as hvd
+
 BATCH = 4  # examples per rank
 
 
@@ -126,3 +128,24 @@ def loss_of(model: Any, inputs: Any, targets: Any) -> Any:
 def assert_equal_parameters(one: Any, two: Any, tolerance: float = 1e-9) -> None:
     for (name, first), second in zip(one.named_parameters(), two.parameters(), strict=True):
         assert torch.allclose(first, second, rtol=tolerance, atol=tolerance), (name, first, second)
+
+
+def sgd(model: Any, lr: float = 0.1, **options: Any) -> Any:
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=lr), model.named_parameters(), **options)
+
+
+def step(model: Any, optimizer: Any, number: int, rank: int, size: int) -> None:
+    optimizer.zero_grad()
+    inputs, targets = batch(number, size)
+    loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    optimizer.step()
+
+
+def assert_same_on_all_ranks(model: Any) -> None:
+    digests = hvd.allgather_object(b"".join(p.detach().double().numpy().tobytes() for p in model.parameters()))
+    assert len(set(digests)) == 1
+
+
+def branching() -> Any:
+    torch.manual_seed(4)
+    return Branching().double()

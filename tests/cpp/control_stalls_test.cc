@@ -1,0 +1,124 @@
+// Names that wait too long: who is told, when, and what.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "control/negotiator.h"
+#include "control_job.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::allreduce;
+using testing::Job;
+using testing::request;
+using Kind = Decision::Kind;
+
+NegotiatorOptions stalls(std::chrono::milliseconds warning, std::chrono::milliseconds shutdown) {
+  NegotiatorOptions options;
+  options.stall_warning = warning;
+  options.stall_shutdown = shutdown;
+  return options;
+}
+
+void look(Job& job) {
+  for (int r = 0; r < job.size(); ++r) job.rank(r).check_stalls(job.now);
+}
+
+TEST(Stalls, AWarningNamesTensorRanksAndTime) {
+  Job job({0, 0, 0}, stalls(60s, 0s), 1, 2, 4);
+  job.submit(0, allreduce("x"));
+  job.submit(2, allreduce("x"));
+  job.settle();
+  job.now += 59s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  job.now += 1500ms;
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::warn);
+  EXPECT_EQ(decisions.front().request.name, "x");
+  EXPECT_EQ(decisions.front().text,
+            "allreduce 'x' has waited 60.5 s: submitted by ranks 4, 6, not by rank 5. All ranks must call the same "
+            "collectives; is one still busy, or has it taken another path?");
+  look(job);
+  EXPECT_TRUE(job.take_all().empty()) << "said once in a period";
+  job.now += 60s;
+  look(job);
+  EXPECT_EQ(job.take_all().size(), 1U);
+}
+
+TEST(Stalls, RanksBelowAnotherHostAreNamed) {
+  Job job({0, 0, 1, 1, 1}, stalls(10s, 0s));
+  for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
+  job.settle();
+  job.now += 11s;
+  // Once in each period, with what all nodes know.
+  for (int period = 0; period < 3; ++period) {
+    std::vector<std::string> texts;
+    for (int round = 0; round < 5; ++round) {
+      look(job);
+      for (const auto& decision : job.take_all()) texts.push_back(decision.text);
+      job.now += 100ms;
+    }
+    ASSERT_EQ(texts.size(), 1U);
+    EXPECT_NE(texts.front().find("submitted by ranks 0, 1, 3, not by ranks 2, 4."), std::string::npos) << texts.front();
+    job.now += 10s;
+  }
+}
+
+TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {
+  for (const auto warning : {0ms, 1000ms}) {
+    Job job({0, 0}, stalls(warning, 1500ms));
+    job.submit(1, allreduce("x"));
+    job.settle();
+    job.now += 1100ms;
+    look(job);
+    EXPECT_EQ(job.take_all().size(), warning.count() > 0 ? 1U : 0U);
+    job.now += 400ms;
+    look(job);
+    const auto decisions = job.take_all();
+    ASSERT_EQ(decisions.size(), 1U);
+    EXPECT_EQ(decisions.front().kind, Kind::close);
+    EXPECT_EQ(decisions.front().error, ErrorKind::timed_out);
+    EXPECT_NE(decisions.front().text.find("allreduce 'x' has waited 1.5 s: submitted by rank 1, not by rank 0"),
+              std::string::npos);
+  }
+}
+
+TEST(Stalls, WhatCompletesIsForgotten) {
+  Job job({0, 0, 1}, stalls(10s, 0s));
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 9s;
+  for (const int r : {0, 2}) job.submit(r, allreduce("x"));
+  EXPECT_EQ(job.take_all().size(), 1U);
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 9s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  EXPECT_TRUE(job.rank(0).waiting());
+}
+
+TEST(Stalls, JoinedRanksAreNotMissing) {
+  Job job({0, 0, 0}, stalls(10s, 0s));
+  job.rank(0).join();
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 10s;
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_NE(decisions.front().text.find("submitted by rank 1, not by rank 2."), std::string::npos)
+      << decisions.front().text;
+}
+
+}  // namespace
+}  // namespace perseus

@@ -1,0 +1,301 @@
+"""DistributedOptimizer's steps off the straight road: passes, closures, scaling, copies, hooks, joins, mistakes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus_like.torch as hvd  # noqa: E402
+
+from .training import assert_equal_parameters, assert_same_on_all_ranks, batch, build, loss_of, part, sgd, step  # noqa: E402
+
+
+def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    step(model, optimizer, 0, rank, size)
+    inputs, targets = batch(1, size)
+    loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+    with pytest.raises(AssertionError, match="zero_grad"):
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    step(model, optimizer, 2, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    step(model, optimizer, 0, rank, size)
+    optimizer.set_backward_passes_per_step(2)
+    for passes in (2, 1, 2):  # one of two is enough if step() says so
+        optimizer.zero_grad()
+        for turn in range(passes):
+            inputs, targets = batch(turn, size)
+            loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+    with pytest.raises(ValueError, match="at least one"):
+        optimizer.set_backward_passes_per_step(0)
+
+
+def test_step_after_synchronize_warns_and_does_not_reduce_again(rank: int, size: int, two_ranks: None) -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(layer, op=hvd.Sum, lr=0.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        optimizer.synchronize()
+        with pytest.warns(UserWarning, match=r"optimizer\.step\(\) called without optimizer\.skip_synchronize\(\)"):
+            optimizer.step()
+        assert layer.weight.grad.tolist() == [[size, size]]
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step()
+        assert layer.weight.grad.tolist() == [[size, size]]
+
+
+def test_closures(rank: int, size: int) -> None:
+    alone, together = build("mlp"), build("mlp")
+    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together)
+    for number in range(3):
+        inputs, targets = batch(number, size)
+
+        def closure(model: Any, each: Any, inputs: Any, targets: Any) -> Any:
+            each.zero_grad()
+            loss = loss_of(model, inputs, targets)
+            loss.backward()
+            return loss
+
+        whole = plain.step(lambda i=inputs, t=targets: closure(alone, plain, i, t))
+        mine = (part(inputs, rank), part(targets, rank))
+        loss = optimizer.step(lambda mine=mine: closure(together, optimizer, *mine))
+        torch.testing.assert_close(loss.detach(), whole.detach())
+    assert_equal_parameters(together, alone)
+
+
+def test_gradient_scaling_skips_the_same_steps_everywhere(rank: int, size: int) -> None:
+    for explicit in (False, True):
+        model = build("mlp", torch.float32)
+        optimizer = sgd(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for number in range(4):
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            optimizer.zero_grad()
+            inputs, targets = batch(number, size, torch.float32)
+            loss = loss_of(model, part(inputs, rank), part(targets, rank))
+            if number == 1 and rank == size - 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if explicit:
+                optimizer.synchronize()
+                scaler.unscale_(optimizer)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    scaler.step(optimizer)
+            scaler.update()
+            same = [torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+            assert all(same) if number == 1 else not any(same)
+            assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_autocast_and_fused_optimizers(fused: bool, rank: int, size: int) -> None:
+    model = build("mlp", torch.float32)
+    optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused))
+    for number in range(3):
+        optimizer.zero_grad()
+        inputs, targets = batch(number, size, torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(model, part(inputs, rank), part(targets, rank))
+        loss.backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
+def test_copies_are_plain_optimizers(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+    step(model, optimizer, 0, rank, size)
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    optimizer.load_state_dict(torch.load(buffer))
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer, 1, rank, size)
+    assert_same_on_all_ranks(model)
+    for duplicate in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(duplicate) is torch.optim.Adam
+        assert duplicate.param_groups[0]["lr"] == 0.1
+        assert len(duplicate.state) == len(optimizer.state)
+        duplicate.step()
+    copied = copy.deepcopy(model)
+    assert all(
+        a.grad is None or a.grad.data_ptr() != b.grad.data_ptr()
+        for a, b in zip(copied.parameters(), model.parameters(), strict=True)
+    )
+
+
+def test_step_hooks_run_once_and_see_reduced_gradients(rank: int, size: int) -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(layer, op=hvd.Sum)
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(layer.weight.grad.tolist()))
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer.weight.sum().backward()
+        optimizer.step()
+    assert seen == [[[size, size]]] * 2
+
+
+def test_an_optimizer_that_is_gone_leaves_the_model_alone(rank: int, size: int) -> None:
+    model = build("mlp")
+    for number in range(3):
+        optimizer = sgd(model)
+        step(model, optimizer, number, rank, size)
+        step(model, optimizer, number, rank, size)
+        del optimizer
+        gc.collect()
+    loss_of(model, *batch(0, 1)).backward()
+    loss_of(model, *batch(0, 1)).backward()
+    assert_same_on_all_ranks(model)
+
+
+def test_an_optimizer_that_was_replaced_may_live_in_a_cycle(rank: int, size: int) -> None:
+    model = build("mlp")
+    for _ in range(3):
+        optimizer = sgd(model)
+        optimizer.keeps = [optimizer]
+        for number in range(3):
+            step(model, optimizer, number, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+def test_higher_order_gradients(rank: int, size: int) -> None:
+    model = build("mlp")
+    optimizer = sgd(model)
+    for number in range(3):
+        optimizer.zero_grad()
+        inputs = part(batch(number, size)[0], rank).requires_grad_()
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        slope.square().sum().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
+def test_after_join_a_rank_may_train_on(rank: int, size: int) -> None:
+    """One rank has no batch at all in the first epoch: it knows nothing of the buckets yet."""
+    model = build("mlp")
+    optimizer = sgd(model)
+    for _ in range(2):
+        for number in range(2 * rank):
+            step(model, optimizer, number, rank, size)
+        hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), size - 1)
+    step(model, optimizer, 7, rank, size)
+    step(model, optimizer, 8, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+def test_while_a_rank_has_joined_layouts_change_at_every_step(rank: int, size: int, two_ranks: None) -> None:
+    """Gradients that are kept (not set to None) move within one memory from step to step."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(5, 5) for _ in range(4)])
+    optimizer = sgd(layers, lr=0.0)
+    if rank < size - 1:
+        for number in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            order = list(enumerate(layers))
+            hidden = torch.ones(())
+            for place, layer in order if number % 2 else reversed(order):
+                hidden = hidden + (place + 1) * layer.weight.sum() + hidden * 0
+            hidden.backward()
+            optimizer.step()
+            for place, layer in order:
+                expected = (place + 1) * (size - 1) / size
+                torch.testing.assert_close(layer.weight.grad, torch.full((5, 5), expected))
+    hvd.join()
+
+
+def test_a_process_set_trains_by_itself(rank: int, size: int, two_ranks: None) -> None:
+    process_set = hvd.add_process_set([0])
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(model, process_set=process_set, lr=0.0)
+    model.weight.sum().backward()
+    optimizer.step()
+    (model.weight.sum() * (rank + 1)).backward()
+    optimizer.step()
+    assert model.weight.grad.tolist() == [[rank + 2.0] * 2]
+    hvd.remove_process_set(process_set)
+    if size > 2:
+        process_set = hvd.add_process_set([0, size - 1])
+        optimizer = sgd(model, process_set=process_set, lr=0.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model.weight.sum() * (rank + 1)).backward()
+            optimizer.step()
+            expected = (1 + size) / 2 if process_set.included() else rank + 1
+            assert model.weight.grad.tolist() == [[expected] * 2]
+        hvd.remove_process_set(process_set)
+
+
+def test_ranks_with_other_models_are_told(rank: int, size: int, two_ranks: None) -> None:
+    model = torch.nn.Linear(3, 4 + (rank == 0))
+    optimizer = sgd(model)
+    model(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"'weight' float32\[5, 3\].*'weight' float32\[4, 3\]") as caught:
+        optimizer.step()
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+
+
+def test_names_of_parameters(rank: int, size: int) -> None:
+    model = build("mlp")
+    assert sgd(model)._parameter_names == {parameter: name for name, parameter in model.named_parameters()}
+    groups = [{"params": model[0].parameters()}, {"params": model[3].parameters()}]
+    names = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))._parameter_names
+    assert len(names) == len(set(names.values())) == 4
+    assert hvd.allgather_object(sorted(names.values())) == [sorted(names.values())] * size
+
+
+def test_mistakes(rank: int, size: int) -> None:
+    model = build("mlp")
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    named = list(model.named_parameters())
+    with pytest.raises(ValueError, match="twice"):
+        hvd.DistributedOptimizer(plain, [("same", parameter) for _, parameter in named])
+    with pytest.raises(ValueError, match="lacks"):
+        hvd.DistributedOptimizer(plain, named[1:])
+    with pytest.raises(ValueError, match="pairs"):
+        hvd.DistributedOptimizer(plain, model.parameters())
+    with pytest.raises(ValueError, match="op=Average"):
+        hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="Average, Sum and Adasum"):
+        hvd.DistributedOptimizer(plain, op=hvd.Max)
+    with pytest.raises(ValueError, match="at least one"):
+        hvd.DistributedOptimizer(plain, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="negative"):
+        hvd.DistributedOptimizer(plain, groups=-1)
+    with pytest.raises(ValueError, match="lists"):
+        hvd.DistributedOptimizer(plain, groups=[model[0].weight])
+    with pytest.raises(ValueError, match="twice"):
+        hvd.DistributedOptimizer(plain, groups=[[model[0].weight], [model[0].weight]])
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
+    with pytest.warns(UserWarning, match="groups"):
+        hvd.DistributedOptimizer(plain, num_groups=2)
