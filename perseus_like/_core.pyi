@@ -108,6 +108,7 @@ def allreduce(
     wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
     process_set: int,
     tensors: object,
+    wait: bool,  # complete on return, well or not: for a caller who has nothing else to do
 ) -> Handle: ...
 def adasum(
     name: str,

@@ -162,13 +162,15 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
         in_place: bool = False,
+        wait: bool = False,
     ) -> Pending[T]:
+        """`wait`: it is complete on return, if it has a name; no thread is woken for it."""
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
         outputs = None if target is source else [self._tensors.view(target)]
         kept = (source, target)
         full, handle = self._reduce(
-            "allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire, kept
+            "allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire, kept, wait
         )
         return Pending(full, handle, target, finish)
 
@@ -293,6 +295,7 @@ class Collectives(Generic[T]):
         process_set: ProcessSet,
         wire: DType | None,
         kept: object,
+        wait: bool = False,
     ) -> tuple[str, Any]:
         set_id = member_id(process_set)
         on_the_wire = AS_IT_IS if wire is None else self._group_wire(verb, inputs, wire)
@@ -300,7 +303,10 @@ class Collectives(Generic[T]):
         if op is Op.Adasum:
             return names.submit(verb, name, set_id, session.core.adasum, inputs, outputs, *tail)
         core_op, average = _CORE_OPS[op]
-        return names.submit(verb, name, set_id, session.core.allreduce, inputs, outputs, core_op, average, *tail)
+        # Numbers are given out under a lock, under which nobody waits for other ranks.
+        wait = wait and name is not None
+        start = session.core.allreduce
+        return names.submit(verb, name, set_id, start, inputs, outputs, core_op, average, *tail, wait)
 
     @staticmethod
     def _group_wire(verb: str, inputs: list[View], wire: DType) -> int:

@@ -198,6 +198,7 @@ class GradientBuckets:
             reduction.process_set,
             wire,
             in_place=True,
+            wait=number + 1 == len(self._flats),  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)
 

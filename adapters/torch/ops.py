@@ -60,7 +60,8 @@ def allreduce(
             )
             return result
         chosen = resolve_op(op, average)
-        return verbs.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set, wire).result()
+        factors = (prescale_factor, postscale_factor, process_set, wire)
+        return verbs.allreduce(tensor, chosen, name, *factors, wait=True).result()
     small, context = compression.compress(tensor)
     reduced: Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
         small, average, name, op, prescale_factor, postscale_factor, process_set
@@ -91,7 +92,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     chosen = resolve_op(op, average)
-    return verbs.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set, in_place=True).result()
+    factors = (prescale_factor, postscale_factor, process_set)
+    return verbs.allreduce(tensor, chosen, name, *factors, in_place=True, wait=True).result()
 
 
 def allreduce_async_(

@@ -74,6 +74,16 @@ Pending submit(std::shared_ptr<Work> work, int process_set, bool average, py::ob
   return {session()->submit(process_set, std::move(work), average), std::move(tensors)};
 }
 
+// For a caller who has nothing else to do: complete on return, well or not.
+Pending submit_and_wait(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
+  auto handle = session()->submit(process_set, std::move(work), average, false);
+  {
+    const py::gil_scoped_release released;
+    handle.lane->wait(*handle.completion, false);
+  }
+  return {std::move(handle), std::move(tensors)};
+}
+
 // `outputs` None: in place.
 std::shared_ptr<Work> work_with_outputs(Verb verb, std::string name, const py::list& inputs,
                                         const std::optional<py::list>& outputs) {
@@ -90,14 +100,15 @@ std::shared_ptr<Work> work_with_outputs(Verb verb, std::string name, const py::l
 }
 
 Pending allreduce(std::string name, const py::list& inputs, const std::optional<py::list>& outputs, int op,
-                  bool average, double prescale, double postscale, int wire_dtype, int process_set,
-                  py::object tensors) {
+                  bool average, double prescale, double postscale, int wire_dtype, int process_set, py::object tensors,
+                  bool wait) {
   auto work = work_with_outputs(Verb::allreduce, std::move(name), inputs, outputs);
   auto& request = work->request;
   request.op = op_of(op);
   request.scale = {prescale, postscale, 1};
   if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
-  return submit(std::move(work), process_set, average, std::move(tensors));
+  const auto start = wait ? submit_and_wait : submit;
+  return start(std::move(work), process_set, average, std::move(tensors));
 }
 
 Pending adasum(std::string name, const py::list& inputs, const std::optional<py::list>& outputs, double prescale,

@@ -59,17 +59,21 @@ std::unique_ptr<Autotuner> Lane::make_autotuner() const {
 
 Lane::~Lane() { close(std::chrono::milliseconds(0)); }
 
-void Lane::submit(std::shared_ptr<Work> work) {
+void Lane::submit(std::shared_ptr<Work> work, bool ring) {
+  put(std::move(work));
+  if (ring) wake();
+}
+
+void Lane::put(std::shared_ptr<Work> work) {
   if (tracing_.on()) {
-    submit_traced(std::move(work));
+    put_traced(std::move(work));
   } else {
     inbox_.put(std::move(work));
   }
-  wake();
 }
 
 // What begins is told before the engine can tell of its end.
-void Lane::submit_traced(std::shared_ptr<Work> work) {
+void Lane::put_traced(std::shared_ptr<Work> work) {
   auto track = tracing_.submitted(*work);
   try {
     inbox_.put(std::move(work));
@@ -90,7 +94,7 @@ std::shared_ptr<Completion> Lane::join() {
   return completion;
 }
 
-void Lane::wait(Completion& completion) {
+void Lane::wait(Completion& completion, bool rung) {
   // Whoever holds the driver lock mostly holds it for a moment only.
   constexpr int kTries = 200;
   if (completion.done()) return;
@@ -103,6 +107,7 @@ void Lane::wait(Completion& completion) {
       if (!driving) pause();
     }
     if (!driving) {
+      if (!std::exchange(rung, true)) wake();
       completion.wait(kLook);
       continue;
     }

@@ -55,13 +55,14 @@ class Lane {
   Transport& transport() { return *link_.transport; }
 
   // Throws Error(invalid_argument) for a name in flight, or the reason why the lane takes no more work.
-  void submit(std::shared_ptr<Work> work);
+  // A caller who waits at once drives the lane itself: it submits without a ring, so that no thread is woken for it.
+  void submit(std::shared_ptr<Work> work, bool ring = true);
 
   // This rank has no more work until all ranks have joined.
   std::shared_ptr<Completion> join();
 
-  // Until the completion is done. Never throws; the outcome is in the completion.
-  void wait(Completion& completion);
+  // Until the completion is done. Never throws; the outcome is in the completion. `rung`: as its work was submitted.
+  void wait(Completion& completion, bool rung = true);
 
   // Tells the others that this rank leaves, finishes what is under way, and fails what is left. `grace`: how long the
   // others' answer is waited for. Idempotent. Not from a callback.
@@ -74,7 +75,8 @@ class Lane {
   using Clock = Negotiator::Clock;
   enum class Cycle { idle, busy, linger };
 
-  void submit_traced(std::shared_ptr<Work> work);
+  void put(std::shared_ptr<Work> work);
+  void put_traced(std::shared_ptr<Work> work);
   std::unique_ptr<Autotuner> make_autotuner() const;
   void run();
   Cycle cycle();

@@ -166,7 +166,7 @@ std::shared_ptr<Lane> Session::lane_of(ProcessSetId set) const {
                                                std::to_string(set) + " (ranks " + text_of(ranks_of(set)) + ")");
 }
 
-Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool average) {
+Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring) {
   auto lane = lane_of(set);
   auto& request = work->request;
   if (average) request.scale.divisor = lane->size();
@@ -180,7 +180,7 @@ Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool averag
                                                  " splits for " + std::to_string(lane->size()) + " ranks");
   }
   Handle handle{std::move(lane), completion_of(work)};
-  handle.lane->submit(std::move(work));
+  handle.lane->submit(std::move(work), ring);
   return handle;
 }
 

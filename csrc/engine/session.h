@@ -46,7 +46,8 @@ class Session {
   std::string description() const;
 
   // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
-  Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average);
+  // `ring`: see Lane.
+  Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring = true);
   Handle join(ProcessSetId set);
 
   // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.

@@ -105,7 +105,7 @@ TEST_P(Lanes, SeveralThreadsOfARank) {
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&rank, t] {
         for (int i = 0; i < 60; ++i) {
-          auto first = rank.allreduce("t" + std::to_string(t) + "." + std::to_string(i % 4), 10 + t);
+          auto first = rank.allreduce("t" + std::to_string(t) + "." + std::to_string(i % 4), 10 + t, 1, i % 3 != 0);
           auto second = rank.allgather("g" + std::to_string(t), t);
           rank.finish(*second, i % 5 == 0);
           rank.finish(*first);

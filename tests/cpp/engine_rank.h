@@ -23,6 +23,7 @@ struct Started {
   std::string name;
   std::vector<std::int64_t> in, out;
   std::shared_ptr<Completion> completion;
+  bool rung = true;             // whoever drives was told
   std::function<void()> check;  // once it is done well
 };
 
@@ -52,9 +53,11 @@ class EngineRank {
   bool is_member() const { return lane_ != nullptr; }
 
   // Sum over the ranks of (rank + 1) * i for element i. Average where `divisor` is given.
-  std::unique_ptr<Started> allreduce(const std::string& name, std::int64_t count, std::int64_t divisor = 1) {
+  std::unique_ptr<Started> allreduce(const std::string& name, std::int64_t count, std::int64_t divisor = 1,
+                                     bool ring = true) {
     auto work = make_work(Verb::allreduce, name);
     auto started = std::make_unique<Started>();
+    started->rung = ring;
     started->in.resize(static_cast<std::size_t>(count));
     started->out.resize(started->in.size());
     for (std::size_t i = 0; i < started->in.size(); ++i) started->in[i] = own(i);
@@ -147,7 +150,7 @@ class EngineRank {
 
   // Waits, driving the lane.
   Status outcome(Started& started) {
-    lane_->wait(*started.completion);
+    lane_->wait(*started.completion, started.rung);
     return started.completion->status();
   }
   // Waits while the lane's own thread drives.
@@ -188,7 +191,7 @@ class EngineRank {
   std::unique_ptr<Started> start(std::shared_ptr<Work> work, std::unique_ptr<Started> started) {
     started->name = work->request.name;
     started->completion = completion_of(work);
-    lane_->submit(std::move(work));
+    lane_->submit(std::move(work), started->rung);
     return started;
   }
 
