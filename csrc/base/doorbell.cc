@@ -6,7 +6,9 @@ namespace perseus {
 
 void Doorbell::ring() {
   rings_.fetch_add(1, std::memory_order_seq_cst);
-  if (const auto bits = sleeper_.load(std::memory_order_seq_cst); bits != 0) futex_wake(rings_, bits);
+  if (sleeper_.load(std::memory_order_seq_cst) == 0) return;
+  // Who was woken may wait long for a core; until it lies down again, nobody has to wake it a second time.
+  if (const auto bits = sleeper_.exchange(0, std::memory_order_seq_cst); bits != 0) futex_wake(rings_, bits);
 }
 
 void Doorbell::wait(std::uint32_t seen, Sleeper who, std::chrono::microseconds limit) {
