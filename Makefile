@@ -88,12 +88,13 @@ pytest: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
+CPP_SECONDS = 900
 define cpp_tests
 	googletest=$$(cmake/get_googletest.sh build/googletest) && \
 	$(BIN)/cmake -S . -B $(1) -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPERSEUS_BUILD_TESTS=ON \
 		-DPERSEUS_GOOGLETEST_SOURCE="$$googletest" $(2)
 	$(BIN)/cmake --build $(1) --target perseus_cpp_tests
-	timeout 900 $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
+	timeout $(CPP_SECONDS) $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
 endef
 
 # In the wheel's build folder: the core is compiled once.
@@ -101,6 +102,7 @@ cpp-tests: $(STAMPS)/package
 	$(call cpp_tests,build/core)
 
 sanitize: sanitize-address sanitize-thread
+sanitize-address sanitize-thread: CPP_SECONDS = 2700
 
 sanitize-address: export ASAN_OPTIONS := detect_leaks=1:strict_string_checks=1:$(ASAN_OPTIONS)
 sanitize-address: export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
