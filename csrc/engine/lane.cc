@@ -149,6 +149,7 @@ void Lane::run() {
   bind_to_core(options_.core);
   // The default slack of 50 microseconds is more than a whole linger.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  // Waking it must not take the core from a thread that computes; whoever waits drives the lane anyway.
   const sched_param none{};
   pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
   auto& bell = link_.control->doorbell();

@@ -48,7 +48,7 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
     for i in range(50):
         hvd.allreduce(np.ones(2))
     if hvd.rank() == 1:
-        time.sleep(0.3)
+        time.sleep(0.3)  # the straggler that the trace has to show
     hvd.allreduce(np.ones(3), name="late")
     try:
         hvd.allreduce(np.ones(3 + hvd.rank()), name="wrong")
