@@ -28,7 +28,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
 
-.PHONY: all build demo test pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
+.PHONY: all build environments demo test pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -66,6 +66,19 @@ $(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
 
 build: $(STAMPS)/package
 
+# --- other environments: frameworks, or releases of them, that cannot share .venv ------------------------------------
+
+# tests/environments/NAME.txt says what is in .venv-NAME, beside the same wheel.
+ENVIRONMENTS := $(patsubst tests/environments/%.txt,%,$(wildcard tests/environments/*.txt))
+
+$(STAMPS)/environment-%: tests/environments/%.txt $(STAMPS)/package
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip --quiet install -r $<
+	.venv-$*/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
+
+environments: $(foreach name,$(ENVIRONMENTS),$(STAMPS)/environment-$(name))
+
 demo: $(STAMPS)/run $(STAMPS)/package
 	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py --compare-single
 
@@ -84,7 +97,7 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 test:
 	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
 
-pytest: $(STAMPS)/test $(STAMPS)/package
+pytest: $(STAMPS)/test $(STAMPS)/package environments
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
@@ -145,4 +158,4 @@ format: $(STAMPS)/lint
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 clean:
-	rm -rf build dist $(VENV) .venv-mpi *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis perseus_like/_core*.so
+	rm -rf build dist $(VENV) .venv-* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis perseus_like/_core*.so

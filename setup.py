@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -25,15 +26,37 @@ def tree(folder: str) -> list[Path]:
     return sorted(file.relative_to(ROOT) for file in (ROOT / folder).rglob("*") if file.is_file())
 
 
+def natives() -> list[Path]:
+    """The folders of code that lives inside a framework, relative to the project's root: adapters/*/native."""
+    return sorted(folder.relative_to(ROOT) for folder in (ROOT / "adapters").glob("*/native"))
+
+
 class CMakeExtension(Extension):
-    """A module whose sources and flags CMakeLists.txt knows; its target is called like the module.
+    """A module whose sources and flags CMakeLists.txt knows, and the target that makes it.
 
     `depends` is what an sdist needs of it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, target: str, built: Callable[[str], str]) -> None:
         files = [Path("CMakeLists.txt"), Path("adapters/__init__.py"), *tree("cmake"), *tree("csrc")]
+        files += [file for folder in natives() for file in tree(folder.as_posix())]
         super().__init__(name, sources=[], depends=[file.as_posix() for file in files])
+        self.target = target
+        self.built = built  # the built file in the build folder, from the name of the module's file
+
+
+def extensions() -> list[Extension]:
+    """The core, and what lives inside a framework, which is no Python module: its name has no suffix."""
+    core = CMakeExtension("perseus_like._core", "_core", lambda file: file)
+    inside = [
+        CMakeExtension(
+            f"perseus_like.{folder.parent.name}._native",
+            f"perseus_{folder.parent.name}",
+            lambda _, framework=folder.parent.name: f"native/{framework}/_native.so",
+        )
+        for folder in natives()
+    ]
+    return [core, *inside]
 
 
 class BuildPy(build_py):
@@ -56,16 +79,20 @@ class CMakeBuild(build_ext):
         if not isinstance(ext, CMakeExtension):
             super().build_extension(ext)
             return
-        target = ext.name.rpartition(".")[2]
         folder = Path(os.environ.get("PERSEUS_BUILD_FOLDER") or Path(self.build_temp) / "cmake").resolve()
         folder.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         subprocess.check_call([cmake, "-S", str(ROOT), "-B", str(folder), *self.configure_args()])
-        subprocess.check_call([cmake, "--build", str(folder), "--target", target])
+        subprocess.check_call([cmake, "--build", str(folder), "--target", ext.target])
 
         module = Path(self.get_ext_fullpath(ext.name))
         module.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(folder / module.name, module)
+        shutil.copy2(folder / ext.built(module.name), module)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        if fullname.rpartition(".")[2] == "_native":
+            return f"{fullname.replace('.', '/')}.so"
+        return super().get_ext_filename(fullname)
 
     def configure_args(self) -> list[str]:
         import pybind11
@@ -103,6 +130,6 @@ setup(
     packages=[*OWN, *MOVED],
     package_dir=MOVED,
     package_data={"perseus_like": ["py.typed", "*.pyi"]},
-    ext_modules=[CMakeExtension("perseus_like._core")],
+    ext_modules=extensions(),
     cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
 )

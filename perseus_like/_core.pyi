@@ -75,6 +75,9 @@ def is_running() -> bool: ...
 def is_mpi_multithreaded() -> bool:
     """Whether the MPI in use allows calls by several threads at once; False without one."""
 
+def c_api() -> int:
+    """The address of the table of csrc/capi/perseus.h, for native code of adapters. Valid as long as the process."""
+
 def mark_failing() -> None:
     """The process ends because of an error: leave without waiting for the others."""
 

@@ -1,6 +1,7 @@
 """What holds for all tests: they see the installed package."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m` and `python -c` import from the working directory first, so no child starts in the source tree."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def environment() -> Callable[[str], Path]:
+    """environment("mxnet"): the Python of .venv-mxnet, which `make test` makes from tests/environments/mxnet.txt."""
+
+    def find(name: str) -> Path:
+        python = ROOT / f".venv-{name}" / "bin" / "python"
+        if not python.exists():
+            pytest.skip(f"there is no .venv-{name}; `make environments` makes it")
+        return python
+
+    return find

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/session.h"
+#include "engine/runtime.h"
 
 namespace perseus::bind {
 
@@ -17,10 +17,6 @@ void bind_lifecycle(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
 void bind_measure(pybind11::module_& module);
-
-// The running session; throws Error(not_initialized) where there is none, or where this process was forked from one
-// that had it (unless `also_in_child`).
-std::shared_ptr<Session> session(bool also_in_child = false);
 
 // A collective under way, as Python has it. The tensors live until the work is complete, whatever becomes of this.
 struct Pending {

@@ -61,22 +61,13 @@ std::shared_ptr<Work> work_for(Verb verb, std::string name, const py::list& inpu
   return work;
 }
 
-void check_has_rows(const Work& work) {
-  for (const auto& member : work.request.members) {
-    if (member.shape.empty()) {
-      throw Error(ErrorKind::invalid_argument,
-                  work.request.label() + ": a 0-dim tensor has no first dimension; reshape it to (1,)");
-    }
-  }
-}
-
 Pending submit(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
-  return {session()->submit(process_set, std::move(work), average), std::move(tensors)};
+  return {running_session()->submit(process_set, std::move(work), average), std::move(tensors)};
 }
 
 // For a caller who has nothing else to do: complete on return, well or not.
 Pending submit_and_wait(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
-  auto handle = session()->submit(process_set, std::move(work), average, false);
+  auto handle = running_session()->submit(process_set, std::move(work), average, false);
   {
     const py::gil_scoped_release released;
     handle.lane->wait(*handle.completion, false);
@@ -115,13 +106,6 @@ Pending adasum(std::string name, const py::list& inputs, const std::optional<py:
                double postscale, int wire_dtype, int process_set, py::object tensors) {
   auto work = work_with_outputs(Verb::adasum, std::move(name), inputs, outputs);
   auto& request = work->request;
-  for (const auto& member : request.members) {
-    if (!is_floating(member.dtype)) {
-      throw Error(ErrorKind::invalid_argument, request.label() + ": the tensor is of type " +
-                                                   std::string(name_of(member.dtype)) +
-                                                   ", and Adasum is for floating types");
-    }
-  }
   request.scale = {prescale, postscale, 1};
   if (wire_dtype >= 0) request.wire = static_cast<std::int8_t>(dtype_of(wire_dtype));
   return submit(std::move(work), process_set, false, std::move(tensors));
@@ -136,7 +120,6 @@ Pending broadcast(std::string name, const py::list& inputs, const std::optional<
 
 Pending allgather(std::string name, const py::list& inputs, int process_set, py::object tensors) {
   auto work = work_for(Verb::allgather, std::move(name), inputs);
-  check_has_rows(*work);
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
@@ -145,35 +128,13 @@ Pending alltoall(std::string name, const py::tuple& input, const std::optional<s
   py::list inputs;
   inputs.append(input);
   auto work = work_for(Verb::alltoall, std::move(name), inputs);
-  check_has_rows(*work);
-  const auto ranks = static_cast<std::int64_t>(session()->ranks_of(process_set).size());
-  const auto rows = work->request.members.front().shape.front();
-  const auto what = work->request.label() + ": ";
-  if (splits) {
-    std::int64_t total = 0;
-    for (const auto split : *splits) {
-      if (split < 0) throw Error(ErrorKind::invalid_argument, what + "a split is negative");
-      total += split;
-    }
-    if (total > rows) {
-      throw Error(ErrorKind::invalid_argument,
-                  what + "splits add up to " + std::to_string(total) + " rows, the tensor has " + std::to_string(rows));
-    }
-    work->splits = *splits;
-  } else {
-    if (rows % ranks != 0) {
-      throw Error(ErrorKind::invalid_argument, what + std::to_string(rows) + " rows cannot be divided evenly among " +
-                                                   std::to_string(ranks) + " ranks; pass splits");
-    }
-    work->splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
-  }
+  if (splits) work->splits = *splits;
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
 Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool average, double prescale,
                        double postscale, int process_set, py::object tensors) {
   auto work = work_for(Verb::reduce_scatter, std::move(name), inputs);
-  check_has_rows(*work);
   work->request.op = op_of(op);
   work->request.scale = {prescale, postscale, 1};
   return submit(std::move(work), process_set, average, std::move(tensors));
@@ -182,11 +143,11 @@ Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool av
 Pending about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
   auto work = work_for(verb, std::move(name));
   work->request.ranks = std::move(ranks);
-  return {session()->submit(kWorld, std::move(work), false), py::none()};
+  return {running_session()->submit(kWorld, std::move(work), false), py::none()};
 }
 
 Pending add_process_set(const std::vector<std::int64_t>& ranks) {
-  const auto running = session();
+  const auto running = running_session();
   const auto size = running->topology().size();
   if (ranks.empty()) throw Error(ErrorKind::invalid_argument, "a process set needs at least one rank");
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -214,17 +175,17 @@ void bind_verbs(py::module_& module) {
   module.def("barrier", [](std::string name, int process_set) {
     return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
-  module.def("join", [](int process_set) { return Pending(session()->join(process_set), py::none()); });
+  module.def("join", [](int process_set) { return Pending(running_session()->join(process_set), py::none()); });
   module.def("add_process_set", &add_process_set);
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
-  module.def("process_set_ranks", [](int id) { return session(true)->ranks_of(id); });
-  module.def("process_set_ids", [] { return session(true)->set_ids(); });
+  module.def("process_set_ranks", [](int id) { return running_session(true)->ranks_of(id); });
+  module.def("process_set_ids", [] { return running_session(true)->set_ids(); });
   module.def("allocate", [](const std::vector<std::int64_t>& shape, int dtype) {
     Buffer buffer{nullptr, dtype_of(dtype), shape};
     for (const auto extent : shape) {
       if (extent < 0) throw Error(ErrorKind::invalid_argument, "a dimension is negative");
     }
-    buffer.memory = session()->allocate(buffer.bytes());
+    buffer.memory = running_session()->allocate(buffer.bytes());
     return buffer;
   });
 }

@@ -50,7 +50,7 @@ class Completion {
   std::vector<std::shared_ptr<Result>> results;
   std::vector<std::int64_t> received_splits;   // rows, by rank
   std::int64_t number = 0;                     // join: the last rank; add_process_set: the id
-  std::function<void(const Status&)> on_done;  // C frameworks; called once, by the thread that finishes, under no lock
+  std::function<void(const Status&)> on_done;  // called once, by whoever drives the lane, under its lock: be short
 
   bool done() const { return state_.load(std::memory_order_acquire) != 0; }
   const Status& status() const { return status_; }

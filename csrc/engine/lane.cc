@@ -83,11 +83,15 @@ void Lane::put_traced(std::shared_ptr<Work> work) {
   }
 }
 
-std::shared_ptr<Completion> Lane::join() {
+std::shared_ptr<Completion> Lane::join(const Prepare& prepare) {
   auto completion = std::make_shared<Completion>();
+  if (prepare) prepare(completion);
   {
     std::scoped_lock lock(join_mutex_);
-    if (asked_join_) throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
+    if (asked_join_) {
+      completion->on_done = nullptr;  // which may hold the completion itself
+      throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
+    }
     asked_join_ = completion;
   }
   wake();

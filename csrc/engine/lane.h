@@ -40,6 +40,8 @@ struct LaneOptions {
 // Process set verbs change the session, not data: the session carries them out.
 using SetVerbs = std::function<Status(const Request&, Completion*)>;
 
+using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
+
 // Lanes are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
 // Whoever waits for a handle drives the lane itself meanwhile, which saves two thread switches per collective.
 class Lane {
@@ -58,8 +60,8 @@ class Lane {
   // A caller who waits at once drives the lane itself: it submits without a ring, so that no thread is woken for it.
   void submit(std::shared_ptr<Work> work, bool ring = true);
 
-  // This rank has no more work until all ranks have joined.
-  std::shared_ptr<Completion> join();
+  // This rank has no more work until all ranks have joined. `prepare`: sees the completion before it can be done.
+  std::shared_ptr<Completion> join(const Prepare& prepare = {});
 
   // Until the completion is done. Never throws; the outcome is in the completion. `rung`: as its work was submitted.
   void wait(Completion& completion, bool rung = true);

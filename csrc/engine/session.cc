@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "control/agreement.h"
+#include "engine/arguments.h"
 
 namespace perseus {
 
@@ -170,23 +171,15 @@ Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool averag
   auto lane = lane_of(set);
   auto& request = work->request;
   if (average) request.scale.divisor = lane->size();
-  if (request.verb == Verb::broadcast && (request.root < 0 || request.root >= lane->size())) {
-    throw Error(ErrorKind::invalid_argument, request.label() + ": root " + std::to_string(request.root) +
-                                                 " is not a rank of the process set, which has " +
-                                                 std::to_string(lane->size()));
-  }
-  if (request.verb == Verb::alltoall && work->splits.size() != static_cast<std::size_t>(lane->size())) {
-    throw Error(ErrorKind::invalid_argument, request.label() + ": " + std::to_string(work->splits.size()) +
-                                                 " splits for " + std::to_string(lane->size()) + " ranks");
-  }
+  check_arguments(*work, lane->size());
   Handle handle{std::move(lane), completion_of(work)};
   handle.lane->submit(std::move(work), ring);
   return handle;
 }
 
-Handle Session::join(ProcessSetId set) {
+Handle Session::join(ProcessSetId set, const Prepare& prepare) {
   auto lane = lane_of(set);
-  auto completion = lane->join();
+  auto completion = lane->join(prepare);
   return {std::move(lane), std::move(completion)};
 }
 

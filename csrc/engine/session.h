@@ -48,7 +48,7 @@ class Session {
   // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
   // `ring`: see Lane.
   Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring = true);
-  Handle join(ProcessSetId set);
+  Handle join(ProcessSetId set, const Prepare& prepare = {});
 
   // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
   std::vector<int> ranks_of(ProcessSetId set) const;

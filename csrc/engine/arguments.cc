@@ -1,0 +1,78 @@
+#include "engine/arguments.h"
+
+#include <string>
+
+namespace perseus {
+
+namespace {
+
+[[noreturn]] void refuse(const Request& request, const std::string& why) {
+  throw Error(ErrorKind::invalid_argument, request.label() + ": " + why);
+}
+
+void check_has_rows(const Request& request) {
+  for (const auto& member : request.members) {
+    if (member.shape.empty()) refuse(request, "a 0-dim tensor has no first dimension; reshape it to (1,)");
+  }
+}
+
+void check_is_floating(const Request& request) {
+  for (const auto& member : request.members) {
+    if (!is_floating(member.dtype)) {
+      refuse(request,
+             "the tensor is of type " + std::string(name_of(member.dtype)) + ", and Adasum is for floating types");
+    }
+  }
+}
+
+void check_root(const Request& request, int ranks) {
+  if (request.root >= 0 && request.root < ranks) return;
+  refuse(request, "root " + std::to_string(request.root) + " is not a rank of the process set, which has " +
+                      std::to_string(ranks));
+}
+
+void check_splits(Work& work, int ranks) {
+  const auto& request = work.request;
+  const auto rows = request.members.front().shape.front();
+  if (work.splits.empty()) {
+    if (rows % ranks != 0) {
+      refuse(request, std::to_string(rows) + " rows cannot be divided evenly among " + std::to_string(ranks) +
+                          " ranks; pass splits");
+    }
+    work.splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
+    return;
+  }
+  if (work.splits.size() != static_cast<std::size_t>(ranks)) {
+    refuse(request, std::to_string(work.splits.size()) + " splits for " + std::to_string(ranks) + " ranks");
+  }
+  std::int64_t total = 0;
+  for (const auto split : work.splits) {
+    if (split < 0) refuse(request, "a split is negative");
+    total += split;
+  }
+  if (total > rows) {
+    refuse(request, "splits add up to " + std::to_string(total) + " rows, the tensor has " + std::to_string(rows));
+  }
+}
+
+}  // namespace
+
+void check_arguments(Work& work, int ranks) {
+  const auto& request = work.request;
+  switch (request.verb) {
+    case Verb::adasum: return check_is_floating(request);
+    case Verb::broadcast: return check_root(request, ranks);
+    case Verb::allgather:
+    case Verb::reduce_scatter: return check_has_rows(request);
+    case Verb::alltoall:
+      if (request.members.size() != 1) refuse(request, "one tensor is needed");
+      check_has_rows(request);
+      return check_splits(work, ranks);
+    case Verb::allreduce:
+    case Verb::barrier:
+    case Verb::add_process_set:
+    case Verb::remove_process_set: return;
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,12 @@
+// What a request must satisfy before it is queued, whoever built it.
+#pragma once
+
+#include "engine/work.h"
+
+namespace perseus {
+
+// Fills in what was left out: alltoall without splits shares the rows out equally among the set's `ranks`.
+// Throws Error(invalid_argument).
+void check_arguments(Work& work, int ranks);
+
+}  // namespace perseus

@@ -1,0 +1,178 @@
+// The C table over a world of one, as native code of a framework uses it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "capi/api.h"
+#include "capi/callbacks.h"
+#include "engine/runtime.h"
+
+namespace perseus {
+namespace {
+
+// What a callback was told.
+struct Told {
+  int error = -2;
+  std::string message;
+  std::vector<std::vector<float>> results;
+  std::vector<std::int64_t> splits;
+  std::int64_t number = -1;
+  void* kept = nullptr;
+  const float* kept_data = nullptr;
+};
+
+struct Waiter {
+  std::promise<Told> promise;
+
+  static void done(void* context, const PerseusOutcome* outcome) {
+    Told told;
+    told.error = outcome->error;
+    told.message = outcome->message;
+    told.number = outcome->number;
+    for (int i = 0; i < outcome->result_count; ++i) {
+      const auto& result = outcome->results[i];
+      std::size_t count = 1;
+      for (int d = 0; d < result.dimensions; ++d) count *= static_cast<std::size_t>(result.shape[d]);
+      const auto* values = static_cast<const float*>(result.data);
+      told.results.emplace_back(values, values + count);
+      told.kept_data = values;
+    }
+    told.splits.assign(outcome->received_splits, outcome->received_splits + outcome->split_count);
+    told.kept = c_api().retain(outcome->work);
+    static_cast<Waiter*>(context)->promise.set_value(std::move(told));
+  }
+};
+
+class CApi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    BootstrapOptions options;
+    options.environment.lookup = [](std::string_view) { return std::nullopt; };
+    start_session(Config::read({}), options);
+  }
+  void TearDown() override {
+    if (told_.kept != nullptr) c_api().release(told_.kept);
+    stop_session();
+    callbacks().drain(std::chrono::seconds(10));
+  }
+
+  PerseusRequest request(PerseusVerb verb, const char* name) {
+    tensor_ = {values_.data(), static_cast<std::int32_t>(DType::float32), 1, shape_.data()};
+    PerseusRequest asked{};
+    asked.verb = verb;
+    asked.name = name;
+    asked.tensor_count = 1;
+    asked.inputs = &tensor_;
+    asked.prescale = asked.postscale = 1;
+    asked.wire_dtype = PERSEUS_SAME_DTYPE;
+    asked.done = &Waiter::done;
+    asked.context = &waiter_;
+    return asked;
+  }
+
+  const Told& submit(const PerseusRequest& asked) {
+    std::array<char, 200> message{};
+    EXPECT_EQ(c_api().submit(&asked, message.data(), message.size()), PERSEUS_OK) << message.data();
+    return told_ = waiter_.promise.get_future().get();
+  }
+
+  std::array<float, 4> values_{1, 2, 3, 4};
+  std::array<std::int64_t, 1> shape_{4};
+  PerseusTensor tensor_{};
+  Waiter waiter_;
+  Told told_;
+};
+
+TEST_F(CApi, AllreduceInPlaceIsScaled) {
+  auto asked = request(PERSEUS_ALLREDUCE, "a");
+  asked.prescale = 2;
+  asked.average = 1;
+  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << told_.message;
+  EXPECT_EQ(values_, (std::array<float, 4>{2, 4, 6, 8}));
+}
+
+TEST_F(CApi, AllreduceIntoAnotherTensor) {
+  std::array<float, 4> target{};
+  std::array<void*, 1> outputs{target.data()};
+  auto asked = request(PERSEUS_ALLREDUCE, "a");
+  asked.outputs = outputs.data();
+  EXPECT_EQ(submit(asked).error, PERSEUS_OK);
+  EXPECT_EQ(target, values_);
+}
+
+TEST_F(CApi, RetainedResultsOutliveTheSession) {
+  EXPECT_EQ(submit(request(PERSEUS_ALLGATHER, "g")).results, (std::vector<std::vector<float>>{{1, 2, 3, 4}}));
+  stop_session();
+  EXPECT_EQ(told_.kept_data[3], 4.0F);
+}
+
+TEST_F(CApi, AlltoallTellsSplits) {
+  const std::array<std::int64_t, 1> splits{3};
+  auto asked = request(PERSEUS_ALLTOALL, "s");
+  asked.splits = splits.data();
+  EXPECT_EQ(submit(asked).splits, (std::vector<std::int64_t>{3}));
+  EXPECT_EQ(told_.results.at(0), (std::vector<float>{1, 2, 3}));
+}
+
+TEST_F(CApi, JoinTellsTheLastRank) { EXPECT_EQ(submit(request(PERSEUS_JOIN, "")).number, 0); }
+
+TEST_F(CApi, RunHasCalledBackWhenItReturns) {
+  for (const auto verb : {PERSEUS_ALLREDUCE, PERSEUS_JOIN}) {
+    Waiter waiter;
+    auto asked = request(verb, "r");
+    asked.context = &waiter;
+    EXPECT_EQ(c_api().run(&asked, nullptr, 0), PERSEUS_OK);
+    const auto told = waiter.promise.get_future();
+    ASSERT_EQ(told.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  }
+}
+
+TEST_F(CApi, ARefusedRequestIsExplainedAndNotCalledBack) {
+  auto asked = request(PERSEUS_BROADCAST, "grad");
+  asked.root = 5;
+  std::array<char, 24> message{};
+  EXPECT_EQ(c_api().submit(&asked, message.data(), message.size()),
+            static_cast<std::int32_t>(ErrorKind::invalid_argument));
+  EXPECT_STREQ(message.data(), "broadcast 'grad': root ");  // cut to the capacity
+  asked.root = 0;
+  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << "the name was not given back";
+}
+
+TEST_F(CApi, RanksOfSets) {
+  EXPECT_EQ(c_api().rank(0), 0);
+  EXPECT_EQ(c_api().size(0), 1);
+  EXPECT_EQ(c_api().local_size(), 1);
+  EXPECT_EQ(c_api().size(9), -1);
+  stop_session();
+  EXPECT_EQ(c_api().rank(0), -1);
+  auto asked = request(PERSEUS_ALLREDUCE, "late");
+  std::array<char, 100> message{};
+  EXPECT_EQ(c_api().run(&asked, message.data(), message.size()), static_cast<std::int32_t>(ErrorKind::not_initialized));
+  EXPECT_NE(std::string(message.data()).find("init()"), std::string::npos);
+}
+
+TEST_F(CApi, ACallbackMaySubmit) {
+  struct Chain {
+    PerseusRequest asked;
+    int left;
+    std::promise<void> finished;
+    static void done(void* context, const PerseusOutcome* outcome) {
+      auto& self = *static_cast<Chain*>(context);
+      EXPECT_EQ(outcome->error, PERSEUS_OK) << outcome->message;
+      if (--self.left == 0) return self.finished.set_value();
+      EXPECT_EQ(c_api().submit(&self.asked, nullptr, 0), PERSEUS_OK);
+    }
+  } chain{request(PERSEUS_ALLREDUCE, "again"), 100, {}};
+  chain.asked.done = &Chain::done;
+  chain.asked.context = &chain;
+  ASSERT_EQ(c_api().submit(&chain.asked, nullptr, 0), PERSEUS_OK);
+  chain.finished.get_future().get();
+}
+
+}  // namespace
+}  // namespace perseus
