@@ -110,8 +110,19 @@ def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[
 class Passes:
     """Counts backward passes of each gradient, and sends a bucket when it is full and those before it are sent."""
 
-    def __init__(self, count: int, passes_per_step: int, send: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        passes_per_step: int,
+        send: Callable[[int], None],
+        too_many: str = "a gradient was computed more often than was said",
+        counting: bool = False,
+    ) -> None:
+        """`too_many`: what to say then. `counting`: how often a gradient comes is learned with the order."""
         self.passes_per_step = passes_per_step
+        self._too_many = too_many
+        self._counting = counting
+        self._extra: dict[int, int] = {}  # how much more often than the others some gradients come
         self.ready = 0  # gradients whose passes are all done
         self.synchronized = False  # reduced, and no gradient came since
         self.arrivals: list[int] = []  # kept until there is a layout
@@ -126,6 +137,7 @@ class Passes:
     def learn(self) -> None:
         """From now on there are no buckets: gradients are counted, and the order in which they come is noted."""
         self._learning = True
+        self._extra.clear()
         self._bucket_of = [None] * len(self._left)
         self._sizes = self._missing = []
         self._next = 0
@@ -154,11 +166,10 @@ class Passes:
             self._left[index] = left
             return
         if left < 0:
-            raise AssertionError(
-                "gradients were computed more than backward_passes_per_step times before step() or synchronize(); "
-                "increase backward_passes_per_step to accumulate gradients locally, or freeze these parameters while "
-                "the loss of another model passes through them"
-            )
+            if not (self._counting and self._learning):
+                raise AssertionError(self._too_many)
+            self._extra[index] = self._extra.get(index, 0) + 1
+            return
         self._left[index] = 0
         self.ready += 1
         if self._learning:
@@ -184,6 +195,8 @@ class Passes:
     def reset(self) -> None:
         """A new step begins."""
         self._left = [self.passes_per_step] * len(self._left)
+        for index, more in self._extra.items():
+            self._left[index] += more
         self._missing = list(self._sizes)
         self._next = 0
         self.ready = 0
@@ -262,7 +275,7 @@ class Agreeing:
                 if one != other:
                     return (
                         f"ranks optimize different parameters: at place {place}, rank {ranks[0]} has {one}, "
-                        f"rank {rank} has {other}; build the same model and the same DistributedOptimizer on all ranks"
+                        f"rank {rank} has {other}; build the same model and wrap it in the same way on all ranks"
                     )
         return "ranks optimize different parameters"
 

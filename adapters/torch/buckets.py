@@ -1,4 +1,4 @@
-"""The gradients of one optimizer: kept in buckets of arena memory, and reduced bucket by bucket as they become ready.
+"""The gradients of one model: kept in buckets of arena memory, and reduced bucket by bucket as they become ready.
 
 Each `p.grad` is a view of its bucket. The first backward pass only watches: after it the ranks agree on the order in
 which gradients come, the buckets are laid out in that order, and from then on a bucket is sent when it is full.
@@ -10,43 +10,30 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
-from perseus_like.collectives import Average, Op
+from perseus_like.collectives import Average
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
-from perseus_like.gradients import Agreeing, Bucket, Layout, Passes, claim_name, lay_out
+from perseus_like.gradients import FIRST_BUCKET_BYTES, Agreeing, Bucket, Layout, Passes, claim_name, lay_out
 from perseus_like.handle import Pending
-from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, allocate, dense_strides, member_of, say_once
+from .reduction import Owner, Reduction
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """What happens to gradients on their way."""
-
-    op: Op
-    compression: Any
-    prescale: float
-    postscale: float
-    process_set: ProcessSet
-    sparse_as_dense: bool
-
-
 class GradientBuckets:
-    """Made once per optimizer. Knows its parameters, not the optimizer: hooks must not keep that alive."""
+    """Made once per owner. Knows the parameters, not the owner's object: hooks must not keep that alive."""
 
     def __init__(
         self,
@@ -54,7 +41,9 @@ class GradientBuckets:
         groups: Sequence[Sequence[int]] | None,
         reduction: Reduction,
         passes_per_step: int,
+        owner: Owner | None = None,
     ) -> None:
+        self._owner = owner or Owner()
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: set[int] = set()  # id() of each parameter
@@ -72,7 +61,8 @@ class GradientBuckets:
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
         self._hooks: list[Any] = []
-        self.passes = Passes(0, passes_per_step, self._send)
+        learns = self._owner.learns_passes
+        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns)
         self.add(parameters)
         _all.add(self)
 
@@ -92,13 +82,18 @@ class GradientBuckets:
         self._forget_layout()
 
     def close(self) -> None:
-        """The optimizer is gone: its parameters are nobody's now."""
+        """The owner is gone: its parameters are nobody's now."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._views.clear()
         self._flats.clear()
         self._memory.clear()
+
+    @property
+    def name(self) -> str:
+        """The same on all ranks."""
+        return self._name
 
     @property
     def pending(self) -> bool:
@@ -108,6 +103,17 @@ class GradientBuckets:
     def set_passes_per_step(self, passes: int) -> None:
         self.passes.passes_per_step = passes
         self.passes.reset()
+
+    def show(self, index: int) -> None:
+        """Gives the parameter what the other ranks have computed for it."""
+        view = self._views[index]
+        if view is not None and self._parameters[index].requires_grad:
+            self._parameters[index].grad = view
+
+    def scale(self, factor: float) -> None:
+        """Multiplies what lies in buckets."""
+        for flat in self._flats:
+            flat.mul_(factor)
 
     def abandon(self) -> None:
         """Forgets gradients that are on their way. Their memory is in use until they have arrived, so this waits."""
@@ -148,13 +154,15 @@ class GradientBuckets:
         views = self._views
         arrived = self.passes.arrived
         adopt = self._adopt
+        counts = self._owner.counts
 
         def hook(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
             view = views[index]
             if gradient is not view:
                 adopt(index, parameter, gradient, view)
-            arrived(index)
+            if counts is None or counts(index):
+                arrived(index)
 
         return hook
 
@@ -250,7 +258,7 @@ class GradientBuckets:
                 continue
             view.zero_()
             # A parameter that was frozen meanwhile gets no gradient, but its place travels along.
-            if parameter.requires_grad:
+            if parameter.requires_grad and self._owner.fills_in:
                 parameter.grad = view
 
     def _start_sparse(self) -> None:
@@ -292,21 +300,24 @@ class GradientBuckets:
         self.passes.learn()
 
     def _require_sole_owner(self) -> None:
-        """What one optimizer reduces in place another one must not read at the same time."""
+        """What is reduced in place for one owner must not be read for another one at the same time."""
         if self._shared_parameter() is None:
             return
         gc.collect()  # one that was replaced by this one may live in a cycle still
         shared = self._shared_parameter()
         if shared is not None:
+            name, mine, other = shared[0], self._owner.name, shared[1]
+            owners = f"two {mine}s" if mine == other else f"a {mine} and a {other}"
             raise ValueError(
-                f"the parameter {shared!r} is in two DistributedOptimizers; wrap one optimizer of each parameter, call "
-                f"synchronize() on it, and step the other one plainly"
+                f"the parameter {name!r} is in {owners}; wrap the model or one optimizer of each parameter, and step "
+                f"other optimizers plainly when that one has synchronized"
             )
 
-    def _shared_parameter(self) -> str | None:
+    def _shared_parameter(self) -> tuple[str, str] | None:
         others = [other for other in _all if other is not self and other._hooks]
         pairs = zip(self._names, self._parameters, strict=True)
-        return next((name for name, each in pairs if any(other.knows(each) for other in others)), None)
+        shared = ((name, other._owner.name) for name, each in pairs for other in others if other.knows(each))
+        return next(shared, None)
 
     def _agree(self) -> None:
         """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""
@@ -331,8 +342,9 @@ class GradientBuckets:
         return f"{self._names[index]!r} {dtype}{list(parameter.shape)} {strides}{compressed}"
 
     def _lay_out(self, order: Sequence[int]) -> None:
+        limit = self._owner.bucket_bytes
         members = {index: member_of(self._parameters[index]) for index in order}
-        self._layout = lay_out(members, order, self._groups)
+        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit)
         for kind, elements in self._layout.totals.items():
             old = self._memory.get(kind)
             if old is None or old.numel() < elements:

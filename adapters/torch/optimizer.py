@@ -18,8 +18,9 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .adasum import DeltaSum
 from .autograd import verbs
-from .buckets import GradientBuckets, Reduction
+from .buckets import GradientBuckets
 from .feedback import checked_compression
+from .reduction import Reduction
 
 Named = tuple[str, torch.Tensor]
 

@@ -86,7 +86,7 @@ def test_buckets_go_in_order_once_they_are_full() -> None:
 
 def test_passes_are_counted() -> None:
     sent: list[int] = []
-    passes = Passes(3, 2, sent.append)
+    passes = Passes(3, 2, sent.append, too_many="twice is enough")
     passes.use(two_buckets())
     for index in (0, 1, 2):
         passes.arrived(index)
@@ -94,7 +94,7 @@ def test_passes_are_counted() -> None:
     for index in (2, 0, 1):
         passes.arrived(index)
     assert (sent, passes.ready) == ([0], 3)
-    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+    with pytest.raises(AssertionError, match="twice is enough"):
         passes.arrived(1)
 
 
@@ -110,6 +110,21 @@ def test_while_learning_the_order_is_noted() -> None:
     passes.learn()
     passes.arrived(1)
     assert passes.arrivals == [1]
+
+
+def test_how_often_a_gradient_comes_is_learned_where_asked_for() -> None:
+    sent: list[int] = []
+    passes = Passes(3, 1, sent.append, counting=True)
+    for index in (0, 0, 1, 0, 2):
+        passes.arrived(index)
+    passes.use(two_buckets())
+    for index in (0, 1, 2, 0):
+        passes.arrived(index)
+    assert sent == []
+    passes.arrived(0)
+    assert sent == [0]
+    with pytest.raises(AssertionError):
+        passes.arrived(1)
 
 
 @given(count=st.integers(0, 50), groups=st.integers(1, 60))

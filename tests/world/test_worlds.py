@@ -23,7 +23,7 @@ GROUPS = {
     "torch": [
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
-        *["test_torch_compression.py", "test_torch_optimizer_steps.py"],
+        *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
     ],
 }
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]

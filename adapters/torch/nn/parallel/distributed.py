@@ -1,0 +1,271 @@
+"""DistributedDataParallel: a module whose gradients are those of all ranks when `backward` returns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
+
+from perseus_like.gradients import BUCKET_BYTES
+
+from .group import process_set_of
+from .join import Uneven
+from .reducer import Named, Reducer
+from .replication import Replication
+
+MEBIBYTE = 1 << 20
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """torch's class of this name, with the same arguments, over this project's own buckets and collectives.
+
+    All ranks begin with the parameters and buffers of the first one. When `backward` returns, `grad` of each parameter
+    is the average over all ranks; it is a view of a bucket in memory that the ranks share, whatever
+    `gradient_as_bucket_view` says, and is overwritten by the next backward pass: clone what is to be kept.
+
+    Args:
+        module: the model; a `state_dict()` has its names behind "module.", as torch's has.
+        device_ids, output_device, dim: where the module is; on the CPU they say nothing.
+        broadcast_buffers, forward_sync_buffers: the first rank's buffers go to all before a training step.
+        init_sync: False leaves parameters and buffers as they are, and unchecked.
+        process_group: the ranks that train together: a ProcessSet, or a group of torch.distributed whose backend is
+            perseus; all ranks without one.
+        bucket_cap_mb: how much travels at once, 25 without it.
+        find_unused_parameters: parameters may be left out by a pass. Where other ranks have used one, this rank counts
+            as zero; where none has, its gradient stays as it was.
+        static_graph: every pass is like the first one, in which unused parameters are found.
+        device_mesh: of one dimension, in place of `process_group`.
+
+    RuntimeError if no parameter wants a gradient, or if there is no running job; ValueError for what is not supported;
+    DisagreementError, the same on all ranks, if their models differ.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[int] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()
+        _refuse(
+            delay_all_reduce_named_params=delay_all_reduce_named_params,
+            param_to_hook_all_reduce=param_to_hook_all_reduce,
+            mixed_precision=mixed_precision,
+            bucket_cap_mb_list=bucket_cap_mb_list,
+        )
+        if process_group is not None and device_mesh is not None:
+            raise ValueError("DistributedDataParallel: process_group and device_mesh were both given; one is enough")
+        if bucket_cap_mb is not None and not bucket_cap_mb > 0:
+            raise ValueError(f"DistributedDataParallel: bucket_cap_mb is {bucket_cap_mb}, but must be positive")
+        self.process_group = process_group if device_mesh is None else device_mesh.get_group(mesh_dim=0)
+        self.process_set = process_set_of(self.process_group)
+        self.device = _device_of(module, device_ids)
+        self.device_ids = None if self.device is None or self.device.type == "cpu" else device_ids
+        self.output_device = output_device
+        self.dim = dim
+        # torch has two names for it, of which the newer one counts.
+        said = [choice for choice in (forward_sync_buffers, broadcast_buffers) if choice is not None]
+        self.broadcast_buffers = said[0] if said else True
+        self.find_unused_parameters = find_unused_parameters or skip_all_reduce_unused_params
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
+        self.bucket_bytes_cap = BUCKET_BYTES if bucket_cap_mb is None else int(bucket_cap_mb * MEBIBYTE)
+        self.require_backward_grad_sync = True
+        self.require_forward_param_sync = True
+        self.module = module
+        self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self._start(init_sync)
+
+    def _start(self, init_sync: bool = False) -> None:
+        self._started = True
+        trained = [pair for pair in self._named_parameters() if pair[1].requires_grad]
+        frozen = [pair for pair in self._named_parameters() if not pair[1].requires_grad]
+        if not trained:
+            raise RuntimeError("DistributedDataParallel is not needed: no parameter of the module wants a gradient")
+        self._reducer: Reducer | None = None
+        self._replication: Replication | None = None
+        self._uneven: Uneven | None = None
+        if (self.process_set.size() or 1) == 1:
+            return
+        options = (self.process_set, self.find_unused_parameters, self.static_graph, self.bucket_bytes_cap)
+        self._reducer = Reducer(trained, frozen, *options)
+        self._replication = Replication(self._reducer.name, self.process_set)
+        if init_sync:
+            named = [*self._named_parameters(), *self._named_buffers()]
+            self._replication.verify(named)
+            self._replication.copy_from_first([tensor for _, tensor in named])
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's own; what comes out is hooked, so that the end of a backward pass through it is seen."""
+        self._before_forward()
+        output = self.module(*inputs, **kwargs)
+        self._after_forward(output)
+        return output
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, forward and backward passes add to this rank's own gradients. The first pass outside of it reduces
+        the sum.
+        """
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @contextlib.contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Within it, ranks may have different numbers of batches. Who has none left helps the others until all are
+        done; then all have the parameters of who was the last. Only for models that all ranks train.
+
+        `divide_by_initial_world_size`: sums of gradients are divided by the number of all ranks, and not of those that
+        have batches. `throw_on_early_termination`: RuntimeError on all ranks instead, when one has none left.
+        """
+        if not enable or self._reducer is None:
+            yield
+            return
+        uneven = Uneven(self.process_set, self._reducer.name, divide_by_initial_world_size, throw_on_early_termination)
+        self._uneven = uneven
+        self._reducer.factor = None if divide_by_initial_world_size else uneven.factor
+        try:
+            yield
+            last = uneven.wait()
+            if last is not None:
+                assert self._replication is not None
+                named = [*self._named_parameters(), *self._named_buffers()]
+                self._replication.copy_from(last, [tensor for _, tensor in named])
+        finally:
+            self._uneven = self._reducer.factor = None
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether the next forward pass sends buffers of the first rank to all."""
+        return self.require_forward_param_sync and self.broadcast_buffers and any(True for _ in self._named_buffers())
+
+    def register_comm_hook(self, state: object, hook: Any) -> None:
+        """ValueError: here compression is what DistributedOptimizer has; torch's own class takes hooks over perseus."""
+        raise ValueError(
+            "this DistributedDataParallel has no communication hooks; torch.nn.parallel.DistributedDataParallel over "
+            "init_process_group('perseus') has; for compression there is DistributedOptimizer, too"
+        )
+
+    def _set_static_graph(self) -> None:
+        """torch's older way to say static_graph=True, right after construction."""
+        self.static_graph = True
+        self._start()
+
+    @_disable_dynamo
+    def _before_forward(self) -> None:
+        if not self._started and torch.is_grad_enabled():
+            self._start()
+        reducer, replication, uneven = self._reducer, self._replication, self._uneven
+        if reducer is None or replication is None:
+            return
+        reducer.recover()
+        if uneven is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
+            uneven.notify()
+        if self.will_sync_module_buffers():
+            tensors = [tensor for _, tensor in self._named_buffers()]
+            if uneven is None:
+                replication.copy_from_first(tensors)
+            else:
+                replication.copy_from_present(tensors)
+
+    @_disable_dynamo
+    def _after_forward(self, output: Any) -> None:
+        reducer = self._reducer
+        syncs = torch.is_grad_enabled() and self.require_backward_grad_sync
+        self.require_forward_param_sync = syncs
+        if reducer is None or not torch.is_grad_enabled():
+            return
+        reducer.reducing = syncs
+        if not syncs:
+            return
+
+        def expect_end(_: torch.Tensor) -> None:
+            reducer.expect_end()
+
+        for tensor in _tensors_in(output):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(expect_end)  # type: ignore[no-untyped-call]
+
+    def _named_parameters(self) -> list[Named]:
+        ignored = self.parameters_to_ignore
+        return [pair for pair in self.module.named_parameters() if pair[0] not in ignored]
+
+    def _named_buffers(self) -> Iterator[Named]:
+        ignored = self.parameters_to_ignore
+        return (pair for pair in self.module.named_buffers() if pair[0] not in ignored)
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_here = ("_reducer", "_replication", "_uneven", "process_group")
+        return {name: value for name, value in self.__dict__.items() if name not in left_here}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy takes part when it is trained, and not before: one rank alone may make it, to keep or to look at."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.process_group = None
+        self._reducer = self._replication = self._uneven = None
+        self._started = False
+
+
+def _refuse(**unsupported: Any) -> None:
+    given = [name for name, value in unsupported.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"DistributedDataParallel: {', '.join(given)} is not supported here; "
+            f"torch.nn.parallel.DistributedDataParallel over init_process_group('perseus') may have it"
+        )
+
+
+def _device_of(module: torch.nn.Module, device_ids: Sequence[int | torch.device] | None) -> torch.device | None:
+    """The module's device; None if it has several."""
+    if device_ids is not None and len(device_ids) > 1:
+        raise ValueError(
+            f"DistributedDataParallel: device_ids is {list(device_ids)}, but each process has one device: start as "
+            f"many processes, and pass [local_rank]"
+        )
+    devices = {tensor.device for tensor in itertools.chain(module.parameters(), module.buffers())}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Those that can be found in what a module returns."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for item in output.values():
+            yield from _tensors_in(item)
+    elif isinstance(output, list | tuple | set):
+        for item in output:
+            yield from _tensors_in(item)
+    elif dataclasses.is_dataclass(output):
+        for each in dataclasses.fields(output):
+            yield from _tensors_in(getattr(output, each.name, None))

@@ -1,0 +1,58 @@
+"""Ranks with different numbers of batches: who goes on, and what those do that have none left."""
+
+from __future__ import annotations
+
+import torch
+
+from perseus_like import collectives
+from perseus_like.collectives import Sum
+from perseus_like.process_sets import GLOBAL, ProcessSet
+
+from ...autograd import verbs
+
+
+class Uneven:
+    """One `with model.join():` on this rank."""
+
+    def __init__(self, process_set: ProcessSet, name: str, divide_by_all: bool, throws: bool) -> None:
+        """ValueError for a model that not all ranks train: those of a part cannot join by themselves."""
+        if process_set.process_set_id != GLOBAL:
+            raise ValueError(f"join() works for models that all ranks train; this one is trained by {process_set}")
+        self._process_set = process_set
+        self._name = f"{name}.active"
+        self._counts = throws or not divide_by_all
+        self._throws = throws
+        self._active = self._size
+
+    @property
+    def _size(self) -> int:
+        return self._process_set.size() or 1
+
+    def factor(self) -> float:
+        """What makes an average over all ranks one over those that have batches."""
+        return self._size / self._active
+
+    def notify(self) -> None:
+        """This rank has another batch. RuntimeError if one has none left, and that is to end the others."""
+        if not self._counts:
+            return
+        self._active = self._count(1)
+        if self._throws and self._active < self._size:
+            raise RuntimeError(self._text(self._size - self._active))
+
+    def wait(self) -> int | None:
+        """This rank has no batches left. Gives the last rank that had, if it is to be followed."""
+        if not self._throws:
+            return collectives.join()
+        if (active := self._count(0)) > 0:
+            raise RuntimeError(self._text(self._size - active))
+        return None
+
+    def _count(self, mine: int) -> int:
+        values = torch.tensor([mine])
+        return int(verbs.allreduce(values, Sum, self._name, process_set=self._process_set, wait=True).result())
+
+    @staticmethod
+    def _text(ended: int) -> str:
+        have = "ranks have" if ended > 1 else "rank has"
+        return f"join(throw_on_early_termination=True): {ended} {have} no batches left, so training ends on all ranks"

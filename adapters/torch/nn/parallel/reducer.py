@@ -1,0 +1,170 @@
+"""When the gradients of a DistributedDataParallel are reduced: at the end of each backward pass that reaches them.
+
+Buckets leave while the pass goes on. The pass itself is autograd's graph task; what is to be done at its end is done
+once for all models that it reaches, in the order in which they were made, as ranks must wait for the same in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+
+from perseus_like.collectives import Average, Max
+from perseus_like.process_sets import ProcessSet
+
+from ...autograd import verbs
+from ...buckets import GradientBuckets
+from ...compression import NoneCompressor
+from ...reduction import Owner, Reduction
+
+_log = logging.getLogger("perseus_like")
+Named = tuple[str, torch.Tensor]
+NO_TASK = -1
+_numbers = itertools.count()  # ranks make their models in one order
+
+_TOO_MANY = (
+    "a gradient was computed twice in one backward pass, as reentrant checkpointing does with a layer that is used in "
+    "several places; use torch.utils.checkpoint with use_reentrant=False, or static_graph=True if all passes are alike"
+)
+
+
+class Reducer:
+    """Made for the parameters of one model that want a gradient; `frozen` are those that may want one later."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Named],
+        frozen: Sequence[Named],
+        process_set: ProcessSet,
+        find_unused: bool,
+        static_graph: bool,
+        bucket_bytes: int,
+    ) -> None:
+        self.reducing = True  # as the last forward pass was told
+        self.factor: Callable[[], float] | None = None  # what averages are multiplied with
+        self._number = next(_numbers)
+        self._parameters = list(parameters)
+        self._frozen = list(frozen)
+        self._process_set = process_set
+        self._find_unused = find_unused
+        self._static_graph = static_graph
+        self._unused_for_good: set[int] | None = None  # of a static graph
+        self._used: set[int] = set()  # since gradients were reduced last
+        self._is_open = False  # gradients have come in this pass
+        reduction = Reduction(Average, NoneCompressor, 1.0, 1.0, process_set, sparse_as_dense=False)
+        me = weakref.ref(self)  # hooks live as long as the parameters
+
+        def counts(index: int) -> bool:
+            reducer = me()
+            return reducer is not None and reducer._counts(index)
+
+        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
+        self._buckets = GradientBuckets(self._parameters, None, reduction, 1, owner)
+        weakref.finalize(self, self._buckets.close)
+
+    def expect_end(self) -> None:
+        """Called in a backward pass that may reach the parameters: `finish` follows at its end if it does."""
+        task = torch._C._current_graph_task_id()
+        ending = _endings.get(task)
+        if ending is None:
+            ending = _endings[task] = _Ending()
+            torch.autograd.Variable._execution_engine.queue_callback(ending)
+        ending.reducers[self._number] = self
+
+    def recover(self) -> None:
+        """Called before a forward pass: ends a backward pass that failed, as other ranks may wait for its end."""
+        if self._is_open and torch._C._current_graph_task_id() == NO_TASK:
+            _log.warning("a backward pass failed; its gradients are reduced as far as they had come")
+            self.finish(failed=True)
+
+    def finish(self, failed: bool = False) -> None:
+        """Reduces what has not been, and waits for all.
+
+        RuntimeError, after all ranks are done, where this rank has no gradient for a parameter, and is not to find out
+        whether others have.
+        """
+        self._is_open = False
+        used, self._used = self._used, set()
+        missing = [index for index in range(len(self._parameters)) if index not in used]
+        looks = self._find_unused or (self._static_graph and self._unused_for_good is None)
+        found = self._start_exchange(used) if looks else None
+        late = [(name, parameter) for name, parameter in self._frozen if parameter.requires_grad]
+        self._buckets.synchronize(late)
+        if self.factor is not None:
+            self._buckets.scale(self.factor())
+        if late:
+            self._frozen = [pair for pair in self._frozen if not pair[1].requires_grad]
+            self._parameters.extend(late)
+        if found is not None:
+            unused = set(found())
+            self._unused_for_good = unused if self._static_graph else None
+        else:
+            unused = self._unused_for_good or set()
+        for index in missing:
+            if index not in unused:
+                self._buckets.show(index)
+        if missing and not (self._find_unused or self._static_graph or failed):
+            self._refuse(missing)
+
+    @property
+    def name(self) -> str:
+        """The same on all ranks, and nobody else's in this session."""
+        return self._buckets.name
+
+    @property
+    def is_open(self) -> bool:
+        """Gradients have come that are to be reduced, and `finish` has not been called."""
+        return self._is_open
+
+    def _counts(self, index: int) -> bool:
+        self._used.add(index)
+        if not self.reducing:
+            return False
+        if not self._is_open:
+            self._is_open = True
+            if not any(self._number in ending.reducers for ending in _endings.values()):
+                self.expect_end()
+        return True
+
+    def _start_exchange(self, used: set[int]) -> Callable[[], list[int]]:
+        """Gives what waits for the parameters that no rank has used."""
+        mine = torch.zeros(len(self._parameters), dtype=torch.uint8)
+        mine[list(used)] = 1
+        name = f"{self.name}.used"
+        pending = verbs.allreduce(mine, Max, name, process_set=self._process_set, in_place=True)
+        return lambda: (pending.result() == 0).nonzero().flatten().tolist()
+
+    def _refuse(self, missing: Sequence[int]) -> None:
+        names = [self._parameters[index][0] for index in missing if self._parameters[index][1].requires_grad]
+        if not names:
+            return
+        few = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        raise RuntimeError(
+            f"DistributedDataParallel: this backward pass computed no gradient for {few}; if the loss need not depend "
+            f"on every parameter, pass find_unused_parameters=True, else see that every output of forward() enters it"
+        )
+
+
+class _Ending:
+    """What a graph task calls when it ends. Lives no longer than the task, which may fail."""
+
+    def __init__(self) -> None:
+        self.reducers: dict[int, Reducer] = {}
+
+    def __call__(self) -> None:
+        errors: list[Exception] = []
+        for _, reducer in sorted(self.reducers.items()):
+            if reducer.is_open:
+                try:
+                    reducer.finish()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+_endings: weakref.WeakValueDictionary[int, _Ending] = weakref.WeakValueDictionary()

@@ -1,0 +1,67 @@
+"""A model's parameters and buffers, from one rank to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from perseus_like.collectives import Max, Sum
+from perseus_like.gradients import Agreeing
+from perseus_like.handle import results_of
+from perseus_like.process_sets import ProcessSet
+
+from ...autograd import verbs
+from .reducer import Named
+
+
+class Replication:
+    """Knows the ranks, and no tensors: what a model holds may be replaced."""
+
+    def __init__(self, name: str, process_set: ProcessSet) -> None:
+        self._name = name
+        self._process_set = process_set
+
+    def verify(self, named: Sequence[Named]) -> None:
+        """DisagreementError, the same on all ranks, if names, dtypes or shapes differ."""
+        described = [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]
+        Agreeing(f"{self._name}.model", described, [], {}, self._process_set).settle()
+
+    def copy_from_first(self, tensors: Sequence[torch.Tensor]) -> None:
+        ranks = self._process_set.ranks
+        assert ranks
+        self.copy_from(ranks[0], tensors)
+
+    def copy_from(self, root_rank: int, tensors: Sequence[torch.Tensor]) -> None:
+        """`root_rank`: in the job."""
+        results_of(
+            [
+                verbs.broadcast(tensor, root_rank, f"{self._name}.state.{place}", self._process_set, in_place=True)
+                for place, tensor in enumerate(tensors)
+                if tensor.numel()
+            ]
+        )
+
+    def copy_from_present(self, tensors: Sequence[torch.Tensor]) -> None:
+        """From the highest rank that has not joined: a broadcast needs all ranks, a sum takes a joined one's zeros."""
+        mine = (self._process_set.rank() or 0) + 1
+        name, group = f"{self._name}.present", self._process_set
+        highest = verbs.allreduce(torch.tensor([mine]), Max, f"{name}.rank", process_set=group).result()
+        is_root = int(highest) == mine
+        numbers = [tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor.clone() for tensor in tensors]
+        if not is_root:
+            for number in numbers:
+                number.zero_()
+        summed = results_of(
+            [
+                verbs.allreduce(number, Sum, f"{name}.{place}", process_set=group, in_place=True)
+                for place, number in enumerate(numbers)
+                if number.numel()
+            ]
+        )
+        if is_root:
+            return
+        filled = [tensor for tensor in tensors if tensor.numel()]
+        with torch.no_grad():
+            for tensor, value in zip(filled, summed, strict=True):
+                tensor.copy_(value)

@@ -1,0 +1,478 @@
+"""DistributedDataParallel: after backward, gradients are those of one process on the batches of all ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.autograd import Function  # noqa: E402
+
+import perseus_like.torch as hvd  # noqa: E402
+from perseus_like.errors import DisagreementError  # noqa: E402
+from perseus_like.torch.nn import parallel as ours  # noqa: E402
+
+from .training import (  # noqa: E402
+    MODELS,
+    assert_equal_parameters,
+    assert_same_on_all_ranks,
+    batch,
+    branching,
+    build,
+    loss_of,
+    part,
+)
+
+DistributedDataParallel: Any = ours.DistributedDataParallel
+
+
+def pair(name: str = "mlp", **options: Any) -> tuple[Any, Any]:
+    """A model that all ranks train, and its twin that each trains alone on all batches."""
+    alone = build(name)
+    return DistributedDataParallel(build(name), **options), alone
+
+
+def both_gradients(parallel: Any, alone: Any, number: int, rank: int, size: int) -> None:
+    inputs, targets = batch(number, size)
+    loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+    loss_of(alone, inputs, targets).backward()
+
+
+def assert_equal_gradients(parallel: Any, alone: Any) -> None:
+    for (name, mine), theirs in zip(parallel.named_parameters(), alone.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None), name
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def assert_alike(tensor: Any) -> None:
+    everybody = hvd.allgather(tensor.reshape(1, -1))
+    assert torch.equal(everybody, everybody[:1].expand_as(everybody))
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}], ids=["", "small"])
+def test_trains_as_one_process_does(name: str, options: dict[str, Any], rank: int, size: int) -> None:
+    parallel, alone = pair(name, **options)
+    optimizers = [sgd(parallel), torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)]
+    for number in range(5):
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=number % 2 == 0)
+        both_gradients(parallel, alone, number, rank, size)
+        assert_equal_gradients(parallel, alone)
+        for optimizer, model in zip(optimizers, (parallel, alone), strict=True):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    assert_equal_parameters(parallel, alone)
+    assert_same_on_all_ranks(parallel)
+
+
+def test_single_precision(rank: int, size: int) -> None:
+    parallel, alone = DistributedDataParallel(build("mlp", torch.float32)), build("mlp", torch.float32)
+    for number in range(3):
+        parallel.zero_grad()
+        alone.zero_grad()
+        inputs, targets = batch(number, size, torch.float32)
+        loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+        loss_of(alone, inputs, targets).backward()
+        for mine, theirs in zip(parallel.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-6)
+
+
+def test_begins_with_the_first_ranks_model(rank: int, size: int) -> None:
+    torch.manual_seed(rank)
+    model: Any = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    model[1].running_mean.fill_(rank)
+    parallel = DistributedDataParallel(model, device_ids=[0], output_device=0)
+    assert_same_on_all_ranks(parallel)
+    assert (model[1].running_mean == 0).all()
+    own = DistributedDataParallel(nn.Linear(1, 1), init_sync=False).module.weight.detach()
+    assert len(set(hvd.allgather(own).flatten().tolist())) == size
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_buffers(sends: bool, rank: int, size: int) -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
+    parallel = DistributedDataParallel(model, broadcast_buffers=sends)
+    for number in range(2):
+        inputs, targets = batch(number, size)
+        loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+    with torch.no_grad():
+        parallel.eval()(inputs)
+        parallel(inputs)  # nothing is sent a second time: one rank may go on by itself
+        if rank == 0:
+            parallel(inputs)
+    means = hvd.allgather(model[1].running_mean.reshape(1, -1))
+    assert torch.equal(means, means[:1].expand_as(means)) == (sends or size == 1)
+
+
+def test_no_sync_adds_up(rank: int, size: int) -> None:
+    parallel, alone = pair()
+    for turn in range(2):
+        parallel.zero_grad()
+        alone.zero_grad()
+        with parallel.no_sync():
+            both_gradients(parallel, alone, 3 * turn, rank, size)
+            both_gradients(parallel, alone, 3 * turn + 1, rank, size)
+        if size > 1:
+            sums = hvd.allgather(parallel.module[0].weight.grad.reshape(1, -1))
+            assert not torch.equal(sums[0], sums[1])
+        both_gradients(parallel, alone, 3 * turn + 2, rank, size)
+        assert_equal_gradients(parallel, alone)
+    # What all ranks have already stays when more is added to it.
+    both_gradients(parallel, alone, 9, rank, size)
+    assert_equal_gradients(parallel, alone)
+
+
+@pytest.mark.parametrize("by_rank", [False, True], ids=["all alike", "each rank differently"])
+def test_unused_parameters(by_rank: bool, rank: int, size: int) -> None:
+    """A layer that no rank has used keeps no gradient, as it does in one process."""
+    parallel, alone = DistributedDataParallel(branching(), find_unused_parameters=True), branching()
+    for number in range(5):
+        parallel.zero_grad()
+        alone.zero_grad()
+        inputs, targets = batch(number, size)
+        use_left = [(number + (each if by_rank else 0)) % 2 == 0 for each in range(size)]
+        mine = parallel(part(inputs, rank), use_left[rank])
+        (mine - part(targets, rank)).square().mean().backward()
+        losses = [
+            (alone(part(inputs, each), use_left[each]) - part(targets, each)).square().mean() for each in range(size)
+        ]
+        (sum(losses) / size).backward()
+        assert_equal_gradients(parallel, alone)
+
+
+def test_an_unused_parameter_is_an_error_without_being_asked_for(rank: int, size: int, two_ranks: None) -> None:
+    """On the rank that lacks it, when the others are done: they go on."""
+    parallel = DistributedDataParallel(branching())
+    for number in range(3):
+        inputs, targets = batch(number, size)
+        loss = (parallel(part(inputs, rank), rank % 2 == 0) - part(targets, rank)).square().mean()
+        unused = "right" if rank % 2 == 0 else "left"
+        with pytest.raises(RuntimeError, match=rf"{unused}\.weight, {unused}\.bias; .*find_unused_parameters"):
+            loss.backward()
+        assert_alike(parallel.module.common.weight.grad)
+
+
+def test_static_graph(rank: int, size: int) -> None:
+    """What is unused at first is not asked for again; a layer may come several times, as in reentrant checkpointing."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last, self.unused = (nn.Linear(6, count) for count in (6, 3, 2))
+
+        def forward(self, inputs: Any, again: bool = True) -> Any:
+            inputs = inputs.clone().requires_grad_()
+            for _ in range(2):
+                inputs = checkpoint(self.first, inputs, use_reentrant=True) if again else self.first(inputs)
+                inputs = inputs.tanh()
+            return self.last(inputs)
+
+    torch.manual_seed(8)
+    alone = Twice().double()
+    parallel = DistributedDataParallel(copy.deepcopy(alone), static_graph=True)
+    for number in range(4):
+        parallel.zero_grad()
+        alone.zero_grad()
+        both_gradients(parallel, alone, number, rank, size)
+        assert_equal_gradients(parallel, alone)
+    if size > 1:
+        plain = DistributedDataParallel(copy.deepcopy(alone), find_unused_parameters=True)
+        with pytest.raises(AssertionError, match="static_graph=True"):
+            both_gradients(plain, alone, 0, rank, size)
+
+
+def test_frozen_and_unfrozen(rank: int, size: int) -> None:
+    models = [build("mlp"), build("mlp")]
+    for model in models:
+        model[0].requires_grad_(False)
+    parallel, alone = DistributedDataParallel(models[0]), models[1]
+    for number in range(6):
+        for model in (parallel.module, alone):
+            model.zero_grad()
+            model[0].requires_grad_(number >= 2)
+            model[3].requires_grad_(number != 4)
+        both_gradients(parallel, alone, number, rank, size)
+        assert_equal_gradients(parallel, alone)
+
+
+def test_join(rank: int, size: int) -> None:
+    """Rank r has r + 1 batches; those that are missing count as zero."""
+    torch.manual_seed(2)
+    model: Any = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
+    alone = copy.deepcopy(model[0])
+    parallel = DistributedDataParallel(model, find_unused_parameters=True)
+    optimizers = [torch.optim.SGD(parallel.parameters(), lr=0.1), torch.optim.SGD(alone.parameters(), lr=0.1)]
+    model.eval()
+    model[1].requires_grad_(False)
+    with parallel.join():
+        for number in range(rank + 1):
+            inputs, targets = batch(number, size)
+            optimizers[0].zero_grad()
+            loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+            optimizers[0].step()
+            model[1].num_batches_tracked += 1
+    scale = (1 + 1e-5) ** -0.5  # of BatchNorm that is not trained
+    for number in range(size):
+        inputs, targets = batch(number, size)
+        optimizers[1].zero_grad()
+        losses = [
+            (alone(part(inputs, each)) * scale - part(targets, each)).square().mean() for each in range(number, size)
+        ]
+        (sum(losses) / size).backward()
+        optimizers[1].step()
+    assert_equal_parameters(model[0], alone)
+    assert int(model[1].num_batches_tracked) == size
+    assert_same_on_all_ranks(parallel)
+
+
+def test_join_divides_by_those_that_are_left(rank: int, size: int) -> None:
+    parallel, alone = pair()
+    optimizers = [torch.optim.SGD(parallel.parameters(), lr=0.1), torch.optim.SGD(alone.parameters(), lr=0.1)]
+    with parallel.join(divide_by_initial_world_size=False):
+        for number in range(rank + 1):
+            inputs, targets = batch(number, size)
+            optimizers[0].zero_grad()
+            loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+            optimizers[0].step()
+    for number in range(size):
+        inputs, targets = batch(number, size)
+        optimizers[1].zero_grad()
+        loss_of(alone, inputs[4 * number :], targets[4 * number :]).backward()
+        optimizers[1].step()
+    assert_equal_parameters(parallel, alone)
+
+
+def test_join_that_ends_all(rank: int, size: int) -> None:
+    parallel, _ = pair()
+    done = 0
+
+    def train(batches: int) -> None:
+        nonlocal done
+        with parallel.join(throw_on_early_termination=True):
+            for number in range(batches):
+                inputs, targets = batch(number, size)
+                loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
+                done += 1
+
+    train(2)
+    assert done == 2
+    if size > 1:
+        with pytest.raises(RuntimeError, match="1 rank has no batches left"):
+            train(1 if rank == 0 else 3)
+        assert done == 3
+
+
+def test_other_forms_of_passes(rank: int, size: int) -> None:
+    """Two forwards and one backward, one forward and two backwards, gradients of inputs, two models at once."""
+    parallel, alone = pair()
+    for number in range(3):
+        inputs, targets = batch(number, size)
+        mine, targets_here = part(inputs, rank), part(targets, rank)
+
+        parallel.zero_grad()
+        alone.zero_grad()
+        (loss_of(parallel, mine, targets_here) + 2 * loss_of(parallel, -mine, targets_here)).backward()
+        (loss_of(alone, inputs, targets) + 2 * loss_of(alone, -inputs, targets)).backward()
+        assert_equal_gradients(parallel, alone)
+
+        losses = [loss_of(parallel, mine, targets_here), loss_of(alone, inputs, targets)]
+        for loss in losses:
+            loss.backward(retain_graph=True)
+            loss.backward()
+        assert_equal_gradients(parallel, alone)
+
+        for model, x in ((parallel, mine), (alone, inputs)):
+            model.zero_grad()
+            wanted = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(model(wanted).sum(), wanted, create_graph=True)
+            (slope.square().sum() / len(x) + model(x).square().mean()).backward()
+        assert_equal_gradients(parallel, alone)
+
+    second, second_alone = DistributedDataParallel(nn.Linear(3, 6).double()), None
+    second_alone = copy.deepcopy(second.module)
+    for number in range(3):
+        inputs, targets = batch(number, size)
+        for model in (parallel, alone, second, second_alone):
+            model.zero_grad()
+        second(parallel(part(inputs, rank))).square().mean().backward()
+        second_alone(alone(inputs)).square().mean().backward()
+        assert_equal_gradients(parallel, alone)
+        assert_equal_gradients(second, second_alone)
+
+
+def test_outputs_of_all_shapes(rank: int, size: int) -> None:
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3).double()
+
+        def forward(self, inputs: Any, scale: float) -> Any:
+            return {"logits": [self.layer(inputs) * scale, None], "text": "x"}
+
+    parallel = DistributedDataParallel(Outputs())
+    alone = copy.deepcopy(parallel.module)
+    inputs, _ = batch(0, size)
+    for _ in range(2):
+        parallel.zero_grad()
+        alone.zero_grad()
+        parallel(part(inputs, rank), scale=2.0)["logits"][0].square().mean().backward()
+        alone(inputs, scale=2.0)["logits"][0].square().mean().backward()
+        assert_equal_gradients(parallel, alone)
+
+
+def test_goes_on_after_a_failed_backward_pass(rank: int, size: int) -> None:
+    class Stumbling(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise ArithmeticError("stumbled")
+
+    parallel, alone = pair()
+    for number in range(4):
+        parallel.zero_grad()
+        alone.zero_grad()
+        inputs, _ = batch(number, size)
+        if number in (0, 2):
+            hidden = parallel.module[0](part(inputs, rank))
+            hidden = Stumbling.apply(hidden)  # type: ignore[no-untyped-call]
+            with pytest.raises(ArithmeticError):
+                (parallel(part(inputs, rank)).sum() + hidden.sum()).backward()
+            parallel.zero_grad()
+        both_gradients(parallel, alone, number, rank, size)
+        assert_equal_gradients(parallel, alone)
+
+
+def test_sparse_gradients(rank: int, size: int) -> None:
+    torch.manual_seed(4)
+    alone: Any = nn.Sequential(nn.EmbeddingBag(20, 6, mode="sum", sparse=True), nn.Linear(6, 3)).double()
+    parallel = DistributedDataParallel(copy.deepcopy(alone))
+    for number in range(3):
+        words = torch.randint(20, (4 * size, 5), generator=torch.Generator().manual_seed(number))
+        for model, mine in ((parallel, part(words, rank)), (alone, words)):
+            model.zero_grad()
+            model(mine).square().mean().backward()
+        gradients = [
+            model.get_parameter(name).grad.to_dense()
+            for model, name in ((parallel.module, "0.weight"), (alone, "0.weight"))
+        ]
+        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close(parallel.module[1].weight.grad, alone[1].weight.grad)
+
+
+def test_copies(rank: int, size: int) -> None:
+    """One rank alone may copy and save; a copy that all train communicates by itself."""
+    parallel, alone = pair()
+    both_gradients(parallel, alone, 0, rank, size)
+    if rank == 0:
+        average = copy.deepcopy(parallel)
+        with torch.no_grad():
+            average(batch(0, size)[0])
+    file = io.BytesIO()
+    torch.save(parallel, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    alone.zero_grad()
+    loaded.zero_grad()
+    both_gradients(loaded, alone, 1, rank, size)
+    assert_equal_gradients(loaded, alone)
+
+
+def test_under_the_compiler(rank: int, size: int) -> None:
+    parallel, alone = pair()
+    compiled = torch.compile(parallel, backend="aot_eager")
+    for number in range(3):
+        compiled.zero_grad()
+        alone.zero_grad()
+        both_gradients(compiled, alone, number, rank, size)
+        assert_equal_gradients(compiled, alone)
+
+
+def test_some_of_the_ranks(rank: int, size: int) -> None:
+    if size < 3:
+        pytest.skip("a set of fewer ranks than there are, and more than one")
+    members = [0, size - 1]
+    some = hvd.add_process_set(members)
+    if rank in members:
+        parallel, alone = pair(process_group=some)
+        inputs, targets = batch(0, 2)
+        place = members.index(rank)
+        for _ in range(2):
+            parallel.zero_grad()
+            alone.zero_grad()
+            loss_of(parallel, part(inputs, place), part(targets, place)).backward()
+            loss_of(alone, inputs, targets).backward()
+            assert_equal_gradients(parallel, alone)
+        with pytest.raises(ValueError, match="all ranks train"), parallel.join():
+            pass
+    hvd.barrier()
+    hvd.remove_process_set(some)
+
+
+def test_the_state_is_that_of_torchs_class(rank: int, size: int) -> None:
+    """And a world of torch.distributed that is not the job's is refused."""
+    dist = torch.distributed
+    parallel, alone = pair()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        theirs = torch.nn.parallel.DistributedDataParallel(build("mlp"))
+        state = {name: value + 1 for name, value in theirs.state_dict().items()}
+        parallel.load_state_dict(state)
+        theirs.load_state_dict(parallel.state_dict())
+        assert list(theirs.state_dict()) == list(parallel.state_dict())
+        assert torch.equal(theirs.module[0].weight, parallel.module[0].weight)
+        if size > 1:
+            with pytest.raises(RuntimeError, match=rf"rank {rank} of {size} in the job, but rank 0 of 1"):
+                DistributedDataParallel(alone)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_mistakes(rank: int, size: int, two_ranks: None) -> None:
+    with pytest.raises(RuntimeError, match="no parameter of the module wants a gradient"):
+        DistributedDataParallel(nn.ReLU())
+    model = build("mlp")
+    for options, text in (
+        ({"device_ids": [0, 1]}, r"device_ids is \[0, 1\]"),
+        ({"bucket_cap_mb": 0}, "bucket_cap_mb is 0"),
+        ({"mixed_precision": object()}, "mixed_precision is not supported"),
+        ({"process_group": hvd.ProcessSet([0])}, "is not registered"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            DistributedDataParallel(model, **options)
+    with pytest.raises(DisagreementError, match=r"at place 0, rank 0 has 'weight' .*\[3, 6\].*\[3, 7\]") as caught:
+        DistributedDataParallel(nn.Linear(6 + (rank == size - 1), 3))
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    parallel = DistributedDataParallel(model)
+    with pytest.raises(ValueError, match="communication hooks"):
+        parallel.register_comm_hook(None, None)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parallel.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="in a DistributedDataParallel and a DistributedOptimizer"):
+        loss_of(parallel, *batch(0, 1)).backward()
+    del optimizer
+
+
+def test_many_models_in_one_backward(rank: int, size: int) -> None:
+    """Ranks that reach them in different orders wait for them in one."""
+    models = [DistributedDataParallel(nn.Linear(4, 4).double()) for _ in range(4)]
+    for turn in range(3):
+        order = list(itertools.islice(itertools.cycle(range(4)), (rank + turn) % 4, (rank + turn) % 4 + 4))
+        x = torch.ones(2, 4).double()
+        sum(models[place](x).square().mean() for place in order).backward()
+        for model in models:
+            assert_alike(model.module.weight.grad)
