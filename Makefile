@@ -26,7 +26,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
 # Folders too, so that a file taken away makes a new wheel.
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
-CXX_SOURCES = $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
+CXX_SOURCES = $(shell find csrc adapters tests/cpp -name '*.cc' -o -name '*.h')
 
 .PHONY: all build environments demo test pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
 all: build

@@ -31,8 +31,13 @@ class Op(IntEnum):
 
 Average, Sum, Adasum, Min, Max, Product = Op
 
-# The core's operation, and whether to divide by the number of ranks. Adasum is a verb of its own there.
+# Adasum is a verb of its own in the core.
 _CORE_OPS = {Op.Average: (0, True), Op.Sum: (0, False), Op.Min: (1, False), Op.Max: (2, False), Op.Product: (3, False)}
+
+
+def core_op(op: Op) -> tuple[int, bool]:
+    """The core's number of the operation, and whether to divide by the number of ranks; Sum's for Adasum."""
+    return _CORE_OPS.get(op, (0, False))
 
 
 def resolve_op(op: int | None, average: bool | None = None) -> Op:
@@ -127,6 +132,22 @@ def checked_splits(splits: Sequence[int] | None, rows: int, process_set: Process
     if sum(plain) > rows:
         raise ValueError(f"alltoall: splits {plain} want {sum(plain)} rows of a tensor that has {rows}")
     return plain
+
+
+def group_wire(verb: str, dtypes: Sequence[int], wire: DType | None) -> int:
+    """The core's `wire_dtype` for tensors that travel as one. ValueError where it would differ between them."""
+    if wire is None:
+        return AS_IT_IS
+    kinds = {wire_dtype(wire, dtype) for dtype in dtypes}
+    if len(kinds) > 1:
+        raise ValueError(f"{verb} with compression: the tensors must all be float32 or float64, or none of them")
+    return kinds.pop()
+
+
+def scattered_rows(rows: int, process_set: ProcessSet) -> int:
+    """How many rows of a reduce-scatter are this rank's: the first ranks have one more where they do not divide."""
+    each, more = divmod(rows, process_set.size() or 1)
+    return each + ((process_set.rank() or 0) < more)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -298,22 +319,15 @@ class Collectives(Generic[T]):
         wait: bool = False,
     ) -> tuple[str, Any]:
         set_id = member_id(process_set)
-        on_the_wire = AS_IT_IS if wire is None else self._group_wire(verb, inputs, wire)
+        on_the_wire = group_wire(verb, [view[1] for view in inputs], wire)
         tail = (prescale, postscale, on_the_wire, set_id, kept)
         if op is Op.Adasum:
             return names.submit(verb, name, set_id, session.core.adasum, inputs, outputs, *tail)
-        core_op, average = _CORE_OPS[op]
+        number, average = core_op(op)
         # Numbers are given out under a lock, under which nobody waits for other ranks.
         wait = wait and name is not None
         start = session.core.allreduce
-        return names.submit(verb, name, set_id, start, inputs, outputs, core_op, average, *tail, wait)
-
-    @staticmethod
-    def _group_wire(verb: str, inputs: list[View], wire: DType) -> int:
-        kinds = {wire_dtype(wire, view[1]) for view in inputs}
-        if len(kinds) > 1:
-            raise ValueError(f"{verb} with compression: the tensors must all be float32 or float64, or none of them")
-        return kinds.pop()
+        return names.submit(verb, name, set_id, start, inputs, outputs, number, average, *tail, wait)
 
     def _allgather(
         self, verb: str, tensors: Sequence[T], name: str | None, process_set: ProcessSet

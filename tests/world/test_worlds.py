@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,22 @@ GROUPS = {
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
         *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
     ],
+    "mxnet": ["test_mxnet_verbs.py", "test_mxnet_functions.py"],
 }
+# Groups that .venv has not the framework for run in tests/environments/NAME.txt.
+ENVIRONMENTS = {"mxnet": "mxnet"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
+WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4)]
 
 
 @pytest.mark.parametrize(("group", "size"), WORLDS)
-def test_on_all_ranks(group: str, size: int, tmp_path: Path) -> None:
+def test_on_all_ranks(group: str, size: int, tmp_path: Path, environment: Callable[[str], Path]) -> None:
+    python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
     files = [str(HERE / "in_world" / file) for file in GROUPS[group]]
     command = [
-        *[sys.executable, "-m", "perseus_like.launch", "-np", str(size)],
+        *[python, "-m", "perseus_like.launch", "-np", str(size)],
         *[
-            sys.executable,
+            python,
             "-m",
             "pytest",
             "-x",
@@ -45,16 +51,17 @@ def test_on_all_ranks(group: str, size: int, tmp_path: Path) -> None:
             "no:cacheprovider",
             "-p",
             "no:tmpdir",
+            "--disable-warnings",  # of the framework; ours are asserted
             "--no-header",
             "--tb=short",
         ],
         *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
     ]
-    environment = {**os.environ, "PERSEUS_IN_WORLD": "1", "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "PERSEUS_IN_WORLD": "1", "OMP_NUM_THREADS": "1"}
     world = subprocess.run(
         command,
         cwd=tmp_path,  # not the source tree, which `-m pytest` would put before the installed package
-        env=environment,
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

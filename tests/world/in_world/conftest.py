@@ -7,6 +7,9 @@ import pytest
 
 import perseus_like.numpy as hvd
 
+if not hasattr(np, "bool"):
+    np.bool = np.bool_  # MXNet 1.9 asks for it
+
 
 @pytest.fixture(scope="session", autouse=True)
 def world() -> Iterator[None]:

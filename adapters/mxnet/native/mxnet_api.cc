@@ -1,0 +1,37 @@
+#include "mxnet_api.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+namespace perseus::mxnet {
+
+namespace {
+
+template <typename Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) throw std::runtime_error(std::string("this MXNet has no function ") + name);
+}
+
+}  // namespace
+
+MxnetApi load_mxnet(void* library) {
+  MxnetApi api{};
+  find(library, "MXEnginePushAsyncND", api.push);
+  find(library, "MXShallowCopyNDArray", api.share);
+  find(library, "MXNDArrayFree", api.free);
+  find(library, "MXNDArrayGetData", api.data_of);
+  find(library, "MXGetLastError", api.last_error);
+  int (*version_of)(int*) = nullptr;
+  find(library, "MXGetVersion", version_of);
+  int version = 0;
+  version_of(&version);
+  api.major_version = version / 10000;
+  // NDArray::Reorder2DefaultAsync() const: a member function without arguments takes `this` alone.
+  api.lay_out_in_rows =
+      reinterpret_cast<void (*)(const void*)>(dlsym(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv"));
+  return api;
+}
+
+}  // namespace perseus::mxnet

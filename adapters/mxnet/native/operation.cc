@@ -1,0 +1,169 @@
+#include "operation.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <unordered_set>
+#include <utility>
+
+namespace perseus::mxnet {
+
+namespace {
+
+// FnProperty::kCPUPrioritized: to be started by threads of its own, not behind the layers that are computed meanwhile.
+constexpr int kPrioritized = 3;
+
+// mxnet::Context begins with the device's type (1: CPU) and number; nothing more of it is read for a CPU.
+struct Context {
+  int device_type = 1;
+  int device = 0;
+  std::array<char, 56> rest{};
+};
+
+void check(const MxnetApi& api, int code) {
+  if (code != 0) throw std::runtime_error(api.last_error());
+}
+
+std::size_t bytes_of(const PerseusTensor& tensor, std::size_t element_bytes) {
+  return std::accumulate(
+      tensor.shape, tensor.shape + tensor.dimensions, element_bytes,
+      [](std::size_t product, std::int64_t extent) { return product * static_cast<std::size_t>(extent); });
+}
+
+// Arrays of which no two are views of the same memory. The engine knows memory, not arrays, and work that names one
+// twice would wait for itself.
+class Distinct {
+ public:
+  void add(Array array) {
+    if (memories_.insert(memory_of(array)).second) arrays_.push_back(array);
+  }
+  // The first of them, which `others` has.
+  void drop(const Distinct& others) {
+    arrays_.erase(arrays_.begin(), arrays_.begin() + static_cast<std::ptrdiff_t>(others.arrays_.size()));
+  }
+  Array* data() { return arrays_.data(); }
+  int size() const { return static_cast<int>(arrays_.size()); }
+
+ private:
+  // mxnet::NDArray begins with the pointer to what its views share.
+  static const void* memory_of(Array array) { return *static_cast<const void* const*>(array); }
+
+  std::vector<Array> arrays_;
+  std::unordered_set<const void*> memories_;
+};
+
+// By DType.
+constexpr std::array<std::size_t, 10> kElementBytes{1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
+
+}  // namespace
+
+Arrays::~Arrays() {
+  for (const auto array : arrays_) api_.free(array);
+}
+
+Array Arrays::add(Array array) {
+  Array copy = nullptr;
+  check(api_, api_.share(array, &copy));
+  arrays_.push_back(copy);
+  return copy;
+}
+
+Operation::Operation(const Libraries& libraries, const PerseusRequest& request, std::string name)
+    : libraries_(libraries), request_(request), name_(std::move(name)), kept_(libraries.mxnet) {}
+
+void Operation::push(Operation* operation, int priority) {
+  std::unique_ptr<Operation> owned(operation);
+  const auto& mxnet = owned->libraries_.mxnet;
+  Distinct written;
+  for (const auto array : owned->outputs) written.add(array);
+  for (const auto array : owned->also_written) written.add(array);
+  Distinct read = written;
+  for (const auto& input : owned->inputs) {
+    if (mxnet.lay_out_in_rows != nullptr) mxnet.lay_out_in_rows(input.array);
+    read.add(input.array);
+  }
+  read.drop(written);
+  owned->keep_arrays();
+  const auto begin =
+      mxnet.major_version < 2 ? reinterpret_cast<Start>(&start) : reinterpret_cast<Start>(&start_with_notice);
+  const Context context;
+  const int property = kPrioritized;
+  const std::string name = owned->name_;
+  // From here on the engine owns it, also where it refuses.
+  check(mxnet, mxnet.push(begin, owned.release(), &release, &context, read.data(), read.size(), written.data(),
+                          written.size(), &property, priority, name.c_str(), false));
+}
+
+void Operation::keep_arrays() {
+  for (auto& input : inputs) input.array = kept_.add(input.array);
+  for (auto& output : outputs) output = kept_.add(output);
+  for (auto& array : also_written) array = kept_.add(array);
+}
+
+void Operation::start(void* /*run*/, void* on_complete, void* self) {
+  static_cast<Operation*>(self)->begin(*static_cast<EngineCallback*>(on_complete));
+}
+
+void Operation::start_with_notice(void* run, void* on_start, void* on_complete, void* self) {
+  const auto& notice = *static_cast<EngineCallback*>(on_start);
+  if (notice.call != nullptr) notice.call(notice.engine, notice.operation, nullptr);
+  start(run, on_complete, self);
+}
+
+void Operation::begin(const EngineCallback& on_complete) {
+  on_complete_ = on_complete;
+  if (!find_memory()) return complete(PERSEUS_OK + 1, libraries_.mxnet.last_error());
+  request_.name = name_.c_str();
+  request_.tensor_count = static_cast<std::int32_t>(views_.size());
+  request_.inputs = views_.data();
+  request_.outputs = targets_.data();
+  request_.done = &done;
+  request_.context = this;
+  std::array<char, 2048> message{};
+  const auto refused = libraries_.core->submit(&request_, message.data(), message.size());
+  if (refused != PERSEUS_OK) complete(refused, message.data());
+}
+
+bool Operation::find_memory() {
+  for (const auto& input : inputs) {
+    void* data = nullptr;
+    if (libraries_.mxnet.data_of(input.array, &data) != 0) return false;
+    views_.push_back({data, input.dtype, static_cast<std::int32_t>(input.shape.size()), input.shape.data()});
+  }
+  for (const auto output : outputs) {
+    void* data = nullptr;
+    if (libraries_.mxnet.data_of(output, &data) != 0) return false;
+    targets_.push_back(data);
+  }
+  return true;
+}
+
+void Operation::done(void* self, const PerseusOutcome* outcome) {
+  const auto& operation = *static_cast<Operation*>(self);
+  if (outcome->error == PERSEUS_OK) {
+    for (std::int32_t i = 0; i < outcome->result_count; ++i) {
+      const auto& result = outcome->results[i];
+      std::memcpy(operation.targets_[static_cast<std::size_t>(i)], result.data,
+                  bytes_of(result, kElementBytes[static_cast<std::size_t>(result.dtype)]));
+    }
+  }
+  operation.complete(outcome->error, outcome->message);
+}
+
+// The engine deletes the operation when it hears of its end: nothing of it is touched afterwards.
+void Operation::complete(int error, const char* message) const {
+  const auto on_complete = on_complete_;
+  if (error == PERSEUS_OK) return on_complete.call(on_complete.engine, on_complete.operation, nullptr);
+  const auto& names = libraries_.error_names;
+  const auto kind = static_cast<std::size_t>(error);
+  // MXNet reads the class to raise off the text's beginning. dmlc::Error, which it wants, is a std::runtime_error with
+  // nothing added, and is copied.
+  const std::runtime_error reason((kind < names.size() ? names[kind] : "MXNetError") + ": " + message);
+  on_complete.call(on_complete.engine, on_complete.operation, &reason);
+}
+
+void Operation::release(void* self) { delete static_cast<Operation*>(self); }
+
+}  // namespace perseus::mxnet

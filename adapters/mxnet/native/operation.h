@@ -1,0 +1,75 @@
+// A collective as an asynchronous function of MXNet's engine: it starts when its arrays are ready, occupies no thread,
+// and is complete for the engine when it is for the core.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mxnet_api.h"
+#include "perseus.h"
+
+namespace perseus::mxnet {
+
+struct Libraries {
+  const PerseusApi* core;
+  MxnetApi mxnet;
+  std::vector<std::string> error_names;  // by ErrorKind: what Python raises for it
+};
+
+// Arrays that are kept until the engine is done with them.
+class Arrays {
+ public:
+  explicit Arrays(const MxnetApi& api) : api_(api) {}
+  ~Arrays();
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
+
+  // Throws std::runtime_error.
+  Array add(Array array);
+
+ private:
+  const MxnetApi& api_;
+  std::vector<Array> arrays_;
+};
+
+// An array as Python describes it; in the core's numbers.
+struct Tensor {
+  Array array;
+  std::int32_t dtype;
+  std::vector<std::int64_t> shape;
+};
+
+class Operation {
+ public:
+  // `request`: verb, set, op, factors, root; the rest is filled in here.
+  Operation(const Libraries& libraries, const PerseusRequest& request, std::string name);
+
+  std::vector<Tensor> inputs;
+  std::vector<Array> outputs;       // one for each input; may be the same
+  std::vector<Array> also_written;  // arrays in whose memory the outputs lie
+
+  // Hands `operation` to the engine, which deletes it. Throws std::runtime_error.
+  static void push(Operation* operation, int priority);
+
+ private:
+  static void start(void* run, void* on_complete, void* self);
+  static void start_with_notice(void* run, void* on_start, void* on_complete, void* self);
+  static void done(void* self, const PerseusOutcome* outcome);
+  static void release(void* self);
+
+  void begin(const EngineCallback& on_complete);
+  bool find_memory();
+  void keep_arrays();
+  void complete(int error, const char* message) const;
+
+  const Libraries& libraries_;
+  PerseusRequest request_;
+  std::string name_;
+  Arrays kept_;
+  std::vector<PerseusTensor> views_;
+  std::vector<void*> targets_;
+  EngineCallback on_complete_{};
+};
+
+}  // namespace perseus::mxnet
