@@ -64,7 +64,7 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         if not self.editable_mode:
-            for package in ("perseus_like", "perseus"):
+            for package in ("perseus_like", "perseus", "perseus_like_autoload"):
                 shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
         super().run()
 
@@ -121,7 +121,12 @@ def tool(name: str) -> str:
 
 
 # Packages that are installed elsewhere than they lie.
-MOVED = {**adapter_packages(), "perseus": "perseus_like/names/perseus"}
+MOVED = {
+    **adapter_packages(),
+    "perseus": "perseus_like/names/perseus",
+    # Loaded by every `import torch`: a package of its own, so that it loads nothing else.
+    "perseus_like_autoload": "adapters/torch/distributed/autoload",
+}
 OWN = find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"], exclude=["perseus_like.names.perseus"])
 # Lies in a folder that is no package, so that this folder alone can be put on the search path.
 OWN.append("perseus_like.names.horovod.horovod")

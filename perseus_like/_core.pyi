@@ -1,6 +1,6 @@
 """The compiled core as Python sees it (csrc/bind). Private: `perseus_like.collectives` is the public face."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 class DType(IntEnum):
@@ -56,6 +56,8 @@ class Handle:
         """True once it is complete, successfully or not."""
     def wait(self) -> None:
         """Blocks without the GIL until complete; raises the error of a failed one. May be called again."""
+    def wait_for(self, limit_seconds: float) -> bool:
+        """As `wait`, for so long at most; False where it is not complete then."""
     def outputs(self) -> list[Buffer]:
         """Results that the core allocated (allgather, alltoall, reduce-scatter), one per member."""
     def received_splits(self) -> list[int]:
@@ -63,10 +65,31 @@ class Handle:
     def result(self) -> int:
         """After a join: the last rank that joined. After add_process_set: its id."""
 
+class Finished:
+    """Numbers of work that has ended, for threads of Python that act on it."""
+
+    def __init__(self) -> None: ...
+    def watch(self, handle: Handle, number: int) -> None:
+        """`next` gives the number once the work is complete. A handle is watched once."""
+    def stop(self) -> None:
+        """One more 0 for `next`."""
+    def next(self, limit_seconds: float) -> int | None:
+        """Sleeps without the GIL until there is a number; None after so long. Any thread."""
+
 # Lifecycle. `start` is idempotent; it finds out by itself who started the process (perseusrun, mpirun, nobody).
 # `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie;
 # `selection` are the ranks of the job, in their order, among those that were started: all where none are named.
-def start(settings: dict[str, str], python_prefix: str, selection: Sequence[int] = ()) -> None: ...
+# `meeting`: the job is of these ranks, whoever started them: this one's rank, how many, and a collective function that
+# gives every rank's bytes, by rank.
+def start(
+    settings: dict[str, str],
+    python_prefix: str,
+    selection: Sequence[int] = (),
+    meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+) -> None: ...
+def launched(python_prefix: str) -> tuple[int, int] | None:
+    """Rank and size as the launcher says, -1 where it does not; None without a launcher."""
+
 def stop() -> None: ...
 def finalize(failing: bool) -> None:
     """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
@@ -152,6 +175,11 @@ def add_process_set(ranks: Sequence[int]) -> Handle:
 def remove_process_set(process_set: int) -> Handle: ...
 def process_set_ranks(process_set: int) -> list[int]: ...
 def process_set_ids() -> list[int]: ...
+
+# Sets that their members alone make and take away; the id is this rank's own. `exchange`: as in start's meeting.
+# Work that waits longer than the timeout for a rank fails on all members; 0: as the settings say.
+def add_group(ranks: Sequence[int], exchange: Callable[[bytes], list[bytes]], timeout_seconds: float = 0.0) -> int: ...
+def remove_group(group: int, grace_seconds: float = 1.0) -> None: ...
 
 # Memory that local peers reduce in place. Raises (unavailable) when there is none left.
 def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...

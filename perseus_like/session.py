@@ -20,6 +20,7 @@ class Session:
         self.generation = 0
         self._lock = threading.Lock()
         self._at_start: list[Callable[[], None]] = []
+        self._holders: set[str] = set()
         self._hooked = False
         self._failing = False
 
@@ -35,18 +36,37 @@ class Session:
         """`forget` runs whenever a new session has started: counters that all ranks share begin anew."""
         self._at_start.append(forget)
 
-    def start(self, settings: dict[str, str], selection: Sequence[int] = ()) -> bool:
-        """True if a session was started, False if one was running. `selection`: see `_core.start`."""
+    def start(
+        self,
+        settings: dict[str, str],
+        selection: Sequence[int] = (),
+        meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+        holder: str = "init",
+    ) -> bool:
+        """True if a session was started, False if one was running. `selection`, `meeting`: see `_core.start`.
+
+        `holder`: who needs the session until it calls `release`, or somebody stops it for all.
+        """
         core = self.core
         with self._lock:
             if core.is_running():
+                self._holders.add(holder)
                 return False
-            core.start(settings, sys.prefix, list(selection))
+            core.start(settings, sys.prefix, list(selection), meeting)
+            self._holders = {holder}
             self.generation += 1
             for forget in self._at_start:
                 forget()
             self._watch_exit()
         return True
+
+    def release(self, holder: str) -> None:
+        """Stops the session if nobody else holds it."""
+        with self._lock:
+            self._holders.discard(holder)
+            if self._holders:
+                return
+        self.stop()
 
     def stop(self) -> None:
         if self._loaded():

@@ -12,6 +12,8 @@ namespace perseus::bind {
 
 void bind_enums(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
+void bind_finished(pybind11::module_& module);
+void bind_groups(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);
 void bind_lifecycle(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <utility>
 
 #include "bind/bind.h"
@@ -64,6 +65,19 @@ void bind_handle(py::module_& module) {
                self.handle.lane->wait(*self.handle.completion);
              }
              completion.status().throw_if_failed();
+           })
+      .def("wait_for",
+           [](const Pending& self, double limit_seconds) {
+             const auto& completion = *self.handle.completion;
+             if (!completion.done()) {
+               const py::gil_scoped_release released;
+               const auto limit =
+                   std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
+               self.handle.lane->wait(*self.handle.completion, true, Lane::Clock::now() + limit);
+             }
+             if (!completion.done()) return false;
+             completion.status().throw_if_failed();
+             return true;
            })
       .def("outputs", &outputs)
       .def("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; })

@@ -2,10 +2,13 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/bind.h"
+#include "bind/exchange.h"
 #include "bootstrap/mpi.h"
 #include "capi/api.h"
 #include "capi/callbacks.h"
@@ -17,7 +20,9 @@ namespace py = pybind11;
 namespace {
 
 void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
-           const std::vector<int>& selection) {
+           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& meeting) {
+  std::optional<Meeting> met;
+  if (meeting) met = {std::get<0>(*meeting), std::get<1>(*meeting), exchange_by(std::get<2>(*meeting))};
   const py::gil_scoped_release released;
   auto config = Config::read(settings);
   BootstrapOptions options;
@@ -27,6 +32,7 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   options.mpi_threads = config.mpi_threads;
   options.start_timeout = config.start_timeout;
   options.selection = selection;
+  options.meeting = std::move(met);
   start_session(std::move(config), options);
 }
 
@@ -47,7 +53,8 @@ void finalize(bool failing) {
 }  // namespace
 
 void bind_lifecycle(py::module_& module) {
-  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>());
+  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
+             py::arg("meeting") = py::none());
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
   module.def("is_running", &is_session_running);

@@ -7,6 +7,8 @@ PYBIND11_MODULE(_core, module) {
   bind_enums(module);
   bind_errors(module);
   bind_handle(module);
+  bind_finished(module);
+  bind_groups(module);
   bind_lifecycle(module);
   bind_verbs(module);
   bind_settings(module);

@@ -34,6 +34,7 @@ std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOpt
 }  // namespace
 
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
+  if (options.meeting) return std::make_unique<StoreBootstrap>(*options.meeting);
   const auto launcher = detect_launcher(options.environment);
   // The user's own MPI world is the job, whoever started it.
   if (running_mpi_size() > 1) return make_mpi(launcher, options);

@@ -1,13 +1,15 @@
-// Which bootstrap this process needs: nobody started it, perseusrun did, or an mpirun.
+// Which bootstrap this process needs: nobody started it, perseusrun did, an mpirun, or somebody with a store.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/launcher.h"
+#include "bootstrap/store.h"
 
 namespace perseus {
 
@@ -18,6 +20,7 @@ struct BootstrapOptions {
   std::chrono::milliseconds start_timeout{60'000};
   int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
   std::vector<int> selection = {};  // these of the ranks that were started, in this order; empty: all
+  std::optional<Meeting> meeting = {};  // the ranks are these, whoever started them
 };
 
 // Collective over the ranks that were started. Throws Error.

@@ -46,6 +46,13 @@ class Result {
 
 class Completion {
  public:
+  Completion() = default;
+  ~Completion() {
+    if (auto* after = after_.load(std::memory_order_acquire); after != finished_mark()) delete after;
+  }
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+
   // Everything but the state is written before finish() and read after done().
   std::vector<std::shared_ptr<Result>> results;
   std::vector<std::int64_t> received_splits;   // rows, by rank
@@ -59,9 +66,24 @@ class Completion {
     status_ = std::move(status);
     // Taken out first: once the state is set, the waiter may drop this object's last other owner.
     const auto callback = std::move(on_done);
+    const std::unique_ptr<After> after(after_.exchange(finished_mark(), std::memory_order_acq_rel));
     state_.store(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(state_);
     if (callback) callback(status_);
+    if (after) (*after)();
+  }
+
+  // Calls `after` once this is done: as on_done is called, or here where it is done already. Of several callers the
+  // first is heard. Any thread.
+  void then(std::function<void()> after) {
+    auto mine = std::make_unique<After>(std::move(after));
+    After* expected = nullptr;
+    if (after_.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) {
+      static_cast<void>(mine.release());
+    } else if (expected == finished_mark()) {
+      while (!done()) pause();  // for the blink between the exchange and the store above
+      (*mine)();
+    }
   }
 
   // Sleeps until done or `limit`.
@@ -72,6 +94,14 @@ class Completion {
   }
 
  private:
+  using After = std::function<void()>;
+  // In the place of a callback: it is too late for one.
+  static After* finished_mark() {
+    static char mark;
+    return reinterpret_cast<After*>(&mark);
+  }
+
+  std::atomic<After*> after_{nullptr};
   std::atomic<std::uint32_t> state_{0};
   std::atomic<std::uint32_t> sleepers_{0};
   Status status_;

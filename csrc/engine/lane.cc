@@ -22,6 +22,13 @@ constexpr std::chrono::microseconds kLook{100'000};     // how often waiting wor
 constexpr std::chrono::microseconds kShortestPoll{20};  // engines without a ring are asked again so soon
 constexpr std::chrono::microseconds kLongestPoll{500};
 
+// Rounded up: who sleeps so long has reached it.
+std::chrono::microseconds left(Negotiator::Clock::time_point until) {
+  if (until == Negotiator::Clock::time_point::max()) return kForever;
+  return std::max(std::chrono::ceil<std::chrono::microseconds>(until - Negotiator::Clock::now()),
+                  std::chrono::microseconds(1));
+}
+
 void bind_to_core(int core) {
   if (core < 0) return;
   cpu_set_t only;
@@ -98,12 +105,12 @@ std::shared_ptr<Completion> Lane::join(const Prepare& prepare) {
   return completion;
 }
 
-void Lane::wait(Completion& completion, bool rung) {
+void Lane::wait(Completion& completion, bool rung, Clock::time_point until) {
   // Whoever holds the driver lock mostly holds it for a moment only.
   constexpr int kTries = 200;
   if (completion.done()) return;
   const WaitTracing traced(tracing_);
-  while (!completion.done()) {
+  while (!completion.done() && Clock::now() < until) {
     urgent_.store(true, std::memory_order_release);
     bool driving = false;
     for (int i = 0; i < kTries && !driving && !completion.done(); ++i) {
@@ -112,14 +119,14 @@ void Lane::wait(Completion& completion, bool rung) {
     }
     if (!driving) {
       if (!std::exchange(rung, true)) wake();
-      completion.wait(kLook);
+      completion.wait(std::min(kLook, left(until)));
       continue;
     }
-    drive(completion);
+    drive(completion, until);
   }
 }
 
-void Lane::drive(Completion& completion) {
+void Lane::drive(Completion& completion, Clock::time_point until) {
   auto& bell = link_.control->doorbell();
   auto seen = bell.rings();
   auto spin_until = Clock::now() + spin_;
@@ -133,12 +140,14 @@ void Lane::drive(Completion& completion) {
       continue;
     }
     if (completion.done()) break;
-    if (Clock::now() < spin_until) {
+    const auto now = Clock::now();
+    if (now < spin_until) {
       pause();
       continue;
     }
+    if (now >= until) break;
     slept = true;
-    bell.wait(seen, Sleeper::caller, sleep_limit());
+    bell.wait(seen, Sleeper::caller, std::min(sleep_limit(), left(until)));
   }
   // Where spinning was in vain there is somebody who needs this core more.
   spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);

@@ -63,8 +63,11 @@ class Lane {
   // This rank has no more work until all ranks have joined. `prepare`: sees the completion before it can be done.
   std::shared_ptr<Completion> join(const Prepare& prepare = {});
 
-  // Until the completion is done. Never throws; the outcome is in the completion. `rung`: as its work was submitted.
-  void wait(Completion& completion, bool rung = true);
+  using Clock = Negotiator::Clock;
+
+  // Until the completion is done, or `until`. Never throws; the outcome is in the completion. `rung`: as its work was
+  // submitted.
+  void wait(Completion& completion, bool rung = true, Clock::time_point until = Clock::time_point::max());
 
   // Tells the others that this rank leaves, finishes what is under way, and fails what is left. `grace`: how long the
   // others' answer is waited for. Idempotent. Not from a callback.
@@ -74,7 +77,6 @@ class Lane {
   void wake() { link_.control->doorbell().ring(); }
 
  private:
-  using Clock = Negotiator::Clock;
   enum class Cycle { idle, busy, linger };
 
   void put(std::shared_ptr<Work> work);
@@ -82,7 +84,7 @@ class Lane {
   std::unique_ptr<Autotuner> make_autotuner() const;
   void run();
   Cycle cycle();
-  void drive(Completion& completion);
+  void drive(Completion& completion, Clock::time_point until);
   bool take_inbox(Clock::time_point now);
   bool receive(Clock::time_point now);
   void deliver_plans();

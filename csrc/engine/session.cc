@@ -83,7 +83,10 @@ Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std
   });
   std::vector<int> everybody(static_cast<std::size_t>(topology_->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto lane = make_lane(everybody, [this](std::string_view mine) { return bootstrap_->allgather(mine); });
+  auto options = lane_options(config_, topology_->local_rank());
+  if (config_.autotune && everybody.size() > 1) options.autotune = autotune_options(config_);
+  const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
+  auto lane = make_lane(everybody, exchange, std::move(options));
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(lane)};
   log(LogLevel::info, description());
@@ -115,7 +118,7 @@ std::string Session::description() const {
          (topology_->size() == 1 ? " rank, " : " ranks, ") + fabric_->description();
 }
 
-std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Exchange& exchange) {
+std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Exchange& exchange, LaneOptions options) {
   auto link = fabric_->connect(ranks, exchange);
   const auto mine = std::find(ranks.begin(), ranks.end(), topology_->rank());
   if (mine == ranks.end()) return nullptr;
@@ -125,10 +128,8 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   const auto set_verbs = [this](const Request& request, Completion* completion) {
     return change_sets(request, completion);
   };
-  auto options = lane_options(config_, topology_->local_rank());
   options.timeline = timeline_.get();
   const bool is_world = static_cast<int>(ranks.size()) == topology_->size();
-  if (config_.autotune && is_world && ranks.size() > 1) options.autotune = autotune_options(config_);
   if (!is_world) options.trace_suffix = " on ranks " + text_of(ranks);
   return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
           [fabric = fabric_, timeline = timeline_](Lane* lane) { delete lane; }};
@@ -153,7 +154,9 @@ std::vector<int> Session::ranks_of(ProcessSetId set) const {
 std::vector<ProcessSetId> Session::set_ids() const {
   std::scoped_lock lock(mutex_);
   std::vector<ProcessSetId> ids;
-  for (const auto& [id, set] : sets_) ids.push_back(id);
+  for (const auto& [id, set] : sets_) {
+    if (id < kFirstGroup) ids.push_back(id);
+  }
   return ids;
 }
 
@@ -197,7 +200,8 @@ Status Session::change_sets(const Request& request, Completion* completion) {
 Status Session::add_set(const Request& request, Completion* completion) {
   const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
   const auto world = lane_of(kWorld);
-  auto lane = make_lane(ranks, [&](std::string_view mine) { return exchange_over(world->transport(), mine); });
+  const auto exchange = [&](std::string_view mine) { return exchange_over(world->transport(), mine); };
+  auto lane = make_lane(ranks, exchange, lane_options(config_, topology_->local_rank()));
   std::scoped_lock lock(mutex_);
   const auto id = next_set_++;
   sets_[id] = {ranks, std::move(lane)};
@@ -220,6 +224,33 @@ Status Session::remove_set(const Request& request, Completion* completion) {
   if (lane) lane->close(std::chrono::milliseconds(1000));
   if (completion != nullptr) completion->number = id;
   return {};
+}
+
+ProcessSetId Session::add_group(const std::vector<int>& ranks, const Exchange& exchange,
+                                std::chrono::milliseconds timeout) {
+  auto options = lane_options(config_, topology_->local_rank());
+  if (timeout.count() > 0) options.negotiator.stall_shutdown = timeout;
+  auto lane = make_lane(ranks, exchange, std::move(options));
+  if (!lane) {
+    throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " makes a group of ranks " +
+                                                 text_of(ranks) + ", and is not among them");
+  }
+  std::scoped_lock lock(mutex_);
+  const auto id = next_group_++;
+  sets_[id] = {ranks, std::move(lane)};
+  return id;
+}
+
+void Session::remove_group(ProcessSetId group, std::chrono::milliseconds grace) {
+  std::shared_ptr<Lane> lane;
+  {
+    std::scoped_lock lock(mutex_);
+    const auto found = sets_.find(group);
+    if (group < kFirstGroup || found == sets_.end()) return;
+    lane = std::move(found->second.lane);
+    sets_.erase(found);
+  }
+  lane->close(grace);
 }
 
 std::shared_ptr<void> Session::allocate(std::size_t bytes) {

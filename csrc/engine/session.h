@@ -20,6 +20,7 @@ namespace perseus {
 
 using ProcessSetId = int;
 inline constexpr ProcessSetId kWorld = 0;
+inline constexpr ProcessSetId kFirstGroup = 1 << 30;  // sets that are not known to all ranks
 
 // A collective under way. Keeps its lane, so that it can be waited for even while the session shuts down.
 struct Handle {
@@ -54,6 +55,12 @@ class Session {
   std::vector<int> ranks_of(ProcessSetId set) const;
   std::vector<ProcessSetId> set_ids() const;
 
+  // A set that its members alone make, and take away; nobody else hears of it. `exchange` is collective over them.
+  // Ids are this rank's own. Where a rank has not come after `timeout`, all members fail; 0: as the session does.
+  ProcessSetId add_group(const std::vector<int>& ranks, const Exchange& exchange, std::chrono::milliseconds timeout);
+  // `grace`: how long the others are waited for.
+  void remove_group(ProcessSetId group, std::chrono::milliseconds grace);
+
   // Memory that local peers reduce in place. Throws Error(unavailable).
   std::shared_ptr<void> allocate(std::size_t bytes);
 
@@ -74,7 +81,7 @@ class Session {
   };
 
   std::shared_ptr<Lane> lane_of(ProcessSetId set) const;
-  std::shared_ptr<Lane> make_lane(const std::vector<int>& ranks, const Exchange& exchange);
+  std::shared_ptr<Lane> make_lane(const std::vector<int>& ranks, const Exchange& exchange, LaneOptions options);
   Status change_sets(const Request& request, Completion* completion);
   Status add_set(const Request& request, Completion* completion);
   Status remove_set(const Request& request, Completion* completion);
@@ -86,9 +93,10 @@ class Session {
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by lanes
   std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
 
-  mutable std::mutex mutex_;  // guards sets_ and next_set_
+  mutable std::mutex mutex_;  // guards sets_, next_set_ and next_group_
   std::map<ProcessSetId, Set> sets_;
   ProcessSetId next_set_ = 1;
+  ProcessSetId next_group_ = kFirstGroup;
   std::atomic<bool> failing_{false};
 };
 

@@ -58,7 +58,8 @@ def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> Non
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     tops = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
-    assert tops == {"perseus", "perseus_like"}  # no horovod: that is opened only where it is asked for
+    # No horovod: that is opened only where it is asked for.
+    assert tops == {"perseus", "perseus_like", "perseus_like_autoload"}
     assert (tmp_path / "perseus_like/names/horovod/horovod/__init__.py").exists()
     assert not (tmp_path / "perseus_like/names/perseus").exists()
     libraries = list(tmp_path.rglob("*.so*"))
@@ -75,8 +76,9 @@ def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
         return {f"perseus_like/{path.relative_to(ROOT / folder)}" for path in found if path.suffix in {".py", ".pyi"}}
 
     expected = modules("perseus_like", "**/*") | modules("adapters", "*/**/*") | {"perseus_like/py.typed"}
-    # A name of its own, at the top of the wheel.
+    # Names of their own, at the top of the wheel.
     expected = expected - {"perseus_like/names/perseus/__init__.py"} | {"perseus/__init__.py"}
+    expected |= {"perseus_like_autoload/__init__.py"}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in names if name.endswith((".py", ".pyi", "py.typed"))} == expected

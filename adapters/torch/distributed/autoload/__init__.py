@@ -1,0 +1,48 @@
+"""Makes the name `perseus` known to torch.distributed, at the cost of a few dictionary entries.
+
+torch loads this at the end of `import torch` by the entry point `torch.backends`, also in programs that never use it.
+So it imports nothing of ours until a process group is made, and whatever goes wrong here is logged and nothing more. It
+is installed as a top-level package beside `perseus_like`, whose own import would already be too much.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+NAME = "perseus"
+
+logger = logging.getLogger("perseus_like")
+
+
+def register() -> None:
+    """Never raises; a second call does nothing."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available():
+            _register(dist)
+    except Exception as error:
+        logger.debug("the torch.distributed backend %r is not registered: %s", NAME, error)
+
+
+def _register(dist: Any) -> None:
+    if NAME.upper() in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    handlers = dist.rendezvous.__globals__["_rendezvous_handlers"]
+    original = handlers["env"]
+
+    def from_environment(url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+        from perseus_like.torch.distributed.env import rendezvous
+
+        return rendezvous(original, url, *arguments, **options)
+
+    handlers["env"] = from_environment
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from perseus_like.torch.distributed.backend import create_group
+
+    return create_group(options, backend_options)

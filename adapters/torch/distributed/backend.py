@@ -1,0 +1,86 @@
+"""Process groups of the backend `perseus`: the session below them, and the group in the core."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from perseus_like.errors import UnavailableError
+from perseus_like.session import session
+
+from .group import PerseusGroup
+from .meeting import StoreExchange
+
+HOLDER = "torch.distributed"
+_NO_LIMIT = timedelta(days=30)
+
+_worlds = 0  # how many default groups this process has made: a store that is used again must not show old entries
+
+
+def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
+    """What torch calls on the members of a new group. `options`: torch's `_DistributedBackendOptions`."""
+    global _worlds
+    ranks = list(options.global_ranks_in_group)
+    is_default = not ranks
+    if is_default:
+        _worlds += 1
+    size, rank = options.group_size, options.group_rank
+    exchange = StoreExchange(options.store, f"perseus/{_worlds}", rank, size, _start_limit(options.timeout))
+    if is_default:
+        _start_session(exchange, rank, size)
+        ranks = list(range(size))
+    elif not session.is_running():
+        _start_below_other_backend(exchange, ranks, rank, size)
+    number = session.core.add_group(ranks, exchange, options.timeout.total_seconds())
+    return PerseusGroup(options.store, number, rank, size, options.timeout, is_default)
+
+
+def _start_limit(timeout: timedelta) -> timedelta:
+    return min(timeout, _NO_LIMIT)
+
+
+def _start_below_other_backend(exchange: StoreExchange, ranks: Sequence[int], rank: int, size: int) -> None:
+    if len(ranks) != dist.get_world_size():
+        raise UnavailableError(
+            f"new_group(ranks={list(ranks)}, backend='perseus') beside a default group of another backend: the first "
+            "such group must have all ranks. Make the default group with init_process_group('perseus'), or call "
+            "perseus_like.torch.init() on all ranks before"
+        )
+    _start_session(exchange, rank, size)
+
+
+def _start_session(exchange: StoreExchange, rank: int, size: int) -> None:
+    """The session that runs already, one by the launcher, or one by the store: the same choice on all ranks."""
+    core = session.core
+    running = [core.rank(), core.size()] if session.is_running() else None
+    mine = {"running": running, "launched": core.launched(sys.prefix)}
+    told = [json.loads(each) for each in exchange(json.dumps(mine).encode())]
+    have = [each["running"] for each in told]
+    without = [number for number, each in enumerate(have) if each is None]
+    if not without:
+        if have != [[number, size] for number in range(size)]:
+            raise UnavailableError(
+                f"init_process_group('perseus'): the session that init() has started has other ranks. By rank of the "
+                f"process group, as [rank, size]: {have}"
+            )
+        session.start({}, holder=HOLDER)
+        return
+    if len(without) < size:
+        raise UnavailableError(
+            f"init_process_group('perseus'): ranks {without} have not called perseus_like's init(), the others have. "
+            "Call it on all ranks or on none"
+        )
+    if all(_fits(each["launched"], number, size) for number, each in enumerate(told)):
+        session.start({}, holder=HOLDER)
+    else:
+        session.start({}, meeting=(rank, size, exchange), holder=HOLDER)
+
+
+def _fits(launched: list[int] | None, rank: int, size: int) -> bool:
+    """Whether the launcher started this very job; some do not tell a process who it is."""
+    return launched is not None and launched[0] in (rank, -1) and launched[1] in (size, -1)

@@ -1,0 +1,54 @@
+"""`env://` under perseusrun and mpirun, which do not set MASTER_ADDR: the store's address goes over the core."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlparse
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import Store
+
+from perseus_like.session import session
+
+Handler = Callable[..., Iterator[tuple[Store, int, int]]]
+
+
+def rendezvous(
+    original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """torch's own handler where MASTER_ADDR is set, or where no launcher of several ranks started this process."""
+    if "MASTER_ADDR" in os.environ or session.core.launched(sys.prefix) is None:
+        return original(url, timeout=timeout, **options)
+    return _launched(url, timeout)
+
+
+def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
+    session.start({}, holder="torch.distributed")
+    rank, size = int(session.core.rank()), int(session.core.size())
+    asked = dict(parse_qsl(urlparse(url).query))
+    if int(asked.get("rank", rank)) != rank or int(asked.get("world_size", size)) != size:
+        raise ValueError(
+            f"init_process_group(rank={asked.get('rank')}, world_size={asked.get('world_size')}): the launcher started "
+            f"this process as rank {rank} of {size}. Leave them out, or give a rendezvous (MASTER_ADDR and "
+            "MASTER_PORT, or init_method=) that all ranks of yours share"
+        )
+    yield _store(rank, size, timeout), rank, size
+    raise RuntimeError("env:// cannot be used for another rendezvous")
+
+
+def _store(rank: int, size: int, timeout: timedelta) -> Store:
+    from perseus_like.objects import broadcast_object
+
+    if rank != 0:
+        host, port = broadcast_object(None, 0, "torch.store")
+        return TCPStore(host, port, size, False, timeout)
+    host = "127.0.0.1" if session.core.local_size() == size else socket.gethostname()
+    store = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+    broadcast_object((host, store.port), 0, "torch.store")
+    return store

@@ -1,0 +1,118 @@
+"""The process group `perseus` as torch sees it: a ProcessGroup in Python over a group of the core."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import Store
+
+from perseus_like.errors import NotInitializedError
+from perseus_like.session import session
+
+from .gathers import Gathers
+from .reductions import Reductions
+
+# How long destroy_process_group waits for the others to take note.
+_GRACE_SECONDS = 1.0
+
+
+class PerseusGroup(Reductions, Gathers):
+    """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    bound_device_id: torch.device | None = None
+
+    def __init__(
+        self, store: Store, number: int, rank: int, size: int, timeout: timedelta, is_default: bool = False
+    ) -> None:
+        super().__init__(number, rank, size, timeout.total_seconds())
+        self._store = store
+        self._is_default = is_default
+        self._generation = session.generation
+        self._group_name = ""
+        self._group_desc = "undefined"
+
+    # The C++ base class would ask its Backend objects, and a group in Python has none.
+    def getBackendName(self) -> str:  # noqa: N802
+        return "perseus"
+
+    name = _get_backend_name = getBackendName
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        return self._size
+
+    rank = getRank
+    size = getSize
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._group_desc = description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    def supports_tensor_alloc(self, device: Any = None) -> bool:
+        return False
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: all members count from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._calls
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For waits from now on. The ranks' common limit, which names who is missing, is the one of the start."""
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # A member of a coalescing manager is sent at once: the core shares messages and buffers by itself.
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._coalescing: list[Any] | None = []
+
+    def shutdown(self) -> None:
+        """Leaves the group; work that all members have asked for before is carried out."""
+        self._leave(_GRACE_SECONDS)
+
+    def abort(self) -> None:
+        """Leaves the group at once: what is under way fails, on the other members too."""
+        self._leave(0.0)
+
+    def _leave(self, grace: float) -> None:
+        if session.is_running() and session.generation == self._generation:
+            try:
+                self._core.remove_group(self._number, grace)
+            except NotInitializedError:
+                return
+            if self._is_default:
+                session.release("torch.distributed")

@@ -1,0 +1,73 @@
+"""torch's reductions in the core's words."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from .travel import COMPLEX, UNSIGNED
+
+_SUM, _MIN, _MAX, _PRODUCT, _BAND, _BOR, _BXOR = range(7)  # the core's ReduceOp
+
+_NUMBERS = {
+    ReduceOp.SUM: _SUM,
+    ReduceOp.AVG: _SUM,
+    ReduceOp.MIN: _MIN,
+    ReduceOp.MAX: _MAX,
+    ReduceOp.PRODUCT: _PRODUCT,
+    ReduceOp.BAND: _BAND,
+    ReduceOp.BOR: _BOR,
+    ReduceOp.BXOR: _BXOR,
+    ReduceOp.PREMUL_SUM: _SUM,
+}
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}) | UNSIGNED
+_BITWISE = frozenset({_BAND, _BOR, _BXOR})
+
+
+class Reduction(NamedTuple):
+    op: int  # of the core
+    average: bool
+    prescale: float
+    name: str
+
+
+def of(options: Any) -> Any:
+    """The ReduceOp in torch's options, which may be one itself, or nothing."""
+    if options is None:
+        return ReduceOp.SUM
+    return getattr(options, "reduceOp", options)
+
+
+def resolve(what: str, options: Any, dtype: torch.dtype) -> Reduction:
+    """ValueError for an operation that is not defined on the type."""
+    given = of(options)
+    kind = getattr(given, "op", given)
+    number = _NUMBERS.get(kind)
+    if number is None:
+        raise ValueError(f"{what}: {given} is no reduction that is known here")
+    name = kind.name
+    _check(what, name, number, dtype)
+    prescale = 1.0
+    if kind == ReduceOp.PREMUL_SUM:
+        factor = _factor(given)
+        prescale = float(factor.item()) if isinstance(factor, Tensor) else float(factor)
+    return Reduction(number, kind == ReduceOp.AVG, prescale, name)
+
+
+def _factor(given: Any) -> Any:
+    factor = getattr(given, "factor", None)
+    return given.__getstate__()[1] if factor is None else factor
+
+
+def _check(what: str, name: str, number: int, dtype: torch.dtype) -> None:
+    bad = (
+        (number in _BITWISE and dtype not in _INTEGERS)
+        or (dtype in COMPLEX and number != _SUM)
+        or (dtype in UNSIGNED and (number in (_MIN, _MAX) or name in ("AVG", "PREMUL_SUM")))
+        or (dtype not in _INTEGERS and dtype.itemsize == 1)
+    )
+    if bad:
+        raise ValueError(f"{what}: {name} is not defined on {dtype} here")

@@ -1,0 +1,45 @@
+"""all_reduce of sparse COO tensors: every rank's entries are gathered and added up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from .reduce_op import of
+from .travel import from_buffer, view
+from .work import PerseusWork
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
+    """In place: afterwards the tensor has the sum, coalesced. SUM only, as in gloo."""
+    given = of(opts)
+    if getattr(given, "op", given) != ReduceOp.SUM:
+        raise ValueError("all_reduce of sparse tensors knows SUM only")
+    coalesced = tensor.detach().coalesce()
+    # Rows are entries: so ranks may have different numbers of them.
+    indices = coalesced.indices().t().contiguous()
+    values = coalesced.values().contiguous()
+    shape, sparse_dims = tensor.shape, tensor.sparse_dim()
+
+    def finish(handle: Any) -> None:
+        first, second = handle.outputs()
+        all_indices = from_buffer(first, torch.int64).view(-1, sparse_dims)
+        all_values = from_buffer(second, values.dtype).view(-1, *values.shape[1:])
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape).coalesce()
+        tensor.copy_(total)
+
+    return group._start(
+        "all_reduce (sparse)",
+        group._core.allgather,
+        [view(indices), view(values)],
+        group._number,
+        (indices, values),
+        result=[tensor],
+        finish=finish,
+    )

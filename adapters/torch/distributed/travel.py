@@ -1,0 +1,105 @@
+"""Tensors as they travel: row-major, flat, of a type that the core knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from perseus_like.tensor import View
+
+from ..tensors import _NUMBERS
+
+# What a type travels as, and how many of them make one element. Same bits: no value changes.
+_AS: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.complex64: (torch.float32, 2),
+    torch.complex128: (torch.float64, 2),
+    torch.uint16: (torch.int16, 1),
+    torch.uint32: (torch.int32, 1),
+    torch.uint64: (torch.int64, 1),
+    **{
+        getattr(torch, name): (torch.uint8, 1)
+        for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+        if hasattr(torch, name)
+    },
+}
+_CORE = {**_NUMBERS, **{dtype: _NUMBERS[other] for dtype, (other, _) in _AS.items()}}
+_WIDTH = {dtype: width for dtype, (_, width) in _AS.items()}
+UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+COMPLEX = frozenset({torch.complex64, torch.complex128})
+
+
+class Flat(NamedTuple):
+    """A tensor with row-major memory, which is its own, and `target` where the result belongs elsewhere in the end."""
+
+    tensor: Tensor
+    target: Tensor | None
+
+    def finish(self) -> None:
+        if self.target is not None:
+            self.target.copy_(self.tensor.view(self.target.shape))
+
+
+def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
+    """What puts the results where they belong; None where they are there already."""
+    if all(flat.target is None for flat in flats):
+        return None
+
+    def finish(_: Any) -> None:
+        for flat in flats:
+            flat.finish()
+
+    return finish
+
+
+def dense(what: str, tensor: Tensor) -> Tensor:
+    """The tensor itself if its memory is row-major, else such a copy. ValueError for what does not travel."""
+    check(what, tensor)
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def in_place(what: str, tensor: Tensor) -> Flat:
+    """For a tensor that is read and written."""
+    source = dense(what, tensor)
+    return Flat(source, None if source is tensor else tensor)
+
+
+def for_output(what: str, tensor: Tensor) -> Flat:
+    """For a tensor that is written only."""
+    check(what, tensor)
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return Flat(tensor, None)
+    return Flat(torch.empty(tensor.shape, dtype=tensor.dtype), tensor)
+
+
+def check(what: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{what}: a torch.Tensor is needed, not {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{what}: a {tensor.layout} tensor does not travel; of sparse ones only all_reduce knows COO")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{what}: tensors on {tensor.device} are not supported yet; pass a copy on the CPU")
+    if tensor.dtype not in _CORE:
+        raise ValueError(f"{what}: {tensor.dtype} tensors cannot be communicated")
+
+
+def width(dtype: torch.dtype) -> int:
+    """How many of the core's elements make one of torch's."""
+    return _WIDTH.get(dtype, 1)
+
+
+def view(tensor: Tensor) -> View:
+    """The core's description of a dense tensor: the number of elements counts, not the shape."""
+    dtype = tensor.dtype
+    return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), -1)
+
+
+def from_buffer(buffer: object, dtype: torch.dtype) -> Tensor:
+    """A flat tensor of `dtype` over memory of the core, which lives as long as the tensor."""
+    if len(buffer) == 0:  # type: ignore[arg-type]
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype)

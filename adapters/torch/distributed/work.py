@@ -1,0 +1,191 @@
+"""What torch waits for, and the threads on which its futures complete."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from perseus_like.errors import TimedOutError
+from perseus_like.session import session
+
+Finish = Callable[[Any], None]
+
+# By then the core has told all ranks who is missing; only where the rank that decides is stopped nobody tells.
+MARGIN_SECONDS = 10.0
+
+
+class PerseusWork(dist.Work):
+    """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
+
+    `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
+    """
+
+    def __init__(self, what: str, handle: Any, result: Any, timeout: float, finish: Finish | None = None) -> None:
+        super().__init__()
+        self._what = what
+        self._handle = handle
+        self._result = result
+        self._timeout = timeout
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._future: Future[Any] | None = None
+        self._error: BaseException | None = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """True. Raises what made the work fail, or TimedOutError after `timeout` (the group's where it is 0)."""
+        asked = timeout.total_seconds() if timeout else 0.0
+        limit = asked if asked > 0 else self._timeout + MARGIN_SECONDS
+        try:
+            in_time = self._handle.wait_for(limit)
+        except Exception as error:
+            self._error = error
+            raise
+        if not in_time:
+            raise TimedOutError(
+                f"{self._what} was not complete after {limit:g} s; it goes on, and the memory of its tensors is in "
+                "use. Have all ranks called it?"
+            )
+        self._finish_once()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not self._handle.done():
+            return False
+        self.exception()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """The error of work that is complete; None before that."""
+        if self._handle.done():
+            try:
+                self.wait()
+            except Exception as error:
+                self._error = error
+        return self._error
+
+    def result(self) -> Any:
+        self.wait()
+        return self._result
+
+    def source_rank(self) -> int:
+        """After a receive: who sent it, by its rank in the group."""
+        self.wait()
+        return int(self._handle.result())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[Any]:
+        """Completes with `result` on a thread of its own, where callbacks may start and wait for further work."""
+        with self._lock:
+            if self._future is None:
+                done: Future[None] = Future()
+                # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
+                self._future = done.then(self._value)
+                completer.complete(self._handle, done)
+            return self._future
+
+    def _value(self, _: Any) -> Any:
+        self.wait()
+        return self._result
+
+    def _finish_once(self) -> None:
+        if self._finish is None:
+            return
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                try:
+                    with torch.no_grad():
+                        finish(self._handle)
+                except Exception as error:
+                    self._finish = _raises(error)
+                    raise
+
+
+def _raises(error: Exception) -> Finish:
+    def finish(_: Any) -> None:
+        raise error
+
+    return finish
+
+
+class Completer:
+    """Completes futures when their work ends.
+
+    Callbacks of a future run on the thread that completes it, and may wait for work whose future another thread must
+    complete first. So a thread always stays behind to listen: before one turns to a callback, another is there.
+    """
+
+    _MOST_IDLE = 4
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._futures: dict[int, Future[None]] = {}
+        self._idle = 0
+        self._finished: Any = None
+        self._numbers = itertools.count(1)
+        self._threads: set[threading.Thread] = set()
+        self._closing = False
+
+    def complete(self, handle: Any, future: Future[None]) -> None:
+        """Sets `future` once the work of `handle` has ended, well or not."""
+        with self._lock:
+            if self._finished is None:
+                self._finished = session.core.Finished()
+                atexit.register(self._close)
+            number = next(self._numbers)
+            self._futures[number] = future
+            if self._idle == 0:
+                self._start_thread()
+        self._finished.watch(handle, number)
+
+    def _start_thread(self) -> None:
+        self._idle += 1
+        thread = threading.Thread(target=self._run, name="perseus-futures", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (number := self._finished.next(3600.0)) != 0:
+            if number is None:
+                continue
+            with self._lock:
+                future = self._futures.pop(number)
+                self._idle -= 1
+                if self._idle == 0 and not self._closing:
+                    self._start_thread()
+            future.set_result(None)
+            del future
+            with self._lock:
+                if self._idle >= self._MOST_IDLE:
+                    break
+                self._idle += 1
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+    def _close(self) -> None:
+        """Before the interpreter goes: a thread that wakes later could not take its lock any more."""
+        with self._lock:
+            self._closing = True
+            threads = list(self._threads)
+        for _ in threads:
+            self._finished.stop()
+        for thread in threads:
+            thread.join(1.0)
+
+
+completer = Completer()

@@ -1,0 +1,60 @@
+// Ranks that meet without a launcher of ours, and groups of them that nobody else hears of.
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bind/bind.h"
+#include "bind/exchange.h"
+#include "bootstrap/launcher.h"
+
+namespace perseus::bind {
+
+namespace py = pybind11;
+
+std::function<std::vector<std::string>(std::string_view mine)> exchange_by(py::function function) {
+  const auto let_go = [](py::function* mine) {
+    const py::gil_scoped_acquire acquired;
+    delete mine;
+  };
+  const std::shared_ptr<py::function> shared(new py::function(std::move(function)), let_go);
+  return [shared](std::string_view mine) {
+    const py::gil_scoped_acquire acquired;
+    return (*shared)(py::bytes(mine.data(), mine.size())).cast<std::vector<std::string>>();
+  };
+}
+
+namespace {
+
+int add_group(const std::vector<int>& ranks, py::function exchange, double timeout_seconds) {
+  const auto running = running_session();
+  const auto by = exchange_by(std::move(exchange));
+  const py::gil_scoped_release released;
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
+  return running->add_group(ranks, by, timeout);
+}
+
+void remove_group(int group, double grace_seconds) {
+  const auto running = running_session();
+  const py::gil_scoped_release released;
+  running->remove_group(group, std::chrono::milliseconds(static_cast<std::int64_t>(grace_seconds * 1000)));
+}
+
+// The rank, -1 where the launcher does not tell, and the number of ranks; nothing where there is no launcher of many.
+std::optional<std::pair<int, int>> launched(const std::string& python_prefix) {
+  const auto launcher = detect_launcher({environment, python_prefix});
+  if (launcher.kind == LauncherKind::none) return std::nullopt;
+  return std::pair(launcher.rank, launcher.size);
+}
+
+}  // namespace
+
+void bind_groups(py::module_& module) {
+  module.def("add_group", &add_group, py::arg("ranks"), py::arg("exchange"), py::arg("timeout_seconds") = 0.0);
+  module.def("remove_group", &remove_group, py::arg("group"), py::arg("grace_seconds") = 1.0);
+  module.def("launched", &launched, py::arg("python_prefix"));
+}
+
+}  // namespace perseus::bind

@@ -1,0 +1,72 @@
+"""Programs of torch.distributed in real processes: those in in_world/ run on every rank of a world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
+
+Done = subprocess.CompletedProcess[str]
+Program = Callable[..., Done]
+
+STARTERS = {
+    "perseusrun": [sys.executable, "-m", "perseus_like.launch", "-np"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"],
+}
+
+HEAD = """
+import os, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+def tell(*words):
+    # One write, so that ranks' lines do not mix; a file, so that what a launcher cuts off is not lost.
+    with open(f"rank{os.environ.get('RANK', os.environ.get('PERSEUS_RANK'))}.txt", "a") as file:
+        file.write(" ".join(map(str, words)) + "\\n")
+"""
+
+
+def start(starter: str, size: int, arguments: list[str], folder: Path, seconds: float, **environment: str) -> Done:
+    return subprocess.run(
+        [*STARTERS[starter], str(size), *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
+
+    def run(starter: str, size: int, text: str, seconds: float = 90, **environment: str) -> Done:
+        file = tmp_path / "program.py"
+        file.write_text(HEAD + textwrap.dedent(text))
+        python = [sys.executable] if starter == "perseusrun" else []
+        return start(starter, size, [*python, str(file)], tmp_path, seconds, **environment)
+
+    return run
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[int], str]:
+    """What a rank wrote with `tell`; nothing if it was ended before."""
+
+    def read(rank: int) -> str:
+        file = tmp_path / f"rank{rank}.txt"
+        return file.read_text() if file.exists() else ""
+
+    return read

@@ -1,0 +1,36 @@
+"""Every rank runs the same tests in the same order; the first failure ends the world."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+@pytest.fixture(scope="session", autouse=True)
+def world() -> Iterator[None]:
+    dist.init_process_group("perseus")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def together() -> None:
+    """Ranks enter a test together, so that what one leaves behind is not taken for the next one's."""
+    dist.barrier()
+    torch.manual_seed(17)
+
+
+@pytest.fixture
+def rank() -> int:
+    return dist.get_rank()
+
+
+@pytest.fixture
+def size() -> int:
+    return dist.get_world_size()
+
+
+@pytest.fixture(autouse=True)
+def outside_the_source_tree() -> None:
+    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""

@@ -1,0 +1,29 @@
+"""Starts worlds, by perseusrun and by torchrun, and runs the tests of in_world/ on all their ranks."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import start
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FILES = ["test_verbs.py"]
+
+
+@pytest.mark.parametrize(("starter", "size"), [("torchrun", 2), ("perseusrun", 4)])
+def test_on_all_ranks(starter: str, size: int, tmp_path: Path) -> None:
+    files = [str(HERE / "in_world" / file) for file in FILES]
+    options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
+    command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
+    python = [sys.executable] if starter == "perseusrun" else []
+    world = start(starter, size, [*python, *command], tmp_path, 280, PERSEUS_IN_WORLD="1")
+    output = world.stdout[-12000:]
+    assert world.returncode == 0, output
+    passed = re.findall(r"(\d+) passed", world.stdout)
+    assert len(passed) == size, output
+    assert len(set(passed)) == 1, output
