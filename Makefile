@@ -15,7 +15,8 @@ STAMPS := $(VENV)/stamps
 TORCH ?= torch==2.13.0
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib \
+	tensorflow-cpu==2.21.0 keras
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 

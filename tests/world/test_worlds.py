@@ -27,11 +27,12 @@ GROUPS = {
         *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
     ],
     "mxnet": ["test_mxnet_verbs.py", "test_mxnet_functions.py"],
+    "tensorflow": ["test_tensorflow_verbs.py"],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.
 ENVIRONMENTS = {"mxnet": "mxnet"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
-WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4)]
+WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4), ("tensorflow", 2), ("tensorflow", 4)]
 
 
 @pytest.mark.parametrize(("group", "size"), WORLDS)

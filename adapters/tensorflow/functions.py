@@ -1,0 +1,126 @@
+"""From one rank to all: variables and objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like import objects, rank, size
+from perseus_like.collectives import member_id, root_within
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .ops import allgather, as_tensor, broadcast
+from .requests import Request, run
+from .variables import bytes_of, plain
+
+# What is broadcast at once: enough to be fast, and little beside what a model holds.
+CHUNK_BYTES = 64 << 20
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Assigns root's values to the variables of all ranks; in a graph, gives the operation that does.
+
+    Takes TensorFlow's and Keras' variables. `inplace` is there for Horovod's sake.
+    """
+    return _assign_all([plain(variable) for variable in variables], root_rank, "variables", process_set)
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """As broadcast_variables, and gives the variables."""
+    assigned = [plain(variable) for variable in variables]
+    done = _assign_all(assigned, root_rank, name or "variables", process_set)
+    if done is None:
+        return assigned
+    with tf.control_dependencies([done]):
+        return [tf.identity(as_tensor(variable)) for variable in assigned]
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """For graphs and sessions: the operation that assigns root's values to all global variables."""
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() needs a graph of TensorFlow 1; eagerly, pass the variables to "
+            "broadcast_variables(model.variables, root_rank=0)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def _assign_all(variables: Sequence[Any], root_rank: int, name: str, process_set: ProcessSet) -> Any:
+    set_id = member_id(process_set)
+    root = root_within(root_rank, process_set)
+    done = []
+    for number, chunk in enumerate(_chunks(variables)):
+        request = Request("broadcast", f"{name}_{number}", set_id, grouped=True, root=root)
+        values = run(request, [as_tensor(variable) for variable in chunk])
+        done += [variable.assign(value) for variable, value in zip(chunk, values, strict=True)]
+    return None if tf.executing_eagerly() else tf.group(*done)
+
+
+def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
+    chunks: list[list[Any]] = []
+    filled = CHUNK_BYTES
+    for variable in variables:
+        bytes_ = bytes_of([variable])
+        if filled + bytes_ > CHUNK_BYTES:
+            chunks.append([])
+            filled = 0
+        chunks[-1].append(variable)
+        filled += bytes_
+    return [chunk for chunk in chunks if chunk]
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Root's object on every rank, pickled on the way. Works at once, whatever `session` is."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function that broadcasts one object after the other."""
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Every rank's object, by rank, pickled on the way. Works at once, whatever `session` is."""
+    return objects.allgather_object(obj, name, process_set)
+
+
+# Beside this file's own, the names that Horovod's module of this path shows.
+__all__ = [
+    "ProcessSet",
+    "allgather",
+    "allgather_object",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "global_process_set",
+    "rank",
+    "size",
+]

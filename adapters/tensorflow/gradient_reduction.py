@@ -1,0 +1,199 @@
+"""Gradients of all ranks: what tapes and optimizers do with theirs.
+
+Dense gradients travel in buckets, each one request. Which gradient is in which bucket follows from the variables alone,
+so that ranks whose gradients differ meet in the same requests and are told: a missing gradient is in its bucket as a
+tensor of no elements, [0], a sparse one as [0, 0]. All other requests wait for the first bucket, which also holds how
+many there are: where ranks have different models, none is left waiting for requests that the other does not make.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.collectives import Adasum, Average, Sum, member_id, resolve_op
+from perseus_like.gradients import Bucket, Member, divide_into_groups, lay_out
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .compression import Compression
+from .numbers import number
+from .ops import allreduce, reduce_dense
+from .variables import key_of
+
+Groups = int | Sequence[Sequence[Any]] | None
+
+
+class GradientReduction:
+    """How one tape or optimizer reduces. Call it with gradients and the variables they belong to, both in one order."""
+
+    def __init__(
+        self,
+        name: str,
+        op: int = Average,
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
+        device_dense: str = "",
+        device_sparse: str = "",
+        scale_local_gradients: bool = True,
+    ) -> None:
+        """`name`: of the requests, for error texts; not the same for two that reduce at once.
+
+        `groups`: lists of variables whose gradients travel together, or the number of groups to make. ValueError for
+        what does not fit together.
+        """
+        self.op = resolve_op(op)
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(f"gradients are reduced by Average, Sum or Adasum, not {self.op.name}")
+        if gradient_predivide_factor != 1.0 and self.op is not Average:
+            raise ValueError("gradient_predivide_factor needs op=Average")
+        if num_groups:
+            warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=3)
+        self.name = name
+        self.process_set = process_set
+        self.sparse_as_dense = sparse_as_dense
+        self.scale_local_gradients = scale_local_gradients
+        self._compression = compression
+        self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+        self._groups = _checked_groups(groups if groups is not None else (num_groups or None))
+        self._devices = (device_dense, device_sparse)
+        self._local: set[Any] = set()
+
+    def register_local(self, variable: Any) -> None:
+        """The gradient of this variable stays this rank's own; see `scale_local_gradients`."""
+        self._local.add(key_of(variable))
+
+    def is_local(self, variable: Any) -> bool:
+        return key_of(variable) in self._local
+
+    @property
+    def communicates(self) -> bool:
+        """False where there is nobody to reduce with: one rank, or one outside of the process set."""
+        if not self.process_set.included():
+            return False
+        member_id(self.process_set)  # ValueError for a set that is not registered
+        return self.process_set.size() != 1
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The reduced gradients; None stays None, if it is None on all ranks."""
+        if not self.communicates:
+            return list(gradients)
+        results = list(gradients)
+        shared = [place for place, variable in enumerate(variables) if not self.is_local(variable)]
+        reduced = self._reduce([gradients[place] for place in shared], [variables[place] for place in shared])
+        for place, gradient in zip(shared, reduced, strict=True):
+            results[place] = gradient
+        if self.scale_local_gradients:
+            for place in set(range(len(results))) - set(shared):
+                results[place] = self._scaled(results[place])
+        return results
+
+    def _scaled(self, gradient: Any) -> Any:
+        """A local gradient counts as much as one that was averaged."""
+        if gradient is None:
+            return None
+        ranks = number("size", member_id(self.process_set))
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / tf.cast(ranks, gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / tf.cast(ranks, gradient.dtype)
+
+    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        if self.sparse_as_dense:
+            gradients = [
+                tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
+            ]
+        results: list[Any] = [None] * len(gradients)
+        buckets = self._buckets(gradients, variables)
+        gate: list[Any] = []
+        for place, bucket in enumerate(buckets):
+            extra = [len(buckets)] if place == 0 and len(buckets) > 1 else []
+            with _after(gate):
+                reduced = self._reduce_bucket(place, bucket, gradients, extra)
+            gate = gate or reduced[:1]
+            for index, gradient in zip(bucket.members, reduced, strict=False):
+                if gradients[index] is not None:
+                    results[index] = gradient
+        with _after(gate):
+            for index, gradient in enumerate(gradients):
+                if isinstance(gradient, tf.IndexedSlices):
+                    results[index] = self._reduce_sparse(index, gradient)
+        return results
+
+    def _buckets(self, gradients: list[Any], variables: list[Any]) -> list[Bucket[str]]:
+        members = {
+            index: _member(gradient, variable)
+            for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+        }
+        # Gradients of the last layers come first.
+        order = range(len(members) - 1, -1, -1)
+        return lay_out(members, order, self._indexes_of_groups(variables)).buckets
+
+    def _indexes_of_groups(self, variables: list[Any]) -> list[list[int]] | None:
+        if isinstance(self._groups, int):
+            return divide_into_groups(len(variables), self._groups)
+        if self._groups is None:
+            return None
+        places = {key_of(variable): place for place, variable in enumerate(variables)}
+        return [[places[key] for key in group if key in places] for group in self._groups]
+
+    def _reduce_bucket(self, place: int, bucket: Bucket[str], gradients: list[Any], extra: list[int]) -> list[Any]:
+        members = [_stand_in(gradients[index], bucket.kind) for index in bucket.members]
+        members += [tf.zeros([0, count], bucket.kind) for count in extra]
+        name = f"{self.name}.gradients_{place}"
+        with tf.device(self._devices[0]):
+            return reduce_dense(
+                members, self.op, name, self._factors, self.process_set, self._compression, grouped=True
+            )
+
+    def _reduce_sparse(self, index: int, gradient: Any) -> Any:
+        return allreduce(
+            gradient,
+            op=self.op,
+            device_sparse=self._devices[1],
+            prescale_factor=self._factors[0],
+            postscale_factor=self._factors[1],
+            name=f"{self.name}.sparse_gradient_{index}",
+            process_set=self.process_set,
+        )
+
+
+def _after(tensors: list[Any]) -> Any:
+    return tf.control_dependencies(tensors) if tensors else contextlib.nullcontext()
+
+
+def _member(gradient: Any, variable: Any) -> Member[str]:
+    """Of the variable, whatever its gradient is on this rank."""
+    dtype = tf.as_dtype(variable.dtype).base_dtype
+    if isinstance(gradient, tf.Tensor):
+        dtype = gradient.dtype
+    return Member(tf.TensorShape(variable.shape).num_elements() or 0, dtype.size, dtype.name)
+
+
+def _stand_in(gradient: Any, dtype: str) -> Any:
+    if gradient is None:
+        return tf.zeros([0], dtype)
+    return tf.zeros([0, 0], dtype) if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+
+
+def _checked_groups(groups: Groups) -> int | list[list[Any]] | None:
+    if groups is None or groups == 0:
+        return None
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}, but cannot be negative")
+        return groups
+    if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
+        raise ValueError("groups must be a number, or a list of lists of variables")
+    keys = [[key_of(variable) for variable in group] for group in groups]
+    flat = [key for group in keys for key in group]
+    if len(set(flat)) != len(flat):
+        raise ValueError("groups has a variable that occurs twice")
+    return keys

@@ -1,0 +1,189 @@
+#include "call.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace perseus::tensorflow {
+
+namespace {
+
+// Rounds of a loop that are under way at once have names of their own, so that ranks cannot mix them up. So many
+// different ones, more than a loop's usual `parallel_iterations`; rounds further apart are never under way together.
+constexpr std::int64_t kRounds = 16;
+
+std::string name_in_round(const std::string& name, std::int64_t round) {
+  return round <= 0 ? name : name + "@" + std::to_string(round % kRounds);
+}
+
+constexpr std::size_t kMessageBytes = 4096;
+
+}  // namespace
+
+Call::Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done)
+    : kernel_(kernel),
+      context_(context),
+      done_(std::move(done)),
+      name_(name_in_round(kernel.attributes().name, tf().TF_GetIterId(context))) {}
+
+Call::~Call() {
+  for (auto* tensor : inputs_) {
+    if (tensor != nullptr) tf().TF_DeleteTensor(tensor);
+  }
+  for (auto* tensor : outputs_) {
+    if (tensor != nullptr) tf().TF_DeleteTensor(tensor);
+  }
+}
+
+void Call::submit(std::unique_ptr<Call> call, bool blocking) {
+  const auto* api = core();
+  if (api == nullptr) {
+    call->fail(1, "perseus_like.tensorflow was not imported in this process");
+    end(std::move(call));
+    return;
+  }
+  if (!call->prepare()) {
+    end(std::move(call));
+    return;
+  }
+  const auto request = call->request();
+  std::array<char, kMessageBytes> message{};
+  auto* const raw = call.release();  // completed() owns it, unless the request is refused
+  const auto start = blocking ? api->run : api->submit;
+  const auto refused = start(&request, message.data(), message.size());
+  if (refused == PERSEUS_OK) return;
+  call.reset(raw);
+  call->fail(refused, message.data());
+  end(std::move(call));
+}
+
+void Call::completed(void* raw, const PerseusOutcome* outcome) {
+  std::unique_ptr<Call> call(static_cast<Call*>(raw));
+  call->take(*outcome);
+  end(std::move(call));
+}
+
+void Call::end(std::unique_ptr<Call> call) {
+  if (!call->status_.ok()) tf().TF_OpKernelContext_Failure(call->context_, call->status_);
+  auto next = call->kernel_.next(call->name_);
+  const auto done = std::move(call->done_);
+  call.reset();
+  // Who is next keeps the kernel alive, as TensorFlow waits for it.
+  done();
+  if (next) submit(std::move(next), false);
+}
+
+bool Call::prepare() {
+  const auto& attributes = kernel_.attributes();
+  const int count = tf().TF_NumInputs(context_);
+  inputs_.assign(static_cast<std::size_t>(count), nullptr);
+  for (int i = 0; i < count && status_.ok(); ++i) tf().TF_GetInput(context_, i, &inputs_[i], status_);
+  if (!status_.ok()) return false;
+  if (attributes.verb == PERSEUS_ALLTOALL) read_splits();
+  if (!status_.ok()) return false;
+  describe_inputs();
+  if (!allocates_outputs()) return true;
+  outputs_.assign(tensors_.size(), nullptr);
+  for (int i = 0; i < static_cast<int>(tensors_.size()) && status_.ok(); ++i) {
+    const auto& shape = shapes_[i];
+    outputs_[i] = tf().TF_ForwardInputOrAllocateOutput(context_, &i, 1, i, shape.data(), static_cast<int>(shape.size()),
+                                                       nullptr, status_);
+    if (status_.ok()) targets_.push_back(tf().TF_TensorData(outputs_[i]));
+  }
+  return status_.ok();
+}
+
+// The last input of an alltoall says how many rows go to whom; empty: equally many.
+void Call::read_splits() {
+  auto* const tensor = inputs_.back();
+  const auto* values = static_cast<const std::int32_t*>(tf().TF_TensorData(tensor));
+  splits_.assign(values, values + tf().TF_TensorElementCount(tensor));
+  tf().TF_DeleteTensor(tensor);
+  inputs_.pop_back();
+  const auto ranks = core()->size(kernel_.attributes().process_set);
+  if (!splits_.empty() && ranks > 0 && splits_.size() != static_cast<std::size_t>(ranks))
+    fail(0, "'" + name_ + "': " + std::to_string(splits_.size()) + " splits for " + std::to_string(ranks) + " ranks");
+}
+
+void Call::describe_inputs() {
+  shapes_.reserve(inputs_.size());
+  tensors_.reserve(inputs_.size());
+  for (auto* tensor : inputs_) {
+    auto& shape = shapes_.emplace_back();
+    for (int i = 0; i < tf().TF_NumDims(tensor); ++i) shape.push_back(tf().TF_Dim(tensor, i));
+    tensors_.push_back({tf().TF_TensorData(tensor), core_dtype(tf().TF_TensorType(tensor)),
+                        static_cast<std::int32_t>(shape.size()), shape.data()});
+  }
+}
+
+bool Call::allocates_outputs() const {
+  const auto verb = kernel_.attributes().verb;
+  return verb == PERSEUS_ALLREDUCE || verb == PERSEUS_ADASUM || verb == PERSEUS_BROADCAST;
+}
+
+PerseusRequest Call::request() {
+  const auto& attributes = kernel_.attributes();
+  PerseusRequest request{};
+  request.verb = attributes.verb;
+  request.process_set = attributes.process_set;
+  request.name = name_.c_str();
+  request.tensor_count = static_cast<std::int32_t>(tensors_.size());
+  request.inputs = tensors_.data();
+  request.outputs = targets_.data();
+  request.op = attributes.op;
+  request.average = attributes.average ? 1 : 0;
+  request.prescale = attributes.prescale;
+  request.postscale = attributes.postscale;
+  request.wire_dtype = attributes.wire;
+  request.root = attributes.root;
+  request.splits = splits_.empty() ? nullptr : splits_.data();
+  request.done = &Call::completed;
+  request.context = this;
+  return request;
+}
+
+void Call::take(const PerseusOutcome& outcome) {
+  if (outcome.error != PERSEUS_OK) {
+    fail(outcome.error, outcome.message);
+    return;
+  }
+  const auto verb = kernel_.attributes().verb;
+  if (verb == PERSEUS_JOIN) {
+    set_int32(0, &outcome.number, 1, true);
+    return;
+  }
+  for (int i = 0; i < outcome.result_count && status_.ok(); ++i) take_result(i, outcome.results[i], outcome.work);
+  if (verb == PERSEUS_ALLTOALL && status_.ok()) set_int32(1, outcome.received_splits, outcome.split_count, false);
+}
+
+// The core's memory becomes the tensor's.
+void Call::take_result(int index, const PerseusTensor& result, void* work) {
+  void* const kept = core()->retain(work);
+  if (kept == nullptr) {
+    fail(6, "no memory for the result of '" + name_ + "'");
+    return;
+  }
+  const auto dtype = tensorflow_dtype(result.dtype);
+  std::size_t bytes = bytes_per_element(dtype);
+  for (int i = 0; i < result.dimensions; ++i) bytes *= static_cast<std::size_t>(result.shape[i]);
+  const auto release = [](void*, std::size_t, void* work_kept) { core()->release(work_kept); };
+  auto* const tensor = tf().TF_NewTensor(dtype, result.shape, result.dimensions, result.data, bytes, release, kept);
+  tf().TF_SetOutput(context_, index, tensor, status_);
+  tf().TF_DeleteTensor(tensor);
+}
+
+void Call::set_int32(int index, const std::int64_t* values, int count, bool scalar) {
+  const std::int64_t extent = count;
+  auto* const tensor = tf().TF_AllocateOutput(context_, index, TF_INT32, &extent, scalar ? 0 : 1,
+                                              static_cast<std::size_t>(count) * sizeof(std::int32_t), status_);
+  if (!status_.ok()) return;
+  auto* const target = static_cast<std::int32_t*>(tf().TF_TensorData(tensor));
+  std::transform(values, values + count, target, [](std::int64_t value) { return static_cast<std::int32_t>(value); });
+  tf().TF_DeleteTensor(tensor);
+}
+
+void Call::fail(std::int32_t kind, const std::string& message) {
+  status_.set(error_code(kind), error_text(kind, message));
+}
+
+}  // namespace perseus::tensorflow

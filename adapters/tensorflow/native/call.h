@@ -1,0 +1,52 @@
+// One execution of a kernel: from TensorFlow's tensors to a request of the core's, and back.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace perseus::tensorflow {
+
+class Call {
+ public:
+  Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  // Hands the request to the core, which owns the call from then on; a failure ends it at once.
+  static void submit(std::unique_ptr<Call> call, bool blocking);
+
+ private:
+  static void completed(void* call, const PerseusOutcome* outcome);
+  // Tells TensorFlow. The kernel may be gone afterwards.
+  static void end(std::unique_ptr<Call> call);
+
+  bool prepare();
+  void describe_inputs();
+  void read_splits();
+  bool allocates_outputs() const;
+  PerseusRequest request();
+  void take(const PerseusOutcome& outcome);
+  void take_result(int index, const PerseusTensor& result, void* work);
+  void set_int32(int index, const std::int64_t* values, int count, bool scalar);
+  void fail(std::int32_t kind, const std::string& message);
+
+  Kernel& kernel_;
+  TF_OpKernelContext* context_;
+  Kernel::Done done_;
+  std::string name_;
+  Status status_;
+  std::vector<TF_Tensor*> inputs_;
+  std::vector<TF_Tensor*> outputs_;
+  std::vector<std::vector<std::int64_t>> shapes_;
+  std::vector<PerseusTensor> tensors_;
+  std::vector<void*> targets_;
+  std::vector<std::int64_t> splits_;
+};
+
+}  // namespace perseus::tensorflow

@@ -1,0 +1,209 @@
+#include "kernel.h"
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+
+#include "call.h"
+
+namespace perseus::tensorflow {
+
+namespace {
+
+std::atomic<bool> distrusted{false};
+
+// TensorFlow hands in the address of a std::function that lives until ComputeAsync returns. A copy lives as long as we
+// need it; but what lies there is no part of the C API. In libstdc++ it is 16 bytes of what is called, then two
+// functions of whoever made it. Where those are none of TensorFlow's there is no copy, and the kernel blocks.
+Kernel::Done copy_of(const TF_AsyncOpKernelDoneCallback* done) {
+  static_assert(sizeof(Kernel::Done) == 4 * sizeof(void*));
+  std::array<const void*, 4> words{};
+  std::memcpy(words.data(), done, sizeof words);
+  static std::atomic<const void*> known_manager{nullptr}, known_invoker{nullptr};
+  if (distrusted) return nullptr;
+  if (words[2] != known_manager.load() || words[3] != known_invoker.load()) {
+    if (words[2] == nullptr || words[3] == nullptr || !TensorFlow::owns(words[2]) || !TensorFlow::owns(words[3]))
+      return nullptr;
+    known_manager = words[2];
+    known_invoker = words[3];
+  }
+  return *reinterpret_cast<const Kernel::Done*>(done);
+}
+
+class Reader {
+ public:
+  explicit Reader(TF_OpKernelConstruction* construction) : construction_(construction) {}
+
+  std::int32_t number(const char* attribute) {
+    std::int32_t value = 0;
+    if (status_.ok()) tf().TF_OpKernelConstruction_GetAttrInt32(construction_, attribute, &value, status_);
+    return value;
+  }
+  bool flag(const char* attribute) {
+    unsigned char value = 0;
+    if (status_.ok()) tf().TF_OpKernelConstruction_GetAttrBool(construction_, attribute, &value, status_);
+    return value != 0;
+  }
+  std::string text(const char* attribute) {
+    std::int32_t list = 0, length = 0;
+    if (status_.ok()) tf().TF_OpKernelConstruction_GetAttrSize(construction_, attribute, &list, &length, status_);
+    std::string value(status_.ok() ? static_cast<std::size_t>(length) : 0, '\0');
+    if (status_.ok() && length > 0)
+      tf().TF_OpKernelConstruction_GetAttrString(construction_, attribute, value.data(), value.size(), status_);
+    return value;
+  }
+  std::string node_name() const {
+    const auto view = tf().TF_OpKernelConstruction_GetName(construction_);
+    return {view.data, view.len};
+  }
+  bool ok() {
+    if (!status_.ok()) tf().TF_OpKernelConstruction_Failure(construction_, status_);
+    return status_.ok();
+  }
+
+ private:
+  TF_OpKernelConstruction* construction_;
+  Status status_;
+};
+
+// A factor is a text, as TensorFlow's float attributes have single precision.
+double factor(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
+
+struct Kind {
+  const char* operation;
+  const char* prefix;  // of names
+  std::int32_t verb;
+  std::vector<const char*> arguments;  // that lie in host memory on any device
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kKinds = {
+      {"PerseusAllreduce", "allreduce", PERSEUS_ALLREDUCE, {"tensors", "reduced"}},
+      {"PerseusBroadcast", "broadcast", PERSEUS_BROADCAST, {"tensors", "received"}},
+      {"PerseusAllgather", "allgather", PERSEUS_ALLGATHER, {"tensors", "gathered"}},
+      {"PerseusReduceScatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
+      {"PerseusAlltoall", "alltoall", PERSEUS_ALLTOALL, {"tensor", "splits", "received", "received_splits"}},
+      {"PerseusBarrier", "barrier", PERSEUS_BARRIER, {}},
+      {"PerseusJoin", "join", PERSEUS_JOIN, {"last"}},
+  };
+  return kKinds;
+}
+
+// Python calls the node of 'x' allreduce_x: "model/allreduce_x" becomes "model/x".
+std::string plain_name(std::string node, const std::string& verb) {
+  const auto slash = node.rfind('/');
+  const auto start = slash == std::string::npos ? 0 : slash + 1;
+  if (node.compare(start, verb.size() + 1, verb + "_") == 0) node.erase(start, verb.size() + 1);
+  return node;
+}
+
+bool reduces(std::int32_t verb) { return verb == PERSEUS_ALLREDUCE || verb == PERSEUS_REDUCE_SCATTER; }
+
+template <std::size_t kind>
+void* create(TF_OpKernelConstruction* construction) {
+  const auto& made = kinds()[kind];
+  Reader reader(construction);
+  Attributes attributes;
+  attributes.verb = made.verb;
+  attributes.process_set = reader.number("process_set_id");
+  attributes.wait = reader.flag("wait");
+  auto name = reader.text("tensor_name");
+  if (name.empty()) name = plain_name(reader.node_name(), made.prefix);
+  attributes.name = (reader.flag("grouped") ? "grouped_" : "") + std::string(made.prefix) + "." + name;
+  if (reduces(made.verb)) {
+    attributes.op = reader.number("reduce_op");
+    attributes.average = reader.flag("average");
+    attributes.prescale = factor(reader.text("prescale_factor"));
+    attributes.postscale = factor(reader.text("postscale_factor"));
+  }
+  if (made.verb == PERSEUS_ALLREDUCE) {
+    attributes.wire = reader.number("wire_dtype");
+    if (reader.flag("adasum")) attributes.verb = PERSEUS_ADASUM;
+  }
+  if (made.verb == PERSEUS_BROADCAST) attributes.root = reader.number("root");
+  return reader.ok() ? new Kernel(std::move(attributes)) : nullptr;
+}
+
+void compute(void* kernel, TF_OpKernelContext* context) { static_cast<Kernel*>(kernel)->run_and_wait(context); }
+
+void compute_async(void* raw, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  auto& kernel = *static_cast<Kernel*>(raw);
+  if (!kernel.attributes().wait) {
+    if (auto copy = copy_of(done)) {
+      kernel.run(context, std::move(copy), false);
+      return;
+    }
+  }
+  kernel.run_and_wait(context);
+  tf().TF_RunAsyncOpKernelDoneCallback(done);
+}
+
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+template <std::size_t kind>
+void register_kind(std::string& problems) {
+  const auto& made = kinds()[kind];
+  for (const auto* device : {"CPU", "GPU"}) {
+    auto* const builder =
+        tf().TF_NewAsyncKernelBuilder != nullptr && tf().TF_RunAsyncOpKernelDoneCallback != nullptr
+            ? tf().TF_NewAsyncKernelBuilder(made.operation, device, create<kind>, compute_async, destroy)
+            : tf().TF_NewKernelBuilder(made.operation, device, create<kind>, compute, destroy);
+    for (const auto* argument : made.arguments) tf().TF_KernelBuilder_HostMemory(builder, argument);
+    const Status status;
+    tf().TF_RegisterKernelBuilder(made.operation, builder, status);
+    if (!status.ok()) problems += std::string(made.operation) + ": " + tf().TF_Message(status) + "; ";
+  }
+}
+
+template <std::size_t... kind>
+std::string register_all(std::index_sequence<kind...> /*kinds*/) {
+  std::string problems;
+  (register_kind<kind>(problems), ...);
+  return problems;
+}
+
+}  // namespace
+
+Kernel::Kernel(Attributes attributes) : attributes_(std::move(attributes)) {}
+Kernel::~Kernel() = default;
+
+void Kernel::run(TF_OpKernelContext* context, Done done, bool blocking) {
+  auto call = std::make_unique<Call>(*this, context, std::move(done));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [place, is_free] = waiting_.try_emplace(call->name());
+    if (!is_free) {
+      place->second.push_back(std::move(call));
+      return;
+    }
+  }
+  Call::submit(std::move(call), blocking);
+}
+
+void Kernel::run_and_wait(TF_OpKernelContext* context) {
+  auto finished = std::make_shared<std::promise<void>>();
+  auto result = finished->get_future();
+  run(context, [finished] { finished->set_value(); }, true);
+  // The core completes whatever it has taken: a lost peer, a stall and the end of the session are outcomes, too.
+  result.wait();
+}
+
+std::unique_ptr<Call> Kernel::next(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto place = waiting_.find(name);
+  if (place->second.empty()) {
+    waiting_.erase(place);
+    return nullptr;
+  }
+  auto call = std::move(place->second.front());
+  place->second.pop_front();
+  return call;
+}
+
+std::string register_kernels() { return register_all(std::make_index_sequence<7>()); }
+
+void distrust_done(bool distrust) { distrusted = distrust; }
+
+}  // namespace perseus::tensorflow

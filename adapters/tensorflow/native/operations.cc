@@ -1,0 +1,133 @@
+#include "operations.h"
+
+#include <limits>
+#include <vector>
+
+#include "tensorflow.h"
+
+namespace perseus::tensorflow {
+
+namespace {
+
+#define PERSEUS_TYPES "{uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64, bool}"
+
+class Shape {
+ public:
+  explicit Shape(TF_ShapeHandle* handle = tf().TF_NewShapeHandle()) : handle_(handle) {}
+  ~Shape() { tf().TF_DeleteShapeHandle(handle_); }
+  Shape(const Shape&) = delete;
+  Shape& operator=(const Shape&) = delete;
+  operator TF_ShapeHandle*() const { return handle_; }
+
+ private:
+  TF_ShapeHandle* handle_;
+};
+
+void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const auto count = static_cast<int>(tf().TF_ShapeInferenceContextNumInputs(context));
+  for (int i = 0; i < count && tf().TF_GetCode(status) == TF_OK; ++i) {
+    const Shape shape;
+    tf().TF_ShapeInferenceContextGetInput(context, i, shape, status);
+    if (tf().TF_GetCode(status) == TF_OK) tf().TF_ShapeInferenceContextSetOutput(context, i, shape, status);
+  }
+}
+
+// As the input, but for the first dimension, which is not known before. Nothing is known where the rank is not.
+void other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* status) {
+  constexpr auto kUnknown = std::numeric_limits<std::size_t>::max();
+  const Shape input;
+  tf().TF_ShapeInferenceContextGetInput(context, index, input, status);
+  if (tf().TF_GetCode(status) != TF_OK || tf().TF_ShapeInferenceContextRankKnown(context, input) == 0) return;
+  const Shape rest, output, rows(tf().TF_ShapeInferenceContextVectorFromSize(context, kUnknown));
+  tf().TF_ShapeInferenceContextSubshape(context, input, 1, std::numeric_limits<std::int64_t>::max(), rest, status);
+  if (tf().TF_GetCode(status) != TF_OK) return;
+  tf().TF_ShapeInferenceContextConcatenateShapes(context, rows, rest, output, status);
+  if (tf().TF_GetCode(status) == TF_OK) tf().TF_ShapeInferenceContextSetOutput(context, index, output, status);
+}
+
+void other_rows_of_all(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const auto count = static_cast<int>(tf().TF_ShapeInferenceContextNumInputs(context));
+  for (int i = 0; i < count && tf().TF_GetCode(status) == TF_OK; ++i) other_rows(context, i, status);
+}
+
+void alltoall_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  constexpr auto kUnknown = std::numeric_limits<std::size_t>::max();
+  other_rows(context, 0, status);
+  const Shape splits(tf().TF_ShapeInferenceContextVectorFromSize(context, kUnknown));
+  if (tf().TF_GetCode(status) == TF_OK) tf().TF_ShapeInferenceContextSetOutput(context, 1, splits, status);
+}
+
+void a_number(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const Shape scalar(tf().TF_ShapeInferenceContextScalar(context));
+  tf().TF_ShapeInferenceContextSetOutput(context, 0, scalar, status);
+}
+
+void no_outputs(TF_ShapeInferenceContext* /*context*/, TF_Status* status) { tf().TF_SetStatus(status, TF_OK, ""); }
+
+struct Operation {
+  const char* name;
+  std::vector<const char*> inputs;
+  std::vector<const char*> outputs;
+  std::vector<const char*> attributes;
+  ShapeFunction shapes;
+};
+
+std::vector<Operation> operations() {
+  const char* const types = "T: list(" PERSEUS_TYPES ") >= 1";
+  const char* const name = "tensor_name: string = ''";
+  const char* const grouped = "grouped: bool = false";
+  const char* const set = "process_set_id: int = 0";
+  const char* const wait = "wait: bool = false";
+  const char* const op = "reduce_op: int = 0";
+  const char* const average = "average: bool = false";
+  const char* const prescale = "prescale_factor: string = '1'";
+  const char* const postscale = "postscale_factor: string = '1'";
+  return {
+      {"PerseusAllreduce",
+       {"tensors: T"},
+       {"reduced: T"},
+       {types, name, grouped, set, wait, op, average, prescale, postscale, "adasum: bool = false",
+        "wire_dtype: int = -1"},
+       same_shapes},
+      {"PerseusBroadcast",
+       {"tensors: T"},
+       {"received: T"},
+       {types, name, grouped, set, wait, "root: int = 0"},
+       same_shapes},
+      {"PerseusAllgather", {"tensors: T"}, {"gathered: T"}, {types, name, grouped, set, wait}, other_rows_of_all},
+      {"PerseusReduceScatter",
+       {"tensors: T"},
+       {"shares: T"},
+       {types, name, grouped, set, wait, op, average, prescale, postscale},
+       other_rows_of_all},
+      {"PerseusAlltoall",
+       {"tensor: T", "splits: int32"},
+       {"received: T", "received_splits: int32"},
+       {"T: " PERSEUS_TYPES, name, grouped, set, wait},
+       alltoall_shapes},
+      {"PerseusBarrier", {}, {}, {name, grouped, set, wait}, no_outputs},
+      {"PerseusJoin", {}, {"last: int32"}, {name, grouped, set, wait}, a_number},
+      {"PerseusNumber", {}, {"number: int32"}, {"what: string", set}, a_number},
+  };
+}
+
+}  // namespace
+
+std::string register_operations() {
+  std::string problems;
+  for (const auto& operation : operations()) {
+    auto* const builder = tf().TF_NewOpDefinitionBuilder(operation.name);
+    for (const auto* attribute : operation.attributes) tf().TF_OpDefinitionBuilderAddAttr(builder, attribute);
+    for (const auto* input : operation.inputs) tf().TF_OpDefinitionBuilderAddInput(builder, input);
+    for (const auto* output : operation.outputs) tf().TF_OpDefinitionBuilderAddOutput(builder, output);
+    // Neither folded into a constant nor merged with another that looks the same.
+    tf().TF_OpDefinitionBuilderSetIsStateful(builder, true);
+    tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, operation.shapes);
+    const Status status;
+    tf().TF_RegisterOpDefinition(builder, status);
+    if (!status.ok()) problems += std::string(operation.name) + ": " + tf().TF_Message(status) + "; ";
+  }
+  return problems;
+}
+
+}  // namespace perseus::tensorflow

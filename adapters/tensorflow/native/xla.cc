@@ -1,0 +1,141 @@
+#include "xla.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "core.h"
+
+namespace perseus::tensorflow {
+
+namespace {
+
+constexpr const char* kLibrary = "libtensorflow_cc.so.2";
+constexpr const char* kGlobal = "_ZN3xla24CustomCallTargetRegistry6GlobalEv";
+constexpr const char* kRegister =
+    "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_";
+constexpr const char* kMessage = "_ZN3xla26CustomCallStatusGetMessageEPK20XlaCustomCallStatus_";
+
+// What XLA hands to a custom call to be told of a failure; no part of an interface, see check_layout().
+struct CallStatus {
+  std::optional<std::string> message;
+};
+
+// An optional string_view, whose two words come in either order.
+struct Message {
+  std::array<std::uintptr_t, 2> words;
+  bool is_there;
+};
+
+// Lets XLA read a status that we have written.
+bool check_layout(void* library) {
+  const auto message_of = reinterpret_cast<Message (*)(const CallStatus*)>(dlsym(library, kMessage));
+  if (message_of == nullptr) return false;
+  const CallStatus written{"a text that is longer than what a string holds in itself"}, empty{};
+  const auto read = message_of(&written), nothing = message_of(&empty);
+  const auto address = reinterpret_cast<std::uintptr_t>(written.message->data());
+  const std::uintptr_t size = written.message->size();
+  const bool same =
+      (read.words[0] == address && read.words[1] == size) || (read.words[1] == address && read.words[0] == size);
+  return read.is_there && same && !nothing.is_there;
+}
+
+// What Python writes into the custom call, as words between blanks; the name comes last (adapters/tensorflow/xla.py).
+struct Description {
+  PerseusRequest request{};
+  std::vector<std::vector<std::int64_t>> shapes;
+  std::vector<std::int32_t> dtypes;
+  std::vector<std::size_t> result_bytes;
+  std::string name;
+
+  explicit Description(const std::string& text) {
+    std::istringstream words(text);
+    words >> request.verb >> request.process_set >> request.op >> request.average >> request.prescale >>
+        request.postscale >> request.wire_dtype >> request.root >> request.tensor_count;
+    for (int i = 0; i < request.tensor_count; ++i) {
+      std::size_t dimensions = 0;
+      words >> dtypes.emplace_back() >> result_bytes.emplace_back() >> dimensions;
+      auto& shape = shapes.emplace_back(dimensions);
+      for (auto& extent : shape) words >> extent;
+    }
+    words >> name;
+  }
+};
+
+struct Execution {
+  std::vector<void*> targets;
+  std::vector<std::size_t> bytes;
+  std::string failure;
+};
+
+void completed(void* raw, const PerseusOutcome* outcome) {
+  auto& execution = *static_cast<Execution*>(raw);
+  if (outcome->error != PERSEUS_OK) {
+    execution.failure = error_text(outcome->error, outcome->message);
+    return;
+  }
+  for (int i = 0; i < outcome->result_count; ++i) {
+    const auto& result = outcome->results[i];
+    std::size_t bytes = bytes_per_element(tensorflow_dtype(result.dtype));
+    for (int j = 0; j < result.dimensions; ++j) bytes *= static_cast<std::size_t>(result.shape[j]);
+    const auto expected = execution.bytes[static_cast<std::size_t>(i)];
+    if (bytes != expected) {
+      execution.failure = error_text(0, "a compiled graph has " + std::to_string(expected) + " bytes for a result of " +
+                                            std::to_string(bytes) + "; ranks must give equally many rows");
+      return;
+    }
+    if (bytes != 0) std::memcpy(execution.targets[static_cast<std::size_t>(i)], result.data, bytes);
+  }
+}
+
+bool allocates_results(std::int32_t verb) {
+  return verb == PERSEUS_ALLGATHER || verb == PERSEUS_ALLTOALL || verb == PERSEUS_REDUCE_SCATTER;
+}
+
+// Results are a tuple, whose last is the token that keeps custom calls in the order of the program; so is the last
+// operand.
+void target(void* out, const void** in, const char* opaque, std::size_t length, CallStatus* status) {
+  Description description(std::string(opaque, length));
+  auto& request = description.request;
+  const auto count = static_cast<std::size_t>(request.tensor_count);
+  auto* const results = static_cast<void**>(out);
+  Execution execution{std::vector<void*>(results, results + count), description.result_bytes, ""};
+  std::memset(results[count], 0, sizeof(float));
+  std::vector<PerseusTensor> inputs;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& shape = description.shapes[i];
+    inputs.push_back(
+        {const_cast<void*>(in[i]), description.dtypes[i], static_cast<std::int32_t>(shape.size()), shape.data()});
+  }
+  request.name = description.name.c_str();
+  request.inputs = inputs.data();
+  request.outputs = allocates_results(request.verb) ? nullptr : execution.targets.data();
+  request.done = &completed;
+  request.context = &execution;
+  std::array<char, 4096> message{};
+  const auto refused = core()->run(&request, message.data(), message.size());
+  if (refused != PERSEUS_OK) execution.failure = error_text(refused, message.data());
+  if (!execution.failure.empty()) status->message = execution.failure;
+}
+
+}  // namespace
+
+std::string register_xla_target() {
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return std::string(kLibrary) + " is not loaded";
+  const auto global = reinterpret_cast<void* (*)()>(dlsym(library, kGlobal));
+  const auto add =
+      reinterpret_cast<void (*)(void*, const std::string&, void*, const std::string&)>(dlsym(library, kRegister));
+  if (global == nullptr || add == nullptr) return std::string(kLibrary) + " does not export XLA's custom calls";
+  if (!check_layout(library)) return "XLA's CustomCallStatus has another layout than known";
+  add(global(), "perseus_collective", reinterpret_cast<void*>(&target), "Host");
+  return "";
+}
+
+}  // namespace perseus::tensorflow

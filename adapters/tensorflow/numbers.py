@@ -1,0 +1,57 @@
+"""Rank, size and their like as tensors: in a graph, what they are when it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.session import session
+
+from . import xla
+from .errors import translated
+from .native import operations
+
+
+def number(what: str, process_set_id: int = 0, name: str | None = None) -> Any:
+    """An int32 scalar. `what`: rank, size, local_rank, local_size, included. HorovodInternalError before init()."""
+    if not tf.executing_eagerly() and xla.is_compiling():
+        return tf.constant(_now(what, process_set_id), tf.int32)
+    try:
+        return operations.perseus_number(what=what, process_set_id=process_set_id, name=name)
+    except tf.errors.OpError as error:
+        raise (translated(error) or error) from None
+
+
+def _now(what: str, process_set_id: int) -> int:
+    if what in ("local_rank", "local_size"):
+        return int(getattr(session.core, what)())
+    ranks = session.core.process_set_ranks(process_set_id)
+    if what == "size":
+        return len(ranks)
+    return int(session.core.rank() in ranks) if what == "included" else int(ranks.index(session.core.rank()))
+
+
+def rank_op(name: str | None = None) -> Any:
+    """This process's rank in the job."""
+    return number("rank", name=name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The number of ranks in a process set."""
+    return number("size", process_set_id, name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """This process's rank among those of its host."""
+    return number("local_rank", name=name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """The number of processes on this host."""
+    return number("local_size", name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 if this process is in the set, 0 if not."""
+    return number("included", process_set_id, name)
