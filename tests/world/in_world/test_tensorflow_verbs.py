@@ -37,7 +37,8 @@ modes = pytest.mark.parametrize("mode", [eagerly, in_a_graph, compiled])
 
 
 def array_type(dtype: str) -> np.dtype[Any]:
-    return np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    return found
 
 
 def inputs(size: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> list[Any]:
@@ -182,7 +183,6 @@ def test_compression_and_adasum(rank: int, size: int) -> None:
 
 
 def test_graphs_know_shapes() -> None:
-    @tf.function  # type: ignore[untyped-decorator]
     def look(tensor: Any) -> None:
         assert hvd.allreduce(tensor).shape.as_list() == [None, 3]
         assert hvd.broadcast(tensor, 0).shape.as_list() == [None, 3]
@@ -193,7 +193,7 @@ def test_graphs_know_shapes() -> None:
         assert splits.shape.as_list() == [None]
         assert hvd.rank_op().shape.as_list() == []
 
-    look.get_concrete_function(tf.TensorSpec([None, 3]))
+    tf.function(look).get_concrete_function(tf.TensorSpec([None, 3]))
 
 
 def test_numbers_and_join(rank: int, size: int) -> None:
@@ -210,11 +210,10 @@ def test_numbers_and_join(rank: int, size: int) -> None:
     assert last.numpy() == 0
     assert tf.function(lambda: hvd.join())().numpy() in range(size)
 
-    @tf.function  # type: ignore[untyped-decorator]
     def meet() -> None:
         hvd.barrier()
 
-    meet()
+    tf.function(meet)()
 
 
 def test_ranks_that_disagree_are_told_the_same(two_ranks: None, rank: int, size: int) -> None:
