@@ -33,6 +33,7 @@ from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, ba
 
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
+from .memory import empty
 from .ops import (
     allgather,
     allreduce,
@@ -46,11 +47,15 @@ from .ops import (
     grouped_reducescatter,
     reducescatter,
 )
+from .optimizer import DistributedOptimizer
+from .trainer import DistributedTrainer
 
 __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
     "HorovodInternalError",
     "Max",
     "Min",
@@ -73,6 +78,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "empty",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -58,11 +58,11 @@ class _Push(ctypes.Structure):
 
 
 _LIBRARY = Path(__file__).with_name("_native.so")
-_MESSAGE_BYTES = 2048
 
 
 @cache
-def _native() -> Any:
+def native() -> Any:
+    """The library, opened for this MXNet."""
     if not _LIBRARY.exists():
         raise UnavailableError(f"{_LIBRARY} is missing: this installation was built without its part for MXNet")
     library = ctypes.CDLL(str(_LIBRARY))
@@ -71,11 +71,25 @@ def _native() -> Any:
     for cls in classes:
         mx.error.register(cls.__name__, cls)
     names = (ctypes.c_char_p * len(classes))(*[cls.__name__.encode() for cls in classes])
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    library.perseus_mxnet_allocate.restype = ctypes.c_void_p
     core, mxnet = ctypes.c_void_p(session.core.c_api()), ctypes.c_void_p(mx.base._LIB._handle)
-    if library.perseus_mxnet_open(core, mxnet, names, len(classes), message, ctypes.c_size_t(_MESSAGE_BYTES)):
-        raise UnavailableError(f"MXNet {mx.__version__}: {message.value.decode()}")
+    message = Message()
+    if library.perseus_mxnet_open(core, mxnet, names, len(classes), *message.space):
+        raise UnavailableError(f"MXNet {mx.__version__}: {message}")
     return library
+
+
+class Message:
+    """Where the library puts its reasons."""
+
+    _BYTES = 2048
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(self._BYTES)
+        self.space = (self._buffer, ctypes.c_size_t(self._BYTES))
+
+    def __str__(self) -> str:
+        return self._buffer.value.decode(errors="replace")
 
 
 def push(
@@ -101,7 +115,7 @@ def push(
     shapes = [tensor.shape for tensor in inputs]
     extents = list(itertools.chain.from_iterable(shapes))
     count = len(inputs)
-    push = _Push(
+    asked = _Push(
         name.encode(),
         verb,
         process_set,
@@ -121,9 +135,9 @@ def push(
         _handles(also_written),
         len(also_written),
     )
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    if _native().perseus_mxnet_push(ctypes.byref(push), message, ctypes.c_size_t(_MESSAGE_BYTES)):
-        raise mx.base.MXNetError(f"{name}: {message.value.decode()}")
+    message = Message()
+    if native().perseus_mxnet_push(ctypes.byref(asked), *message.space):
+        raise mx.base.MXNetError(f"{name}: {message}")
 
 
 def _handles(tensors: Sequence[Any]) -> Any:

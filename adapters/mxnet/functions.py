@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import mxnet as mx
@@ -11,6 +12,7 @@ from mxnet.gluon.parameter import DeferredInitializationError, Parameter, Parame
 from perseus_like import objects, rank, size
 from perseus_like.process_sets import ProcessSet, global_process_set
 
+from .gradient_memory import after_initialization
 from .ops import allgather, broadcast_
 
 
@@ -34,7 +36,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
         try:
             value.list_data()
         except DeferredInitializationError:
-            _broadcast_once_initialized(value, root_rank, name)
+            after_initialization(value, partial(_broadcast_parameter, value, root_rank, name))
         else:
             arrays += _broadcast_parameter(value, root_rank, name)
     for array in arrays:
@@ -49,17 +51,6 @@ def _broadcast_parameter(parameter: Parameter, root_rank: int, name: str) -> lis
         for copy in copies:
             copy[:] = first.as_in_context(copy.ctx)
     return [first, *copies]
-
-
-def _broadcast_once_initialized(parameter: Parameter, root_rank: int, name: str) -> None:
-    initialize = parameter._init_impl
-
-    def initialize_and_broadcast(*arguments: Any) -> None:
-        del parameter._init_impl  # the method of the class comes to light again
-        initialize(*arguments)
-        _broadcast_parameter(parameter, root_rank, name)
-
-    parameter._init_impl = initialize_and_broadcast
 
 
 def broadcast_object(

@@ -31,9 +31,14 @@ def number_of(tensor: Any) -> int:
     return _arrays.number_of(tensor.dtype)
 
 
+def is_numpy(tensor: Any) -> bool:
+    """Whether it is one of `mxnet.np`, not of `mxnet.nd`."""
+    return isinstance(tensor, mx.np.ndarray)
+
+
 def new_array(shape: tuple[int, ...], like: Any) -> Any:
     """An array of undefined values, of the kind, dtype and device of another."""
-    module = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
+    module = mx.np if is_numpy(like) else mx.nd
     return module.empty(shape, dtype=like.dtype, ctx=like.ctx)
 
 

@@ -179,11 +179,22 @@ std::int32_t size_of_set(std::int32_t process_set) {
   return number([process_set](const Session& session) { return session.ranks_of(process_set).size(); });
 }
 
-void* retain(void* work) {
-  return new (std::nothrow) std::shared_ptr<Completion>(*static_cast<std::shared_ptr<Completion>*>(work));
-}
+using Kept = std::shared_ptr<void>;
 
-void release(void* kept) { delete static_cast<std::shared_ptr<Completion>*>(kept); }
+void* retain(void* work) { return new (std::nothrow) Kept(*static_cast<std::shared_ptr<Completion>*>(work)); }
+
+void release(void* kept) { delete static_cast<Kept*>(kept); }
+
+void* allocate(std::size_t bytes, void** data, char* message, std::size_t capacity) {
+  try {
+    auto memory = running_session()->allocate(bytes);
+    *data = memory.get();
+    return new Kept(std::move(memory));
+  } catch (const std::exception& error) {
+    report(ErrorKind::unavailable, error.what(), message, capacity);
+    return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -200,6 +211,7 @@ const PerseusApi& c_api() {
       .cross_size = &of_topology<&Topology::cross_size>,
       .retain = &retain,
       .release = &release,
+      .allocate = &allocate,
   };
   return table;
 }

@@ -98,6 +98,11 @@ typedef struct PerseusApi {
   /* In a callback: keeps the results beyond it. Each needs one release, from any thread. NULL: no memory. */
   void* (*retain)(void* work);
   void (*release)(void* kept);
+
+  /* Memory that the ranks of this host reduce in place, where collectives are fastest: its address in `data`. Gives
+   * what release() takes, or NULL with the reason in `message`: use other memory then, which the other ranks need not.
+   */
+  void* (*allocate)(size_t bytes, void** data, char* message, size_t capacity);
 } PerseusApi;
 
 #ifdef __cplusplus

@@ -156,6 +156,18 @@ TEST_F(CApi, RanksOfSets) {
   EXPECT_NE(std::string(message.data()).find("init()"), std::string::npos);
 }
 
+TEST_F(CApi, AllocatedMemoryOutlivesTheSession) {
+  void* data = nullptr;
+  void* kept = c_api().allocate(sizeof(float), &data, nullptr, 0);
+  ASSERT_NE(kept, nullptr);
+  stop_session();
+  *static_cast<float*>(data) = 3;
+  c_api().release(kept);
+  std::array<char, 100> message{};
+  EXPECT_EQ(c_api().allocate(1, &data, message.data(), message.size()), nullptr);
+  EXPECT_NE(std::string(message.data()).find("init()"), std::string::npos);
+}
+
 TEST_F(CApi, ACallbackMaySubmit) {
   struct Chain {
     PerseusRequest asked;

@@ -4,12 +4,14 @@
 #include <exception>
 #include <memory>
 
+#include "memory.h"
 #include "operation.h"
 
 namespace {
 
 using perseus::mxnet::Array;
 using perseus::mxnet::Libraries;
+using perseus::mxnet::Memory;
 using perseus::mxnet::Operation;
 
 // Set once, before anything is pushed, and never destroyed: the engine's threads outlive Python.
@@ -86,4 +88,23 @@ PERSEUS_EXPORT int perseus_mxnet_push(const Push* push, char* message, std::size
     operation->also_written.assign(push->also_written, push->also_written + push->also_written_count);
     Operation::push(operation.release(), push->priority);
   });
+}
+
+// Null, with the reason in `message`, where there is no memory; the reason why it is private, where it is.
+PERSEUS_EXPORT const Memory* perseus_mxnet_allocate(std::size_t bytes, char* message, std::size_t capacity) {
+  const Memory* memory = nullptr;
+  guarded(message, capacity, [&] {
+    memory = new Memory(*libraries->core, bytes);
+    std::snprintf(message, capacity, "%s", memory->why_private().c_str());
+  });
+  return memory;
+}
+
+PERSEUS_EXPORT void perseus_mxnet_release(const Memory* memory) { delete memory; }
+
+PERSEUS_EXPORT int perseus_mxnet_view(const Memory* memory, std::size_t offset_bytes, std::int32_t kind,
+                                      std::int32_t bits, const std::int64_t* extents, std::int32_t dimensions,
+                                      Array* array, char* message, std::size_t capacity) {
+  return guarded(message, capacity,
+                 [&] { *array = memory->view(libraries->mxnet, offset_bytes, kind, bits, extents, dimensions); });
 }

@@ -22,6 +22,7 @@ MxnetApi load_mxnet(void* library) {
   find(library, "MXShallowCopyNDArray", api.share);
   find(library, "MXNDArrayFree", api.free);
   find(library, "MXNDArrayGetData", api.data_of);
+  find(library, "MXNDArrayFromDLPackEx", api.from_dlpack);
   find(library, "MXGetLastError", api.last_error);
   int (*version_of)(int*) = nullptr;
   find(library, "MXGetVersion", version_of);

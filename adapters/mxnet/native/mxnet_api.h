@@ -26,6 +26,7 @@ struct MxnetApi {
   int (*share)(Array from, Array* to);
   int (*free)(Array array);
   int (*data_of)(Array array, void** data);
+  int (*from_dlpack)(const void* tensor, bool transient, Array* array);
   const char* (*last_error)();
   // Puts an array that oneDNN has laid out in its own way back into rows, in the engine's order of things. Null where
   // MXNet was built without oneDNN.

@@ -1,0 +1,106 @@
+"""An optimizer of MXNet's that updates with the gradients of all ranks: for Module, and for loops by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+
+from perseus_like.gradients import claim_name, divide_into_groups
+from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.session import session
+
+from .buckets import Reduction
+
+Array = Any
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Reduces each gradient to the mean over all ranks, in place, before the wrapped optimizer updates with it.
+
+    Everything else (learning rate, `rescale_grad`, …) is the wrapped optimizer's: attributes are read and set there.
+
+    Args:
+        optimizer: the one to wrap.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        num_groups: where the optimizer updates several weights at once, their gradients travel in so many units.
+        process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+    """
+
+    wrapped: Any
+    _reduction: Reduction
+    _groups: int
+    _generation: int
+    _name: str
+
+    def __init__(
+        self,
+        optimizer: mx.optimizer.Optimizer,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        # Not the base class's: its attributes would hide those of the wrapped optimizer.
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ValueError("this optimizer is a DistributedOptimizer already")
+        if num_groups < 0:
+            raise ValueError(f"num_groups is {num_groups}, but cannot be negative")
+        factor = gradient_predivide_factor
+        reduction = Reduction(process_set, prescale=1.0 / factor, postscale=factor)
+        own = {"wrapped": optimizer, "_reduction": reduction, "_groups": num_groups, "_generation": -1, "_name": ""}
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "wrapped":  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            setattr(self.wrapped, name, value)
+
+    def __reduce__(self) -> Any:
+        """A copy is the plain optimizer: it belongs to other parameters, on this rank alone."""
+        return _itself, (self.wrapped,)
+
+    def create_state(self, index: int, weight: Array) -> Any:
+        return self.wrapped.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: int, weight: Array) -> Any:
+        return self.wrapped.create_state_multi_precision(index, weight)
+
+    def update(self, index: int | Sequence[int], weight: Any, grad: Any, state: Any) -> None:
+        self._reduce(index, grad)
+        self.wrapped.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: int | Sequence[int], weight: Any, grad: Any, state: Any) -> None:
+        self._reduce(index, grad)
+        self.wrapped.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        self.wrapped.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
+        self.wrapped.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
+        self.wrapped.set_wd_mult(args_wd_mult)
+
+    def _reduce(self, index: int | Sequence[int], grad: Any) -> None:
+        reduction = self._reduction
+        if reduction.alone:
+            return
+        if self._generation != session.generation:
+            self._generation, self._name = session.generation, claim_name(reduction.process_set)
+        indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])
+        count = len(indices)
+        for group in divide_into_groups(count, self._groups or count):
+            name = f"{self._name}.{indices[group[0]]}"
+            reduction.start(name, [gradients[place] for place in group], -group[0])
+
+
+def _itself(optimizer: Any) -> Any:
+    return optimizer

@@ -1,0 +1,60 @@
+"""gluon's Trainer over all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import mxnet as mx
+
+from perseus_like.collectives import Average
+from perseus_like.compression import NoneCompressor
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .buckets import GradientBuckets, Reduction
+from .optimizer import DistributedOptimizer
+
+
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
+    """A Trainer whose `step` uses the mean of all ranks' gradients; `step(batch_size)` takes this rank's batch size.
+
+    Args:
+        params, optimizer, optimizer_params: as for gluon's Trainer. A list of parameters is put in the order of names.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        prefix: goes into the names of what is reduced, for the timeline and for error texts.
+        num_groups: gradients travel in so many units; without it in buckets of limited size.
+        process_set: the ranks that train together. On other ranks the trainer does not communicate.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Mapping[str, Any] | None = None,
+        compression: Any = NoneCompressor,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn("DistributedTrainer was given a DistributedOptimizer; it takes the one inside", stacklevel=2)
+            optimizer = optimizer.wrapped
+        if prefix is not None and not isinstance(prefix, str):
+            raise ValueError(f"prefix is {prefix!r}; it takes a text")
+        if num_groups < 0:
+            raise ValueError(f"num_groups is {num_groups}, but cannot be negative")
+        if isinstance(params, list | tuple):
+            params = sorted(params, key=lambda parameter: str(parameter.name))
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        factor = gradient_predivide_factor
+        self._reduction = Reduction(process_set, Average, compression, 1.0 / factor, factor)
+        self._buckets: GradientBuckets | None = None
+        if not self._reduction.alone:
+            self._buckets = GradientBuckets(self._reduction, prefix or "", num_groups, self._params)
+
+    def _allreduce_grads(self) -> None:
+        if self._buckets is not None:
+            self._buckets.reduce([parameter for parameter in self._params if parameter.grad_req != "null"])
