@@ -11,38 +11,56 @@ from .session import session
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
-    """Joins the job; a second call while the session runs does nothing.
+    """Joins the job. While the session runs, another call only registers `process_sets` that are not registered yet.
 
     `comm`: the ranks that form this job, in its order, among those that were started: a list, or an mpi4py
     communicator. Every one of them calls `init` with the same, and is numbered by its place; others form jobs of their
     own, or none.
     `process_sets`: sets to register, the same on all ranks; the string "dynamic" is accepted and needs nothing, since
     sets can always be added later.
-    ValueError where this rank is not in `comm`, and where ranks do not exist.
+    ValueError where this rank is not in `comm`, and where ranks do not exist. Also for two sets of the same ranks, or
+    one of all of them: then, as in Horovod, the session runs, and the second of them alone is not registered.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
     if not isinstance(process_sets, str | Iterable | None):
         raise ValueError(f"process_sets is {process_sets!r}; it takes a list of ProcessSet")
-    if not session.start({}, _selection(comm)):
-        return
+    given = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    for place in _start(comm, given):
+        raise ValueError(
+            f"init(process_sets=…): entry {place}, {given[place]}, has the ranks of another set, or of the whole job; "
+            "the session runs, with the other sets"
+        )
+
+
+# What `init` was called with: the communicator, and all the sets.
+_given: tuple[Any, list[Any]] = (None, [])
+
+
+def _start(comm: Any, process_sets: list[Any]) -> list[int]:
+    """Gives the places of sets that are there twice."""
+    global _given
+    is_new = session.start({}, _selection(comm))
     try:
-        _check_communicator(comm)
-        if process_sets and not isinstance(process_sets, str):
-            sets.register(process_sets)
+        if is_new:
+            _check_communicator(comm)
+            _given = (comm, [])
+            if _is_communicator(comm):
+                sets.global_process_set.mpi_comm = comm
+        twice = sets.register(process_sets) if process_sets else []
     except BaseException:
-        session.stop()
+        if is_new:
+            session.stop()
         raise
-    _given[:] = [comm, process_sets]
-
-
-_given: list[Any] = [None, None]
+    _given[1].extend(process_sets)
+    return twice
 
 
 def restart() -> None:
     """Ends the session and starts another of the same ranks and sets. Collective over them."""
+    comm, process_sets = _given
     shutdown()
-    init(*_given)
+    _start(comm, process_sets)
 
 
 def _is_communicator(comm: Any) -> bool:
@@ -124,7 +142,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begins to write a Chrome trace of this rank; `python -m perseus_like.trace` reads it, as does ui.perfetto.dev.
 
     Rank 0 writes to `file_path`, rank r to `NAME.rank<r>.json` for `NAME.json`. A file is complete JSON at any
-    moment. `mark_cycles`: also mark the engine's cycles. ValueError while another timeline is being written.
+    moment. `mark_cycles`: also mark the engine's cycles. A timeline that is being written goes on if the file is the
+    same, else it ends.
     """
     session.core.start_timeline(str(file_path), bool(mark_cycles))
 

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from .compression import wire_dtype
+from .errors import UnsupportedOpError
 from .handle import Pending
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .session import session
@@ -349,7 +350,7 @@ class Collectives(Generic[T]):
         process_set: ProcessSet,
     ) -> Pending[list[T]]:
         if op not in (Op.Average, Op.Sum):
-            raise ValueError(f"{verb} knows Average and Sum, not {op.name}")
+            raise UnsupportedOpError(f"{verb} knows Average and Sum, not {op.name}")
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]

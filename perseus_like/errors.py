@@ -37,6 +37,10 @@ class UnavailableError(RuntimeError):
     """Something that was asked for is not here: a library, memory, a device, a feature."""
 
 
+class UnsupportedOpError(NotImplementedError, ValueError):
+    """A reduction that a verb does not know. Horovod raises a RuntimeError, which NotImplementedError is."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added or removed. `skip_sync`: they were only removed, so the state needs no new copy."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,8 +10,6 @@ from .errors import DisagreementError
 from .session import session
 
 GLOBAL = 0
-
-logger = logging.getLogger(__name__)
 
 
 def as_ranks(what: str, given: Iterable[int]) -> list[int]:
@@ -90,34 +87,69 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     With communicators, each rank passes the one it is in: all sets that come together so are registered.
     ValueError for ranks that do not exist, and for a set of ranks that is registered already.
     """
-    new = _not_registered(process_set)
+    new = _with_ranks(process_set)
+    if new.process_set_id is not None:
+        raise ValueError(f"{new} is registered already")
     if new.mpi_comm is not None:
-        _register([new], clones=False)
+        _register([new], may_exist=False)
     else:
         _check(new.ranks or [], [])
         _add(new.ranks or [], [new])
     return new
 
 
-def register(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
-    """Registers several sets, as add_process_set does; errors are the same on all ranks.
+def register(process_sets: Iterable[ProcessSet | Sequence[int]]) -> list[int]:
+    """Registers several sets, or finds them registered; errors are the same on all ranks.
 
-    As in Horovod, a second set of the same ranks (the world is one) is no error: it stays without an id, and a warning
-    names it.
+    Gives the places of those that are there twice: of the same ranks as one before them, or as the world. As in
+    Horovod, these stay without an id.
     """
-    _register([_not_registered(process_set) for process_set in process_sets], clones=True)
+    mine = [_with_ranks(each) for each in process_sets]
+    _register(mine, may_exist=True)
+    seen = {GLOBAL}
+    twice: list[int] = []
+    for place, each in enumerate(mine):
+        number = _find(each.ranks)
+        if number is None:
+            continue  # this rank has no communicator
+        if number in seen:
+            twice.append(place)
+        seen.add(number)
+        if each is not global_process_set:
+            each.process_set_id = None if place in twice else number
+        if each.process_set_id and each not in _registered:
+            _registered.append(each)
+    return twice
 
 
-def _not_registered(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    if new.process_set_id is not None:
-        raise ValueError(f"{new} is registered already")
-    if new.mpi_comm:  # MPI.COMM_NULL counts as False
-        new.ranks = sorted(new.mpi_comm.allgather(session.core.rank()))
-    return new
+def _with_ranks(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    known = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if known.mpi_comm and known is not global_process_set:  # MPI.COMM_NULL counts as False
+        known.ranks = sorted(known.mpi_comm.allgather(session.core.rank()))
+    return known
 
 
-def _register(mine: list[ProcessSet], clones: bool) -> None:
+def registered_ranks() -> dict[int, list[int]]:
+    """The ranks of every registered set, by its id; the world is 0."""
+    core = session.core
+    return {number: list(core.process_set_ranks(number)) for number in core.process_set_ids()}
+
+
+def require_set(comm: Any) -> int:
+    """The id of the registered set of an mpi4py communicator's ranks. ValueError if there is none."""
+    ranks = _with_ranks(ProcessSet(comm)).ranks
+    number = _find(ranks)
+    if number is None:
+        raise ValueError(f"the communicator's ranks {ranks} are those of no registered process set")
+    return number
+
+
+def _find(ranks: list[int] | None) -> int | None:
+    """The id of the registered set of these ranks."""
+    return next((number for number, known in registered_ranks().items() if known == ranks), None)
+
+
+def _register(mine: list[ProcessSet], may_exist: bool) -> None:
     from .objects import allgather_object
 
     # By place in the list, what each rank has there, and whether it must be what all have.
@@ -136,11 +168,10 @@ def _register(mine: list[ProcessSet], clones: bool) -> None:
             if ranks is not None and ranks not in here:
                 here.append(ranks)
         for ranks in here:
-            if clones and (ranks in new or ranks == global_process_set.ranks):
-                logger.warning("init(process_sets=…): there are several sets of ranks %s; the first counts", ranks)
-            else:
-                _check(ranks, new)
-                new.append(ranks)
+            if may_exist and (ranks in new or _find(ranks) is not None):
+                continue
+            _check(ranks, new)
+            new.append(ranks)
     for ranks in new:
         _add(ranks, [each for each in mine if each.ranks == ranks][:1])
 
@@ -155,9 +186,9 @@ def _check(ranks: list[int], others: list[list[int]]) -> None:
         raise ValueError(f"a process set of ranks {ranks} names some outside 0…{core.size() - 1}, those of this job")
     if ranks in others:
         raise ValueError(f"a process set of ranks {ranks} is given twice")
-    for number in core.process_set_ids():
-        if core.process_set_ranks(number) == ranks:
-            raise ValueError(f"a process set of ranks {ranks} exists already, with id {number}")
+    number = _find(ranks)
+    if number is not None:
+        raise ValueError(f"a process set of ranks {ranks} exists already, with id {number}")
 
 
 def _add(ranks: list[int], mine: list[ProcessSet]) -> None:
@@ -174,9 +205,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None or number == GLOBAL:
         return False
     session.core.remove_process_set(number).wait()
-    process_set.process_set_id = None
-    if process_set in _registered:
-        _registered.remove(process_set)
+    for each in [process_set, *_registered]:
+        if each.process_set_id == number:
+            each.process_set_id = None
+    _registered[:] = [each for each in _registered if each.process_set_id is not None]
     return True
 
 
@@ -188,6 +220,7 @@ def registered_set(ranks: Sequence[int]) -> ProcessSet | None:
 def _begin() -> None:
     """A new session knows the world only."""
     global_process_set.ranks = list(range(session.core.size()))
+    global_process_set.mpi_comm = None
     for process_set in _registered:
         process_set.process_set_id = None
     _registered.clear()

@@ -32,7 +32,7 @@ from perseus_like import (
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
 
-from . import elastic
+from . import elastic, mpi_ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .ops import (
@@ -123,6 +123,7 @@ __all__ = [
     "local_size",
     "mpi_built",
     "mpi_enabled",
+    "mpi_ops",
     "mpi_threads_supported",
     "nccl_built",
     "poll",

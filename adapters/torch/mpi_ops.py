@@ -30,6 +30,7 @@ from perseus_like import (
     stop_timeline,
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
+from perseus_like.common.basics import HorovodBasics
 
 from .autograd import (
     HorovodAllgather,
@@ -70,6 +71,9 @@ from .ops import (
     synchronize,
 )
 from .sparse import sparse_allreduce_async
+
+# Horovod's users reach for it, private as it is.
+_basics = HorovodBasics(__file__)
 
 __all__ = [
     "Adasum",

@@ -31,16 +31,18 @@ std::string timeline_path(const std::string& path, int rank) {
 
 void Timeline::start(const std::string& path, bool mark_cycles, const TraceIdentity& identity) {
   std::scoped_lock starting(running_);
-  if (file_) {
-    throw Error(ErrorKind::invalid_argument,
-                "a timeline is being written to " + file_->path() + " already; call stop_timeline() first");
+  const auto target = timeline_path(path, identity.rank);
+  if (on_ && file_->path() == target) {
+    marks_cycles_ = mark_cycles;
+    return;
   }
   const auto now = TraceEvent::Clock::now();
   const auto epoch = std::chrono::system_clock::now().time_since_epoch();
   auto format = std::make_unique<ChromeFormat>(identity, now);
-  file_ = std::make_unique<JsonArrayFile>(
-      timeline_path(path, identity.rank),
-      format->head(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
+  auto file = std::make_unique<JsonArrayFile>(
+      target, format->head(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
+  finish();
+  file_ = std::move(file);
   format_ = std::move(format);
   {
     std::scoped_lock lock(mutex_);
@@ -56,6 +58,10 @@ void Timeline::start(const std::string& path, bool mark_cycles, const TraceIdent
 
 void Timeline::stop() {
   std::scoped_lock stopping(running_);
+  finish();
+}
+
+void Timeline::finish() {
   if (!file_) return;
   on_ = false;
   marks_cycles_ = false;

@@ -28,7 +28,8 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Throws Error(invalid_argument) where one is running, or the file cannot be written.
+  // Ends the one that is running, unless it is of this very file: that one goes on, with `mark_cycles` as it is now.
+  // Throws Error(invalid_argument) where the file cannot be written; then what was running goes on.
   void start(const std::string& path, bool mark_cycles, const TraceIdentity& identity);
 
   // Writes the rest and closes the file. Nothing happens where none is running.
@@ -42,6 +43,7 @@ class Timeline {
   void record(TraceEvent event);
 
  private:
+  void finish();  // under running_
   void run();
   void write(std::vector<TraceEvent> events, std::int64_t dropped);
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import basics
 from ..collectives import Op
-from ..process_sets import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set, registered_ranks, require_set
 from . import util
 
 
@@ -45,6 +47,13 @@ class HorovodBasics:
     ccl_built = staticmethod(basics.ccl_built)
     cuda_built = staticmethod(basics.cuda_built)
     rocm_built = staticmethod(basics.rocm_built)
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return registered_ranks()
+
+    def _comm_process_set_id(self, comm: Any) -> int:
+        """The id of the set of this communicator's ranks. Collective among them. ValueError if there is none."""
+        return require_set(comm)
 
 
 __all__ = ["MPI", "HorovodBasics", "ProcessSet", "global_process_set", "util"]

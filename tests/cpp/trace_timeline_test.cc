@@ -93,7 +93,9 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
   }
   for (int round = 0; round < 5; ++round) {
     timeline.start(file("b.json"), true, {});
-    EXPECT_THROW(timeline.start(file("c.json"), true, {}), Error);
+    EXPECT_THROW(timeline.start(file("none/c.json"), true, {}), Error);
+    timeline.start(file("b.json"), false, {});
+    EXPECT_FALSE(timeline.marks_cycles());
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     timeline.stop();
     const auto text = text_of(file("b.json"));
@@ -103,6 +105,21 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
   enough = true;
   for (auto& thread : threads) thread.join();
   timeline.stop();
+}
+
+TEST_F(Timelines, AnotherFileTakesTheRest) {
+  Timeline timeline;
+  for (const auto* name : {"first", "second"}) {
+    timeline.start(file(std::string(name) + ".json"), false, {});
+    timeline.record(event(TraceEvent::Kind::begin, name));
+    timeline.record(event(TraceEvent::Kind::end, name));
+  }
+  EXPECT_EQ(count(text_of(file("first.json")), "\"ALLREDUCE\""), 1U);
+  timeline.stop();
+  const auto second = text_of(file("second.json"));
+  EXPECT_EQ(count(second, "\"ALLREDUCE\""), 1U);
+  EXPECT_EQ(count(second, "first"), 0U);
+  EXPECT_TRUE(second.ends_with("}\n]\n"));
 }
 
 TEST_F(Timelines, EverythingRecordedIsWritten) {

@@ -66,7 +66,7 @@ try:
 except ValueError as error:
     assert own == 0 and "COMM_NULL" in str(error)
 else:
-    assert own > 0 and hvd.size() == 3
+    assert own > 0 and hvd.size() == 3 and hvd.global_process_set.mpi_comm == rest
     hvd.shutdown()
 
 # Horovod's order: what rank 0 has at a place comes first.

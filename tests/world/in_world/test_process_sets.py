@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
 import perseus_like.numpy as hvd
 from perseus_like import process_sets
+from perseus_like.common.basics import HorovodBasics
 
 
 def all_subsets(size: int) -> list[list[int]]:
@@ -65,16 +65,42 @@ def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == size
 
 
-def test_clones_among_those_of_init_stay_without_an_id(rank: int, size: int, two_ranks: None, caplog: Any) -> None:
+def test_sets_that_come_twice_in_init(rank: int, size: int, two_ranks: None) -> None:
+    """As with Horovod: an error that names the place, while the session runs, with each set once."""
     sets = [hvd.ProcessSet(ranks) for ranks in ([0], range(size), [1], [0])]
-    process_sets.register(sets)
+    with pytest.raises(ValueError, match=r"entry 1, .*the session runs"):
+        hvd.init(process_sets=sets)
     assert [each.process_set_id is None for each in sets] == [False, True, False, True]
-    assert len(caplog.records) == 2
-    assert "[0]" in caplog.text
     with pytest.raises(ValueError, match="not registered"):
         hvd.allreduce(1.0, process_set=sets[3])
-    assert hvd.remove_process_set(sets[0])
+    # Another init, of a library's own perhaps, finds them, and registers what is new.
+    found, new = hvd.ProcessSet([0]), hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[found, new, sets[2]] if size > 2 else [found, sets[2]])
+    assert found.process_set_id == sets[0].process_set_id
+    assert (new.process_set_id is None) == (size == 2)
+    if size > 2 and rank < 2:
+        assert hvd.allreduce(1.0, op=hvd.Sum, process_set=new) == 2
+    assert hvd.remove_process_set(found)
+    assert sets[0].process_set_id is None  # the same set
     assert hvd.remove_process_set(sets[2])
+    hvd.remove_process_set(new)
+
+
+def test_sets_as_horovods_internals_show_them(rank: int, size: int) -> None:
+    if size < 3:
+        pytest.skip("no two groups that differ from the world")
+    basics = HorovodBasics(__file__)
+    lower = hvd.add_process_set([0, 1])
+    assert lower.process_set_id is not None
+    world = list(range(size))
+    assert basics._get_process_set_ids_and_ranks() == {0: world, lower.process_set_id: [0, 1]}
+    assert basics._comm_process_set_id(Communicator(world)) == 0
+    if rank < 2:
+        assert basics._comm_process_set_id(Communicator([0, 1])) == lower.process_set_id
+    else:
+        with pytest.raises(ValueError, match="no registered process set"):
+            basics._comm_process_set_id(Communicator(world[2:]))
+    hvd.remove_process_set(lower)
 
 
 class Communicator:
