@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from opcode import opmap
@@ -23,6 +23,8 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "perseus": {
         "perseus.torch.horovod": "perseus_like.torch",
+        "perseus.torch.distributed": "perseus_like.torch.distributed",
+        "perseus.torch.nn": "perseus_like.torch.nn",
         "perseus.tensorflow.horovod": "perseus_like.tensorflow",
         "perseus.keras.horovod": "perseus_like.keras",
         "perseus.mxnet": "perseus_like.mxnet",
@@ -48,14 +50,19 @@ class _Behind(Loader):
 
 
 class _Space(Loader):
-    """Makes the empty packages that a path leads through, such as perseus.torch."""
+    """Makes the empty packages that a path leads through, such as perseus.torch. What is below is imported when it is
+    asked for, as AIACC's scripts take `perseus.torch.nn.parallel` without an import of its own.
+    """
+
+    def __init__(self, below: set[str]) -> None:
+        self._below = below
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         theirs = module.__name__
-        _say_both_names(module, theirs, f"perseus_like{theirs[theirs.index('.') :]}")
+        _say_both_names(module, theirs, f"perseus_like{theirs[theirs.index('.') :]}", self._below)
 
 
 class _Door(MetaPathFinder):
@@ -71,12 +78,17 @@ class _Door(MetaPathFinder):
         ours = self.translate(fullname)
         if ours is not None and _exists(ours):
             return ModuleSpec(fullname, _Behind(ours))
-        if any(name.startswith(f"{fullname}.") for name in self.behind):
-            return ModuleSpec(fullname, _Space(), is_package=True)
+        if below := self.below(fullname):
+            return ModuleSpec(fullname, _Space(below), is_package=True)
         ours = ours or f"perseus_like.{fullname.removeprefix(self.prefix)}"
         raise ModuleNotFoundError(
             f"No module named {fullname!r}: it would be {ours!r}, which is not there", name=fullname
         )
+
+    def below(self, fullname: str) -> set[str]:
+        """The next parts of the paths that lead through a name."""
+        start = f"{fullname}."
+        return {name.removeprefix(start).partition(".")[0] for name in self.behind if name.startswith(start)}
 
     def translate(self, fullname: str) -> str | None:
         for name, ours in self.behind.items():
@@ -87,8 +99,10 @@ class _Door(MetaPathFinder):
 
 def open_door(name: str) -> None:
     """From now on `name.…` is imported from here. Called by the package of that name."""
-    _say_both_names(sys.modules[name], name, "perseus_like")
-    sys.meta_path.insert(0, _Door(name))
+    door = _Door(name)
+    spaces = {part for part in door.below(name) if f"{name}.{part}" not in door.behind}
+    _say_both_names(sys.modules[name], name, "perseus_like", spaces)
+    sys.meta_path.insert(0, door)
 
 
 def _exists(module: str) -> bool:
@@ -100,8 +114,10 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _say_both_names(module: ModuleType, theirs: str, ours: str) -> None:
+def _say_both_names(module: ModuleType, theirs: str, ours: str, below: Set[str] = frozenset()) -> None:
     def __getattr__(name: str) -> Any:  # noqa: N807
+        if name in below:
+            return importlib.import_module(f"{theirs}.{name}")
         # `from … import name` puts a text of its own in the place of an AttributeError's.
         caller = sys._getframe(1)
         is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]

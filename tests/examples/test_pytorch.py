@@ -59,6 +59,17 @@ def test_digits_resumes_on_another_number_of_ranks(run_example: Example, tmp_pat
     assert "after 1 epochs" in done.stdout
 
 
+def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_path: Path) -> None:
+    single = ["--world-size", 1, "--rank", 0, "--dist-url", "tcp://127.0.0.1:88", "--dist-backend", "nccl"]
+    for epochs in (1, 2):
+        short = ["--images", 256, "--epochs", epochs, "--resume", tmp_path / "checkpoint.pt", "--target", 90]
+        done = run_example("pytorch/imagenet_perseus.py", *single, *short)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"Epoch [{epochs}] Acc@1" in done.stdout
+        assert "on 2 ranks" in done.stdout
+    assert "Epoch [1]" not in done.stdout
+
+
 def test_character_model_learns(run_example: Example) -> None:
     done = run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16")
     assert done.returncode == 0, done.stdout + done.stderr

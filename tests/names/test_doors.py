@@ -110,7 +110,6 @@ def test_wrong_usage() -> None:
 LACKING = {
     "import horovod.spark": ("ModuleNotFoundError", "horovod.spark", "perseus_like.spark"),
     "import horovod.ray": ("ModuleNotFoundError", "horovod.ray", "perseus_like.ray"),
-    "import horovod.tensorflow": ("ModuleNotFoundError", "horovod.tensorflow", "perseus_like.tensorflow"),
     "import horovod.torch.nothing.deeper": ("ModuleNotFoundError", "horovod.torch.nothing", "perseus_like.torch."),
     "from horovod import spark": ("ImportError", "horovod", "perseus_like.spark"),
     "from horovod.torch import nothing": ("ImportError", "horovod.torch", "perseus_like.torch.nothing"),

@@ -1,10 +1,38 @@
-"""torch.distributed over perseus_like: importing this makes the backend `perseus` known.
+"""torch.distributed over perseus_like: all of its names, some of them in the form that AIACC-Training gives them.
 
-Where perseus_like is installed, `import torch` has done so already.
+Importing this makes the backend `perseus` known; where perseus_like is installed, `import torch` has done so already.
 """
 
+from typing import Any
+
+import torch.distributed as _torch
+
+from .aiacc import (
+    broadcast_optimizer_state,
+    get_local_rank,
+    get_rank,
+    get_world_size,
+    init_process_group,
+    use_perseus,
+)
 from .autoload import register
 
-__all__ = ["register"]
+__all__ = [
+    "broadcast_optimizer_state",
+    "get_local_rank",
+    "get_rank",
+    "get_world_size",
+    "init_process_group",
+    "register",
+    "use_perseus",
+]
 
 register()
+
+
+def __getattr__(name: str) -> Any:
+    """What is torch.distributed's own."""
+    try:
+        return getattr(_torch, name)
+    except AttributeError:
+        raise AttributeError(f"neither {__name__!r} nor 'torch.distributed' has {name!r}") from None

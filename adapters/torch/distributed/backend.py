@@ -13,8 +13,8 @@ import torch.distributed as dist
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
-from .group import PerseusGroup
 from .meeting import StoreExchange
+from .process_group import PerseusGroup
 
 HOLDER = "torch.distributed"
 _NO_LIMIT = timedelta(days=30)

@@ -28,6 +28,34 @@ def rendezvous(
     return _launched(url, timeout)
 
 
+def export_world() -> None:
+    """The variables of torchrun, for programs that look there and not into torch.distributed. Collective."""
+    from perseus_like.objects import broadcast_object
+
+    core = session.core
+    world = {
+        "RANK": core.rank(),
+        "WORLD_SIZE": core.size(),
+        "LOCAL_RANK": core.local_rank(),
+        "LOCAL_WORLD_SIZE": core.local_size(),
+        "LOCAL_SIZE": core.local_size(),
+    }
+    os.environ.update({name: str(value) for name, value in world.items()})
+    host, port = broadcast_object((_host_name(), _free_port()), 0, "torch.world")
+    os.environ.setdefault("MASTER_ADDR", host)
+    os.environ.setdefault("MASTER_PORT", str(port))
+
+
+def _host_name() -> str:
+    return "127.0.0.1" if session.core.local_size() == session.core.size() else socket.gethostname()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return int(listening.getsockname()[1])
+
+
 def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
     session.start({}, holder="torch.distributed")
     rank, size = int(session.core.rank()), int(session.core.size())
@@ -48,7 +76,7 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store:
     if rank != 0:
         host, port = broadcast_object(None, 0, "torch.store")
         return TCPStore(host, port, size, False, timeout)
-    host = "127.0.0.1" if session.core.local_size() == size else socket.gethostname()
+    host = _host_name()
     store = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
     broadcast_object((host, store.port), 0, "torch.store")
     return store

@@ -16,21 +16,24 @@ NAME = "perseus"
 logger = logging.getLogger("perseus_like")
 
 
-def register() -> None:
-    """Never raises; a second call does nothing."""
+def register(name: str = NAME) -> None:
+    """Never raises; a second call does nothing. `name`: one that the backend gets beside its own."""
     try:
         import torch.distributed as dist
 
         if dist.is_available():
-            _register(dist)
+            _register(dist, name)
     except Exception as error:
-        logger.debug("the torch.distributed backend %r is not registered: %s", NAME, error)
+        logger.debug("the torch.distributed backend %r is not registered: %s", name, error)
 
 
-def _register(dist: Any) -> None:
-    if NAME.upper() in dist.Backend._plugins:
+def _register(dist: Any, name: str) -> None:
+    is_first = NAME.upper() not in dist.Backend._plugins
+    for each in dict.fromkeys((NAME, name)):
+        if each.upper() not in dist.Backend._plugins:
+            dist.Backend.register_backend(each, _create, extended_api=True, devices=["cpu", "cuda"])
+    if not is_first:
         return
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
     handlers = dist.rendezvous.__globals__["_rendezvous_handlers"]
     original = handlers["env"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import NotInitializedError
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .gathers import Gathers
@@ -67,6 +70,16 @@ class PerseusGroup(Reductions, Gathers):
     _set_group_desc = setGroupDesc
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
+
+    @cached_property
+    def process_set(self) -> ProcessSet:
+        """The same ranks, for the verbs that are not torch's."""
+        if self._is_default:
+            return global_process_set
+        ranks = dist.get_process_group_ranks(self)
+        found = ProcessSet(ranks)
+        found.ranks, found.process_set_id = list(ranks), self._number  # in the group's order
+        return found
 
     def get_group_store(self) -> Store:
         return self._store

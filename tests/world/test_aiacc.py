@@ -1,0 +1,82 @@
+"""AIACC-Training's DDP flow: its names, with the arguments of a world of one process, under each launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Mpirun
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import torch
+import perseus
+import perseus.torch.distributed as dist
+import perseus_like.torch.distributed
+
+assert dist is perseus_like.torch.distributed
+assert dist.use_perseus()
+before = dist.get_rank(), dist.get_world_size()
+dist.init_process_group("nccl", "tcp://127.0.0.1:88", world_size=1, rank=0)
+rank, size = dist.get_rank(), dist.get_world_size()
+assert before == (rank, size) and dist.get_local_rank() == rank and dist.get_backend() == "perseus"
+
+torch.manual_seed(rank)
+model = perseus.torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), device_ids=[dist.get_local_rank()])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + rank, momentum=0.9)
+dist.broadcast_optimizer_state(optimizer)
+assert optimizer.param_groups[0]["lr"] == 0.1
+model(torch.ones(2, 3) * rank).sum().backward()
+assert torch.allclose(model.module.weight.grad, torch.full((2, 3), float(size - 1)))
+total = torch.ones(1)
+dist.all_reduce(total, op=dist.ReduceOp.SUM)
+assert total == size
+
+# A group of torch.distributed is as good as a process set; its ranks alone make the model.
+pair = dist.new_group([0, size - 1])
+if rank in (0, size - 1):
+    part = perseus.torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=pair)
+    for _ in range(2):
+        part.zero_grad()
+        part(torch.ones(1, 3) * rank).sum().backward()
+        assert torch.allclose(part.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
+dist.barrier()
+dist.destroy_process_group()
+print(f"done {rank} of {size}", flush=True)
+"""
+
+
+def run(path: Path, *launcher: str) -> str:
+    path.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_under_perseusrun(tmp_path: Path) -> None:
+    out = run(tmp_path / "program.py", "perseus_like.launch", "-np", "2", "--no-prefix", sys.executable)
+    assert out.count("of 2") == 2
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    out = run(tmp_path / "program.py", "torch.distributed.run", "--nproc-per-node", "2")
+    assert out.count("of 2") == 2
+
+
+def test_under_mpirun(mpirun: Mpirun) -> None:
+    done = mpirun(PROGRAM)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("of 4") == 4
