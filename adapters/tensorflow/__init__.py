@@ -41,6 +41,7 @@ from .functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from .gradient_aggregation import LocalGradientAggregationHelper
 from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .ops import (
     allgather,
@@ -54,15 +55,23 @@ from .ops import (
     join,
     reducescatter,
 )
+from .optimizer import DistributedOptimizer
+from .session_hook import BroadcastGlobalVariablesHook
+from .tape import DistributedGradientTape, PartialDistributedGradientTape
 from .variables import refs_to_vars, vars_to_refs
 
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",

@@ -60,7 +60,7 @@ class GradientReduction:
         self.process_set = process_set
         self.sparse_as_dense = sparse_as_dense
         self.scale_local_gradients = scale_local_gradients
-        self._compression = compression
+        self.compression = compression
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._groups = _checked_groups(groups if groups is not None else (num_groups or None))
         self._devices = (device_dense, device_sparse)
@@ -149,9 +149,7 @@ class GradientReduction:
         members += [tf.zeros([0, count], bucket.kind) for count in extra]
         name = f"{self.name}.gradients_{place}"
         with tf.device(self._devices[0]):
-            return reduce_dense(
-                members, self.op, name, self._factors, self.process_set, self._compression, grouped=True
-            )
+            return reduce_dense(members, self.op, name, self._factors, self.process_set, self.compression, grouped=True)
 
     def _reduce_sparse(self, index: int, gradient: Any) -> Any:
         return allreduce(
@@ -163,6 +161,15 @@ class GradientReduction:
             name=f"{self.name}.sparse_gradient_{index}",
             process_set=self.process_set,
         )
+
+
+def local_variables(layers: Any) -> list[Any]:
+    """The trained variables of a layer or a list of them. ValueError for what are no layers."""
+    given = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
+    strange = [type(layer).__name__ for layer in given if not hasattr(layer, "trainable_weights")]
+    if strange:
+        raise ValueError(f"local_layers takes a layer or a list of layers, not {', '.join(strange)}")
+    return [variable for layer in given for variable in layer.trainable_weights]
 
 
 def _after(tensors: list[Any]) -> Any:

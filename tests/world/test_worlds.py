@@ -27,12 +27,13 @@ GROUPS = {
         *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
     ],
     "mxnet": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py"],
-    "tensorflow": ["test_tensorflow_verbs.py"],
+    "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py"],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.
-ENVIRONMENTS = {"mxnet": "mxnet"}
+GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]
+ENVIRONMENTS = {"mxnet": "mxnet", "tensorflow-2.15": "tensorflow-2.15"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
-WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4), ("tensorflow", 2), ("tensorflow", 4)]
+WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4), ("tensorflow", 2), ("tensorflow", 4), ("tensorflow-2.15", 2)]
 
 
 @pytest.mark.parametrize(("group", "size"), WORLDS)

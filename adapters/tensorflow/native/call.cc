@@ -27,12 +27,7 @@ Call::Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done)
       name_(name_in_round(kernel.attributes().name, tf().TF_GetIterId(context))) {}
 
 Call::~Call() {
-  for (auto* tensor : inputs_) {
-    if (tensor != nullptr) tf().TF_DeleteTensor(tensor);
-  }
-  for (auto* tensor : outputs_) {
-    if (tensor != nullptr) tf().TF_DeleteTensor(tensor);
-  }
+  for (auto* tensor : tensors_held_) tf().TF_DeleteTensor(tensor);
 }
 
 void Call::submit(std::unique_ptr<Call> call, bool blocking) {
@@ -74,46 +69,59 @@ void Call::end(std::unique_ptr<Call> call) {
 }
 
 bool Call::prepare() {
-  const auto& attributes = kernel_.attributes();
   const int count = tf().TF_NumInputs(context_);
-  inputs_.assign(static_cast<std::size_t>(count), nullptr);
-  for (int i = 0; i < count && status_.ok(); ++i) tf().TF_GetInput(context_, i, &inputs_[i], status_);
-  if (!status_.ok()) return false;
-  if (attributes.verb == PERSEUS_ALLTOALL) read_splits();
-  if (!status_.ok()) return false;
-  describe_inputs();
-  if (!allocates_outputs()) return true;
-  outputs_.assign(tensors_.size(), nullptr);
-  for (int i = 0; i < static_cast<int>(tensors_.size()) && status_.ok(); ++i) {
-    const auto& shape = shapes_[i];
-    outputs_[i] = tf().TF_ForwardInputOrAllocateOutput(context_, &i, 1, i, shape.data(), static_cast<int>(shape.size()),
-                                                       nullptr, status_);
-    if (status_.ok()) targets_.push_back(tf().TF_TensorData(outputs_[i]));
+  for (int i = 0; i < count && status_.ok(); ++i) {
+    auto* input = get_input(i);
+    if (!status_.ok()) break;
+    if (kernel_.attributes().verb == PERSEUS_ALLTOALL && i == count - 1) {
+      read_splits(input);
+      tf().TF_DeleteTensor(input);
+    } else if (allocates_outputs()) {
+      reduce_into_output(i, input);
+    } else {
+      describe(input);
+      tensors_held_.push_back(input);
+    }
   }
   return status_.ok();
 }
 
+TF_Tensor* Call::get_input(int index) {
+  TF_Tensor* tensor = nullptr;
+  tf().TF_GetInput(context_, index, &tensor, status_);
+  return tensor;
+}
+
+// An input that nobody else uses becomes the output; TensorFlow sees who uses it by the references that there are.
+void Call::reduce_into_output(int index, TF_Tensor* input) {
+  describe(input);
+  auto& shape = shapes_.back();
+  tf().TF_DeleteTensor(input);
+  int forwarded = -1;
+  auto* const output = tf().TF_ForwardInputOrAllocateOutput(context_, &index, 1, index, shape.data(),
+                                                            static_cast<int>(shape.size()), &forwarded, status_);
+  if (!status_.ok()) return;
+  tensors_held_.push_back(output);
+  targets_.push_back(tf().TF_TensorData(output));
+  if (forwarded >= 0) return;
+  input = get_input(index);
+  if (status_.ok()) tensors_held_.push_back(input);
+}
+
 // The last input of an alltoall says how many rows go to whom; empty: equally many.
-void Call::read_splits() {
-  auto* const tensor = inputs_.back();
+void Call::read_splits(const TF_Tensor* tensor) {
   const auto* values = static_cast<const std::int32_t*>(tf().TF_TensorData(tensor));
   splits_.assign(values, values + tf().TF_TensorElementCount(tensor));
-  tf().TF_DeleteTensor(tensor);
-  inputs_.pop_back();
   const auto ranks = core()->size(kernel_.attributes().process_set);
   if (!splits_.empty() && ranks > 0 && splits_.size() != static_cast<std::size_t>(ranks))
     fail(0, "'" + name_ + "': " + std::to_string(splits_.size()) + " splits for " + std::to_string(ranks) + " ranks");
 }
 
-void Call::describe_inputs() {
-  shapes_.reserve(inputs_.size());
-  tensors_.reserve(inputs_.size());
-  for (auto* tensor : inputs_) {
-    auto& shape = shapes_.emplace_back();
-    for (int i = 0; i < tf().TF_NumDims(tensor); ++i) shape.push_back(tf().TF_Dim(tensor, i));
-    tensors_.push_back({tf().TF_TensorData(tensor), core_dtype(tf().TF_TensorType(tensor)),
-                        static_cast<std::int32_t>(shape.size()), shape.data()});
-  }
+void Call::describe(const TF_Tensor* tensor) {
+  auto& shape = shapes_.emplace_back();
+  for (int i = 0; i < tf().TF_NumDims(tensor); ++i) shape.push_back(tf().TF_Dim(tensor, i));
+  tensors_.push_back({tf().TF_TensorData(tensor), core_dtype(tf().TF_TensorType(tensor)),
+                      static_cast<std::int32_t>(shape.size()), nullptr});
 }
 
 bool Call::allocates_outputs() const {
@@ -123,6 +131,7 @@ bool Call::allocates_outputs() const {
 
 PerseusRequest Call::request() {
   const auto& attributes = kernel_.attributes();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].shape = shapes_[i].data();
   PerseusRequest request{};
   request.verb = attributes.verb;
   request.process_set = attributes.process_set;

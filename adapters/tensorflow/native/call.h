@@ -27,8 +27,10 @@ class Call {
   static void end(std::unique_ptr<Call> call);
 
   bool prepare();
-  void describe_inputs();
-  void read_splits();
+  TF_Tensor* get_input(int index);
+  void reduce_into_output(int index, TF_Tensor* input);
+  void read_splits(const TF_Tensor* tensor);
+  void describe(const TF_Tensor* tensor);
   bool allocates_outputs() const;
   PerseusRequest request();
   void take(const PerseusOutcome& outcome);
@@ -41,8 +43,7 @@ class Call {
   Kernel::Done done_;
   std::string name_;
   Status status_;
-  std::vector<TF_Tensor*> inputs_;
-  std::vector<TF_Tensor*> outputs_;
+  std::vector<TF_Tensor*> tensors_held_;
   std::vector<std::vector<std::int64_t>> shapes_;
   std::vector<PerseusTensor> tensors_;
   std::vector<void*> targets_;

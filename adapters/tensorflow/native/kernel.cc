@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <string_view>
 
 #include "call.h"
 
@@ -150,7 +151,10 @@ void register_kind(std::string& problems) {
         tf().TF_NewAsyncKernelBuilder != nullptr && tf().TF_RunAsyncOpKernelDoneCallback != nullptr
             ? tf().TF_NewAsyncKernelBuilder(made.operation, device, create<kind>, compute_async, destroy)
             : tf().TF_NewKernelBuilder(made.operation, device, create<kind>, compute, destroy);
-    for (const auto* argument : made.arguments) tf().TF_KernelBuilder_HostMemory(builder, argument);
+    // Not for the CPU: what is declared so is never forwarded from an input to an output there.
+    for (const auto* argument : made.arguments) {
+      if (std::string_view(device) != "CPU") tf().TF_KernelBuilder_HostMemory(builder, argument);
+    }
     const Status status;
     tf().TF_RegisterKernelBuilder(made.operation, builder, status);
     if (!status.ok()) problems += std::string(made.operation) + ": " + tf().TF_Message(status) + "; ";

@@ -230,7 +230,7 @@ def test_ranks_that_disagree_are_told_the_same(two_ranks: None, rank: int, size:
 
 
 def test_mistakes_are_value_errors(rank: int, size: int) -> None:
-    for mistake in (
+    mistakes: list[Callable[[], Any]] = [
         lambda: hvd.allreduce(tf.constant("text")),
         lambda: hvd.allgather(tf.constant(1.0)),
         lambda: hvd.broadcast(tf.ones([2]), size),
@@ -239,7 +239,8 @@ def test_mistakes_are_value_errors(rank: int, size: int) -> None:
         lambda: hvd.reducescatter(tf.ones([size]), op=hvd.Max),
         lambda: hvd.allreduce(tf.ones([2]), op=hvd.Sum, average=True),
         lambda: hvd.allreduce(tf.ones([2]), process_set=hvd.ProcessSet([0])),
-    ):
+    ]
+    for mistake in mistakes:
         with pytest.raises(ValueError):  # noqa: PT011
             mistake()
     assert hvd.allreduce(tf.ones([2])).numpy().tolist() == [1, 1]

@@ -1,0 +1,188 @@
+"""Gradients summed on this rank over several backward passes, and reduced at the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .numbers import size_op
+from .variables import key_of
+
+
+def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any) -> list[Any]:
+    """`tensor_op(tensor, *args)` of each; None stays None."""
+    return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
+
+
+def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
+    """What is not None."""
+    return [tensor for tensor in tensor_list if tensor is not None]
+
+
+class LocalGradientAggregationHelper:
+    """The sums of one optimizer, in variables, and the number of passes that they are of.
+
+    In a graph of TensorFlow 1 the variables are local ones: run `tf.compat.v1.local_variables_initializer()`, as
+    monitored sessions do.
+    """
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[list[Any], list[Any]], list[Any]],
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        rank: int = 0,
+        optimizer_type: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        name: str = "",
+    ) -> None:
+        """`allreduce_func(gradients, variables)` gives the reduced gradients.
+
+        `average_aggregated_gradients`: divide the sum by the number of passes. `rank`, `optimizer_type` and `name` are
+        there for Horovod's sake.
+        """
+        if backward_passes_per_step < 1:
+            raise ValueError(
+                f"backward_passes_per_step is {backward_passes_per_step}, but at least one backward pass is needed"
+            )
+        self.backward_passes_per_step = backward_passes_per_step
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.counter: Any = None
+        self._reduce = allreduce_func
+        self._process_set = process_set
+        self._scale_local_gradients = scale_local_gradients
+        self._local: set[Any] = set()
+        self._sums: dict[Any, Any] = {}
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable stays this rank's own."""
+        self._local.add(key_of(var))
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Adds to the sums. At every N-th call, the reduced sums; before, this rank's own so far."""
+        grads = [self._dense(gradient) for gradient in grads]
+        self._make_variables(grads, vars)
+        sums = [
+            None if gradient is None else self._sums[key_of(var)] for gradient, var in zip(grads, vars, strict=True)
+        ]
+        added = [total.assign_add(gradient) for total, gradient in zip(sums, grads, strict=True) if total is not None]
+        with tf.control_dependencies(get_not_none_from_list([None if tf.executing_eagerly() else x for x in added])):
+            passes = self.counter.assign_add(1)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [passes]):
+            present = get_not_none_from_list(sums)
+            values = [total.read_value() for total in present]
+            is_last = tf.equal(self.counter.read_value(), self.backward_passes_per_step)
+
+        def reduce() -> list[Any]:
+            reduced = iter(self._reduced(self._spread(values, sums), vars))
+            results = [gradient for gradient, total in zip(reduced, sums, strict=True) if total is not None]
+            with tf.control_dependencies([] if tf.executing_eagerly() else results):
+                clears = [total.assign(tf.zeros_like(total)) for total in present]
+                clears.append(self.counter.assign(0))
+            with tf.control_dependencies([] if tf.executing_eagerly() else clears):
+                return [tf.identity(result) for result in results]
+
+        results = tf.cond(is_last, reduce, lambda: [tf.identity(value) for value in values]) if values else []
+        return self._spread(list(results) if isinstance(results, list | tuple) else [results], sums)
+
+    def apply_gradients(self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the closure after a reduction; else only counts the step, where `global_step` is given."""
+
+        def skip() -> Any:
+            step = kwargs.get("global_step", args[1] if len(args) > 1 else None)
+            return tf.no_op() if step is None else tf.group(step.assign_add(1))
+
+        gradients = get_not_none_from_list([gradient for gradient, _ in (args[0] if args else [])])
+        if tf.executing_eagerly():
+            return apply_grads_closure() if int(self.counter) == 0 else skip()
+        with tf.control_dependencies(gradients):
+            is_reduced = tf.equal(self.counter.read_value(), 0)
+
+        def as_group(function: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                with tf.control_dependencies([tf.group(function())]):
+                    return tf.constant(True)
+
+            return run
+
+        return tf.cond(is_reduced, as_group(apply_grads_closure), as_group(skip)).op
+
+    def _dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self.sparse_as_dense:
+            raise ValueError("IndexedSlices cannot be summed over backward passes; pass sparse_as_dense=True")
+        return tf.convert_to_tensor(gradient)
+
+    def _make_variables(self, grads: Sequence[Any], vars: Sequence[Any]) -> None:
+        with tf.init_scope():
+            if self.counter is None:
+                self.counter = _local_variable(lambda: tf.zeros([], tf.int32))
+            for gradient, var in zip(grads, vars, strict=True):
+                if gradient is not None and key_of(var) not in self._sums:
+                    zeros = partial(tf.zeros, tf.TensorShape(var.shape), gradient.dtype)
+                    self._sums[key_of(var)] = _local_variable(zeros)
+
+    def _reduced(self, sums: list[Any], vars: Sequence[Any]) -> list[Any]:
+        if self.average_aggregated_gradients:
+            sums = apply_op_to_not_none_tensors(lambda total: total / self.backward_passes_per_step, sums)
+        shared = [place for place, var in enumerate(vars) if key_of(var) not in self._local]
+        results = list(sums)
+        reduced = self._reduce([sums[place] for place in shared], [vars[place] for place in shared])
+        for place, gradient in zip(shared, reduced, strict=True):
+            results[place] = gradient
+        if self._scale_local_gradients:
+            set_id = self._process_set.require_id()
+            for place in set(range(len(results))) - set(shared):
+                if results[place] is not None:
+                    results[place] /= tf.cast(size_op(set_id), results[place].dtype)
+        return results
+
+    @staticmethod
+    def _spread(values: list[Any], sums: list[Any]) -> list[Any]:
+        rest = iter(values)
+        return [None if total is None else next(rest) for total in sums]
+
+
+class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
+    """The same by the name and with the arguments that Horovod has for eager execution."""
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[list[Any], list[Any]], list[Any]],
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        super().__init__(
+            *(backward_passes_per_step, allreduce_func, sparse_as_dense, average_aggregated_gradients),
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+
+
+def _local_variable(initial: Callable[[], Any]) -> Any:
+    if tf.executing_eagerly():
+        return tf.Variable(initial(), trainable=False)
+    collections = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
+    return tf.compat.v1.Variable(initial, trainable=False, use_resource=True, collections=collections)
+
+
+# Beside this file's own, the names that Horovod's module of this path shows.
+__all__ = [
+    "LocalGradientAggregationHelper",
+    "apply_op_to_not_none_tensors",
+    "get_not_none_from_list",
+    "global_process_set",
+    "size_op",
+]

@@ -1,0 +1,8 @@
+"""Horovod's path of what is summed eagerly: horovod.tensorflow.gradient_aggregation_eager."""
+
+from perseus_like.process_sets import global_process_set
+
+from .gradient_aggregation import LocalGradientAggregationHelperEager
+from .numbers import size_op
+
+__all__ = ["LocalGradientAggregationHelperEager", "global_process_set", "size_op"]

@@ -1,0 +1,163 @@
+"""DistributedOptimizer for optimizers of TensorFlow 1; those of Keras go to perseus_like.tensorflow.keras."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.collectives import Adasum, Average
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .compression import Compression
+from .gradient_aggregation import LocalGradientAggregationHelper
+from .gradient_reduction import GradientReduction, Groups
+from .ops import reduce_dense
+from .variables import plain
+
+_LegacyOptimizer: Any = tf.compat.v1.train.Optimizer
+
+
+class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
+    """What is added to the wrapped optimizer's class; it shares the state of the optimizer it was made from."""
+
+    _perseus_reduction: GradientReduction
+    _perseus_aggregation: LocalGradientAggregationHelper | None = None
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Pairs of gradient and variable, as the wrapped optimizer computes them, reduced over all ranks."""
+        pairs = super().compute_gradients(*args, **kwargs)
+        if not self._perseus_reduction.communicates and self._perseus_aggregation is None:
+            return list(pairs)
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        reduce = self._perseus_reduction
+        if self._perseus_aggregation is not None:
+            reduced = self._perseus_aggregation.compute_gradients(gradients, variables)
+        else:
+            reduced = reduce(gradients, variables)
+        return list(zip(reduced, variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Steps; with backward_passes_per_step, after every so many calls."""
+        if self._perseus_aggregation is None:
+            return super().apply_gradients(*args, **kwargs)
+        apply = super().apply_gradients
+        return self._perseus_aggregation.apply_gradients(lambda: apply(*args, **kwargs), self, *args, **kwargs)
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable stays this rank's own; see `scale_local_gradients`."""
+        self._perseus_reduction.register_local(var)
+
+
+class _DistributedAdasumOptimizer(_DistributedOptimizer):
+    """What is added for op=Adasum: steps with this rank's gradients, and then adds up the steps of all ranks."""
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """This rank's own."""
+        return list(super(_DistributedOptimizer, self).compute_gradients(*args, **kwargs))
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Steps locally, then moves all ranks to where Adasum of their steps leads."""
+        pairs = list(grads_and_vars)
+        local_step = super(_DistributedOptimizer, self).apply_gradients
+        reduction = self._perseus_reduction
+        variables = [plain(variable) for gradient, variable in pairs if gradient is not None]
+        if not reduction.communicates or not variables:
+            return local_step(pairs, *args, **kwargs)
+        starts = [tf.identity(variable.read_value()) for variable in variables]
+        with tf.control_dependencies(starts):
+            stepped = local_step(pairs, *args, **kwargs)
+        with tf.control_dependencies([stepped] if not tf.executing_eagerly() else []):
+            deltas = [variable.read_value() - start for variable, start in zip(variables, starts, strict=True)]
+        sums = reduce_dense(
+            *(deltas, Adasum, f"{reduction.name}.steps", (1.0, 1.0), reduction.process_set),
+            compression=reduction.compression,
+            grouped=True,
+        )
+        moves = [variable.assign(start + total) for variable, start, total in zip(variables, starts, sums, strict=True)]
+        return None if tf.executing_eagerly() else tf.group(*moves)
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """An optimizer of the same class, with the same state, that steps with the gradients of all ranks.
+
+    Args:
+        optimizer: a tf.compat.v1.train optimizer, or one of Keras.
+        name: of the requests, for error texts.
+        use_locking: there for Horovod's sake; the wrapped optimizer has its own.
+        device_dense, device_sparse: where gradients are reduced; "" where they are.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        sparse_as_dense: IndexedSlices are made dense, and travel with the others.
+        backward_passes_per_step: so many backward passes are summed before gradients are reduced.
+        op: Average or Sum; or Adasum: ranks step by themselves, and their steps are combined.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        average_aggregated_gradients: divide sums of backward passes by their number.
+        groups: variables whose gradients travel together: lists of them, or the number of groups to make.
+        num_groups: the older name for a number of groups.
+        process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+        scale_local_gradients: divide gradients of local variables by the number of ranks.
+    """
+    if not isinstance(optimizer, _LegacyOptimizer):
+        return _of_keras(
+            *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor),
+            *(op, backward_passes_per_step, average_aggregated_gradients, num_groups, groups, process_set),
+            scale_local_gradients,
+        )
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("this optimizer is a DistributedOptimizer already")
+    cls = type(optimizer)
+    reduction = GradientReduction(
+        name or f"Distributed{cls.__name__}",
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        scale_local_gradients=scale_local_gradients,
+    )
+    added = _DistributedAdasumOptimizer if reduction.op is Adasum else _DistributedOptimizer
+    distributed: Any = object.__new__(type(cls.__name__, (added, cls), {"__module__": cls.__module__}))
+    distributed.__dict__ = vars(optimizer)
+    distributed._perseus_reduction = reduction
+    if backward_passes_per_step != 1:
+        if added is _DistributedAdasumOptimizer:
+            raise ValueError("backward_passes_per_step needs op=Average or Sum; with Adasum, each call is a step")
+        distributed._perseus_aggregation = LocalGradientAggregationHelper(
+            backward_passes_per_step,
+            reduction,
+            sparse_as_dense,
+            average_aggregated_gradients,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+    return distributed
+
+
+def _of_keras(optimizer: Any, *rest: Any) -> Any:
+    if not hasattr(optimizer, "apply_gradients"):
+        raise ValueError(
+            f"DistributedOptimizer takes an optimizer of tf.compat.v1.train or of Keras, not {type(optimizer).__name__}"
+        )
+    # Keras takes seconds to import, and many programs do without.
+    return importlib.import_module(f"{__package__}.keras").DistributedOptimizer(optimizer, *rest)

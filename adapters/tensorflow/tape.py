@@ -1,0 +1,129 @@
+"""DistributedGradientTape: a gradient tape whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.collectives import Average
+from perseus_like.process_sets import ProcessSet, global_process_set
+
+from .compression import Compression
+from .gradient_reduction import GradientReduction, Groups, local_variables
+
+Pairs = list[tuple[Any, Any]]
+
+
+class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
+    """What is added to the wrapped tape's class; it shares the state of the tape it was made from."""
+
+    _perseus_reduction: GradientReduction
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The reduced gradients, in the structure of `sources`. `use_generic_names` is there for Horovod's sake."""
+        gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        reduced = self._perseus_reduction(tf.nest.flatten(gradients), tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """The gradient of this source stays this rank's own; divided by the number of ranks, unless
+        `scale_local_gradients` is False.
+        """
+        self._perseus_reduction.register_local(source)
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[Pairs, Pairs]:
+        """Pairs of source and gradient: those of local sources, and the reduced ones of the others."""
+        gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
+        pairs = list(zip(tf.nest.flatten(sources), gradients, strict=True))
+        is_local = self._perseus_reduction.is_local
+        return (
+            [pair for pair in pairs if is_local(pair[0])],
+            [pair for pair in pairs if not is_local(pair[0])],
+        )
+
+
+def DistributedGradientTape(  # noqa: N802
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A tape of the same class, with what the given one has recorded, whose `gradient` reduces over all ranks.
+
+    Args:
+        gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
+        device_dense, device_sparse: where gradients are reduced; "" where they are.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        sparse_as_dense: IndexedSlices are made dense, and travel with the others.
+        op: Average, Sum or Adasum.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        groups: variables whose gradients travel together: lists of them, or the number of groups to make.
+        num_groups: the older name for a number of groups.
+        process_set: the ranks that train together. On other ranks the tape does not communicate.
+        scale_local_gradients: divide gradients of local sources by the number of ranks.
+    """
+    cls = type(gradtape)
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"DistributedGradientTape takes a tf.GradientTape, not {cls.__name__}")
+    if isinstance(gradtape, _DistributedGradientTape):
+        raise ValueError("this tape is a DistributedGradientTape already")
+    reduction = GradientReduction(
+        "DistributedGradientTape",
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        scale_local_gradients=scale_local_gradients,
+    )
+    tape: Any = object.__new__(type(cls.__name__, (_DistributedGradientTape, cls), {}))
+    # One state for both: wrapped while it records, the tape goes on under either name.
+    tape.__dict__ = vars(gradtape)
+    tape._perseus_reduction = reduction
+    return tape
+
+
+def PartialDistributedGradientTape(  # noqa: N802
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any | Sequence[Any] | None = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """As DistributedGradientTape; the variables of `local_layers` (a layer or a list) keep this rank's gradients."""
+    tape = DistributedGradientTape(
+        *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor),
+        *(num_groups, groups, process_set, scale_local_gradients),
+    )
+    for variable in local_variables(local_layers):
+        tape.register_local_source(variable)
+    return tape
