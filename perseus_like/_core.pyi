@@ -165,6 +165,9 @@ def reduce_scatter(
     process_set: int,
     tensors: object,
 ) -> Handle: ...
+def post(tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object) -> Handle:
+    """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender."""
+
 def barrier(name: str, process_set: int) -> Handle: ...
 def join(process_set: int) -> Handle: ...
 

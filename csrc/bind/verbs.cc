@@ -140,6 +140,21 @@ Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool av
   return submit(std::move(work), process_set, average, std::move(tensors));
 }
 
+// `outgoing`: to `peer`; else from it, or from anybody where it is -1. Ranks are those in the set.
+Pending post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing, int process_set, py::object tensors) {
+  const View view(tensor);
+  if (view.device() != kHost) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
+  const auto member = view.member();
+  auto letter = std::make_shared<Letter>();
+  letter->outgoing = outgoing;
+  letter->peer = peer;
+  letter->tag = tag;
+  letter->data = view.address();
+  letter->dtype = member.dtype;
+  letter->count = count_of(member.shape);
+  return {running_session()->post(process_set, std::move(letter)), std::move(tensors)};
+}
+
 Pending about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
   auto work = work_for(verb, std::move(name));
   work->request.ranks = std::move(ranks);
@@ -175,6 +190,7 @@ void bind_verbs(py::module_& module) {
   module.def("barrier", [](std::string name, int process_set) {
     return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
+  module.def("post", &post);
   module.def("join", [](int process_set) { return Pending(running_session()->join(process_set), py::none()); });
   module.def("add_process_set", &add_process_set);
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });

@@ -41,7 +41,7 @@ void Lane::carry_out_other(const Decision& decision) {
       if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
         break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
       } else {
-        break_off({decision.error, decision.text});
+        break_off({decision.error, decision.text}, decision.rank < 0);
       }
       break;
   }
@@ -144,9 +144,13 @@ void Lane::fail(const Decision& decision) {
   finish(*work, {decision.error, decision.text});
 }
 
-void Lane::break_off(const Status& reason) {
+void Lane::break_off(const Status& reason, bool all) {
   if (broken_.ok()) broken_ = reason;
   inbox_.close(broken_);
+  if (all) {
+    hear_last_letters();
+    letters_.fail(reason);
+  }
   for (auto& [name, work] : std::exchange(pending_, {})) finish(*work, broken_);
   for (auto& work : inbox_.take()) finish(*work, broken_);
   if (auto joining = std::exchange(joining_, nullptr)) {

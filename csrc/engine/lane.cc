@@ -53,6 +53,7 @@ Lane::Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVer
       set_verbs_(std::move(set_verbs)),
       tracing_(options_.timeline, options_.trace_suffix),
       negotiator_(std::move(tree), options_.negotiator),
+      letters_(*link_.control, tree_.world_ranks),
       spin_(options_.spin),
       autotuner_(make_autotuner()),
       thread_([this] { run(); }) {}
@@ -88,6 +89,13 @@ void Lane::put_traced(std::shared_ptr<Work> work) {
     tracing_.refused(std::move(track));
     throw;
   }
+}
+
+std::shared_ptr<Completion> Lane::post(std::shared_ptr<Letter> letter) {
+  std::shared_ptr<Completion> completion(letter, &letter->completion);
+  letters_.post(std::move(letter));
+  wake();
+  return completion;
 }
 
 std::shared_ptr<Completion> Lane::join(const Prepare& prepare) {
@@ -184,7 +192,8 @@ void Lane::run() {
 }
 
 std::chrono::microseconds Lane::sleep_limit() {
-  const bool waiting = negotiator_.waiting() || !pending_.empty() || joining_;
+  const bool waiting =
+      negotiator_.waiting() || !pending_.empty() || joining_ || letters_.expects() || link_.control->keeps_any();
   if (!link_.control->needs_polling()) return waiting ? kLook : kForever;
   // Messages come without a ring: ask often while something is expected, else now and then for those who wait for us.
   poll_ = std::clamp(poll_ * 2, kShortestPoll, waiting ? kLongestPoll : kLook);
@@ -192,11 +201,12 @@ std::chrono::microseconds Lane::sleep_limit() {
 }
 
 Lane::Cycle Lane::cycle() {
-  if (liveness_.any_lost() && broken_.ok()) break_off(liveness_.status());
+  if (liveness_.any_lost() && (broken_.ok() || !letters_.is_over())) break_off(liveness_.status());
   const auto now = Clock::now();
   const bool traced = tracing_.on();
   negotiator_.note_arrivals(traced);
   if (urgent_.exchange(false, std::memory_order_acq_rel)) negotiator_.urge();
+  const bool posted = attend_letters();
   const bool arrived = take_inbox(now);
   const bool heard = receive(now);
   if (now >= next_stall_check_) {
@@ -213,7 +223,7 @@ Lane::Cycle Lane::cycle() {
     carry_out(plan);
     decided = true;
   }
-  const bool busy = arrived || heard || decided;
+  const bool busy = posted || arrived || heard || decided;
   if (busy) poll_ = std::chrono::microseconds(0);
   return busy ? Cycle::busy : Cycle::idle;
 }
@@ -244,21 +254,49 @@ bool Lane::take_inbox(Clock::time_point now) {
       return true;
     }
   }
-  if (leaving_.load(std::memory_order_acquire) && !std::exchange(said_leave_, true)) {
+  if (leaving_.load(std::memory_order_acquire) && !letters_.has_outgoing() && !std::exchange(said_leave_, true)) {
     // Where somebody was lost the others are about to hear of that, and of no rank that leaves because of it.
-    if (broken_.ok() || !liveness_.any_lost()) negotiator_.leave();
+    if (broken_.ok() || !liveness_.any_lost()) {
+      letters_.leave();
+      negotiator_.leave();
+    }
     return true;
   }
   return !taken.empty();
 }
 
+bool Lane::attend_letters() {
+  try {
+    return letters_.attend();
+  } catch (const Error& error) {
+    break_off(Status::from(error));
+    return true;
+  }
+}
+
+// What a rank has sent before it left can be received afterwards.
+void Lane::hear_last_letters() {
+  try {
+    ControlMessage message;
+    while (link_.control->receive(message)) {
+      if (Letters::is_letter(message.bytes)) letters_.hear(message.from, message.bytes);
+    }
+  } catch (const Error& error) {
+    log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());
+  }
+}
+
 bool Lane::receive(Clock::time_point now) {
   bool any = false;
   ControlMessage message;
-  while (broken_.ok() && link_.control->receive(message)) {
+  while ((broken_.ok() || !letters_.is_over()) && link_.control->receive(message)) {
     any = true;
     try {
-      negotiator_.receive(message.from, message.bytes, now);
+      if (Letters::is_letter(message.bytes)) {
+        letters_.hear(message.from, message.bytes);
+      } else if (broken_.ok()) {
+        negotiator_.receive(message.from, message.bytes, now);
+      }
     } catch (const Error& error) {
       break_off(Status::from(error));
     }
@@ -297,6 +335,16 @@ bool Lane::should_linger(bool arrived, Clock::time_point now) {
   return false;
 }
 
+void Lane::send_last_letters(Clock::time_point deadline) {
+  constexpr std::chrono::microseconds kPatience{200};
+  auto& bell = link_.control->doorbell();
+  for (auto seen = bell.rings(); attend_letters() || letters_.has_outgoing(); seen = bell.rings()) {
+    if (liveness_.any_lost() || Clock::now() >= deadline) return;
+    receive(Clock::now());
+    if (letters_.has_outgoing()) bell.wait(seen, Sleeper::caller, kPatience);
+  }
+}
+
 void Lane::close(std::chrono::milliseconds grace) {
   std::call_once(closing_, [&] {
     leaving_.store(true, std::memory_order_release);
@@ -310,8 +358,11 @@ void Lane::close(std::chrono::milliseconds grace) {
     // The engine may be in a collective whose peers are gone; transports look at the liveness and return.
     thread_.join();
     std::scoped_lock lock(driver_);
+    send_last_letters(deadline);
     take_inbox(Clock::now());
-    break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
+    const Status reason(ErrorKind::shut_down, "this rank was shut down while it waited");
+    break_off(reason);
+    letters_.close(reason);
   });
 }
 

@@ -19,6 +19,7 @@
 #include "control/negotiator.h"
 #include "engine/execute.h"
 #include "engine/inbox.h"
+#include "engine/letters.h"
 #include "engine/tracing.h"
 #include "engine/work.h"
 #include "transport/fabric.h"
@@ -60,6 +61,9 @@ class Lane {
   // A caller who waits at once drives the lane itself: it submits without a ring, so that no thread is woken for it.
   void submit(std::shared_ptr<Work> work, bool ring = true);
 
+  // A message from or to one rank of the lane. Throws Error, as submit().
+  std::shared_ptr<Completion> post(std::shared_ptr<Letter> letter);
+
   // This rank has no more work until all ranks have joined. `prepare`: sees the completion before it can be done.
   std::shared_ptr<Completion> join(const Prepare& prepare = {});
 
@@ -86,6 +90,9 @@ class Lane {
   Cycle cycle();
   void drive(Completion& completion, Clock::time_point until);
   bool take_inbox(Clock::time_point now);
+  bool attend_letters();
+  void hear_last_letters();
+  void send_last_letters(Clock::time_point deadline);
   bool receive(Clock::time_point now);
   void deliver_plans();
   bool should_linger(bool arrived, Clock::time_point now);
@@ -98,7 +105,8 @@ class Lane {
   void use(const std::vector<std::int64_t>& values);
   void finish(Work& work, Status status);
   void fail(const Decision& decision);
-  void break_off(const Status& reason);
+  // `all`: messages between two ranks, too; where a rank left in order, the others' go on.
+  void break_off(const Status& reason, bool all = true);
   std::chrono::microseconds sleep_limit();
 
   Tree tree_;
@@ -111,6 +119,7 @@ class Lane {
 
   std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
   Negotiator negotiator_;
+  Letters letters_;
   std::unordered_map<std::string_view, std::shared_ptr<Work>> pending_;  // by the names in the works themselves
   std::shared_ptr<Completion> joining_;
   Status broken_;

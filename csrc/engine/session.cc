@@ -186,6 +186,17 @@ Handle Session::join(ProcessSetId set, const Prepare& prepare) {
   return {std::move(lane), std::move(completion)};
 }
 
+Handle Session::post(ProcessSetId set, std::shared_ptr<Letter> letter) {
+  auto lane = lane_of(set);
+  if (letter->peer >= lane->size() || letter->peer < (letter->outgoing ? 0 : Letter::kAnybody)) {
+    throw Error(ErrorKind::invalid_argument, std::string(letter->outgoing ? "send to" : "recv from") + " rank " +
+                                                 std::to_string(letter->peer) + " of a process set that has " +
+                                                 std::to_string(lane->size()));
+  }
+  auto completion = lane->post(std::move(letter));
+  return {std::move(lane), std::move(completion)};
+}
+
 Status Session::change_sets(const Request& request, Completion* completion) {
   try {
     return request.verb == Verb::add_process_set ? add_set(request, completion) : remove_set(request, completion);

@@ -51,6 +51,9 @@ class Session {
   Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring = true);
   Handle join(ProcessSetId set, const Prepare& prepare = {});
 
+  // A message between two ranks of a set; `letter.peer` is a rank in the set. Throws Error.
+  Handle post(ProcessSetId set, std::shared_ptr<Letter> letter);
+
   // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
   std::vector<int> ranks_of(ProcessSetId set) const;
   std::vector<ProcessSetId> set_ids() const;

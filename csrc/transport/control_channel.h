@@ -1,6 +1,9 @@
 // Small messages between the ranks of one group: what negotiation speaks through.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/doorbell.h"
@@ -26,8 +29,27 @@ class ControlChannel {
   // True while something sent to `to` is kept back and needs a later call to go out.
   virtual bool keeps_for([[maybe_unused]] int to) const { return false; }
 
+  // The same for any rank: somebody has to look here often until it has gone.
+  virtual bool keeps_any() const { return false; }
+
   // The next message that has arrived, if any.
   virtual bool receive(ControlMessage& message) = 0;
+
+  // Memory in which `to` can read what is too large for a message: a copy of the bytes, and its place; nothing where
+  // there is none. It stays until take_back().
+  virtual std::optional<std::uint64_t> lay_out([[maybe_unused]] int to, [[maybe_unused]] const void* data,
+                                               [[maybe_unused]] std::size_t bytes) {
+    return std::nullopt;
+  }
+  virtual void take_back([[maybe_unused]] std::uint64_t place) {}
+  // Where bytes that a peer has laid out are mapped here; null where they are not.
+  virtual const void* find([[maybe_unused]] int from, [[maybe_unused]] std::uint64_t place,
+                           [[maybe_unused]] std::size_t bytes) {
+    return nullptr;
+  }
+
+  // Whether messages of ranks that are no neighbours in the tree are waited for.
+  virtual void expect_anybody([[maybe_unused]] bool expected) {}
 
   // Rung when a message arrives, and by this process's own threads. In shared memory where peers can reach it.
   virtual Doorbell& doorbell() = 0;

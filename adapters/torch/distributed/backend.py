@@ -13,6 +13,11 @@ import torch.distributed as dist
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
+<<<<<<< HEAD
+=======
+from . import gaps
+from .group import PerseusGroup
+>>>>>>> a3c979b (Messages between two ranks, over the lane's control channel and the arena; a monitored barrier made of them)
 from .meeting import StoreExchange
 from .process_group import PerseusGroup
 
@@ -25,6 +30,7 @@ _worlds = 0  # how many default groups this process has made: a store that is us
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     """What torch calls on the members of a new group. `options`: torch's `_DistributedBackendOptions`."""
     global _worlds
+    gaps.close()
     ranks = list(options.global_ranks_in_group)
     is_default = not ranks
     if is_default:

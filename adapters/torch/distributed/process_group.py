@@ -15,13 +15,14 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .gathers import Gathers
+from .messages import Messages
 from .reductions import Reductions
 
 # How long destroy_process_group waits for the others to take note.
 _GRACE_SECONDS = 1.0
 
 
-class PerseusGroup(Reductions, Gathers):
+class PerseusGroup(Reductions, Gathers, Messages):
     """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
 
     supports_splitting = False

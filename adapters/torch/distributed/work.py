@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -28,12 +29,20 @@ class PerseusWork(dist.Work):
     `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
     """
 
-    def __init__(self, what: str, handle: Any, result: Any, timeout: float, finish: Finish | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        handle: Any,
+        result: Any,
+        timeout: float,
+        finish: Finish | None = None,
+        margin: float = MARGIN_SECONDS,
+    ) -> None:
         super().__init__()
         self._what = what
         self._handle = handle
         self._result = result
-        self._timeout = timeout
+        self._limit = timeout + margin
         self._finish = finish
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
@@ -42,7 +51,7 @@ class PerseusWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """True. Raises what made the work fail, or TimedOutError after `timeout` (the group's where it is 0)."""
         asked = timeout.total_seconds() if timeout else 0.0
-        limit = asked if asked > 0 else self._timeout + MARGIN_SECONDS
+        limit = asked if asked > 0 else self._limit
         try:
             in_time = self._handle.wait_for(limit)
         except Exception as error:
@@ -55,6 +64,10 @@ class PerseusWork(dist.Work):
             )
         self._finish_once()
         return True
+
+    def comes_until(self, deadline: float) -> bool:
+        """Whether it is complete before `deadline` (of time.monotonic). Raises what made the work fail."""
+        return bool(self._handle.wait_for(max(deadline - time.monotonic(), 0.0)))
 
     def synchronize(self) -> None:
         self.wait()

@@ -3,37 +3,47 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
-
 namespace perseus::hierarchy {
 
 ClusterChannel::ClusterChannel(const Layout& layout, int rank, std::unique_ptr<ControlChannel> local,
-                               std::unique_ptr<ControlChannel> cross)
+                               std::unique_ptr<ControlChannel> cross, std::unique_ptr<ControlChannel> direct)
     : layout_(layout),
       rank_(rank),
       leader_hosts_(layout.hosts_of_lane(0)),
       local_(std::move(local)),
-      cross_(std::move(cross)) {}
+      cross_(std::move(cross)),
+      direct_(std::move(direct)) {}
+
+std::pair<ControlChannel*, int> ClusterChannel::way_to(int rank) const {
+  const int host = layout_.host_of(rank);
+  if (host == layout_.host_of(rank_)) return {local_.get(), layout_.index_of(rank)};
+  if (cross_ == nullptr || layout_.index_of(rank) != 0) return {direct_.get(), rank};
+  const auto place = std::find(leader_hosts_.begin(), leader_hosts_.end(), host);
+  return {cross_.get(), static_cast<int>(place - leader_hosts_.begin())};
+}
 
 void ClusterChannel::send(int to, std::string bytes) {
-  const int host = layout_.host_of(to);
-  if (host == layout_.host_of(rank_)) {
-    local_->send(layout_.index_of(to), std::move(bytes));
-    return;
-  }
-  if (cross_ == nullptr || layout_.index_of(to) != 0) {
-    throw Error(ErrorKind::invalid_argument, "control messages between hosts go from leader to leader, not from rank " +
-                                                 std::to_string(rank_) + " to rank " + std::to_string(to));
-  }
-  const auto place = std::find(leader_hosts_.begin(), leader_hosts_.end(), host);
-  cross_->send(static_cast<int>(place - leader_hosts_.begin()), std::move(bytes));
+  const auto [channel, number] = way_to(to);
+  channel->send(number, std::move(bytes));
 }
 
 bool ClusterChannel::keeps_for(int to) const {
-  const int host = layout_.host_of(to);
-  if (host == layout_.host_of(rank_)) return local_->keeps_for(layout_.index_of(to));
-  const auto place = std::find(leader_hosts_.begin(), leader_hosts_.end(), host);
-  return cross_ != nullptr && cross_->keeps_for(static_cast<int>(place - leader_hosts_.begin()));
+  const auto [channel, number] = way_to(to);
+  return channel->keeps_for(number);
+}
+
+bool ClusterChannel::keeps_any() const {
+  return local_->keeps_any() || (cross_ != nullptr && cross_->keeps_any()) || direct_->keeps_any();
+}
+
+std::optional<std::uint64_t> ClusterChannel::lay_out(int to, const void* data, std::size_t bytes) {
+  if (layout_.host_of(to) != layout_.host_of(rank_)) return std::nullopt;
+  return local_->lay_out(layout_.index_of(to), data, bytes);
+}
+
+const void* ClusterChannel::find(int from, std::uint64_t place, std::size_t bytes) {
+  if (layout_.host_of(from) != layout_.host_of(rank_)) return nullptr;
+  return local_->find(layout_.index_of(from), place, bytes);
 }
 
 bool ClusterChannel::receive(ControlMessage& message) {
@@ -42,9 +52,11 @@ bool ClusterChannel::receive(ControlMessage& message) {
     message.from = ranks[static_cast<std::size_t>(message.from)];
     return true;
   }
-  if (cross_ == nullptr || !cross_->receive(message)) return false;
-  message.from = layout_.ranks_on(leader_hosts_[static_cast<std::size_t>(message.from)]).front();
-  return true;
+  if (cross_ != nullptr && cross_->receive(message)) {
+    message.from = layout_.ranks_on(leader_hosts_[static_cast<std::size_t>(message.from)]).front();
+    return true;
+  }
+  return looks_everywhere() && direct_->receive(message);
 }
 
 }  // namespace perseus::hierarchy

@@ -36,7 +36,8 @@ class ClusterFabric final : public Fabric {
     const int rank = static_cast<int>(place - members.begin());
     Engines engines{std::move(local.transport), std::move(own_lane.transport), std::move(all.transport)};
     return {std::make_unique<ClusterTransport>(layout, rank, std::move(engines)),
-            std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control))};
+            std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control),
+                                             std::move(all.control))};
   }
 
   void* allocate(std::size_t bytes) override { return local_->allocate(bytes); }

@@ -21,6 +21,7 @@ class MpiChannel final : public ControlChannel {
   int size() const override { return post_->size(); }
   void send(int to, std::string bytes) override;
   bool keeps_for(int to) const override { return post_->keeps_for(to); }
+  bool keeps_any() const override { return post_->keeps_any(); }
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return doorbell_; }
   bool needs_polling() const override { return true; }

@@ -100,6 +100,23 @@ bool Channel::receive(ControlMessage& message) {
   return false;
 }
 
+std::optional<std::uint64_t> Channel::lay_out(int /*to*/, const void* data, std::size_t bytes) {
+  auto& arena = membership_->arena();
+  void* memory = arena.allocate(bytes);
+  if (memory == nullptr) return std::nullopt;
+  std::memcpy(memory, data, bytes);
+  return arena.offset_of(memory, bytes);
+}
+
+void Channel::take_back(std::uint64_t place) {
+  auto& arena = membership_->arena();
+  if (void* memory = arena.at(membership_->local_rank_of(rank()), place, 1)) arena.release(memory);
+}
+
+const void* Channel::find(int from, std::uint64_t place, std::size_t bytes) {
+  return membership_->arena().at(membership_->local_rank_of(from), place, bytes);
+}
+
 void Channel::fetch(int member) {
   auto& peer = peers_[static_cast<std::size_t>(member)];
   if (peer.broken || peer.in.readable() == 0) return;

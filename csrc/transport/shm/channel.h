@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,11 @@ class Channel final : public ControlChannel {
   int size() const override { return membership_->size(); }
   void send(int to, std::string bytes) override;
   bool keeps_for(int to) const override { return !peers_[static_cast<std::size_t>(to)].pending.empty(); }
+  bool keeps_any() const override { return pending_ > 0; }
   bool receive(ControlMessage& message) override;
+  std::optional<std::uint64_t> lay_out(int to, const void* data, std::size_t bytes) override;
+  void take_back(std::uint64_t place) override;
+  const void* find(int from, std::uint64_t place, std::size_t bytes) override;
   Doorbell& doorbell() override { return doorbell_of(rank()); }
   bool needs_polling() const override { return false; }
 

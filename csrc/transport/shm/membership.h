@@ -44,7 +44,7 @@ class Membership {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(blocks_.size()); }
-  const Arena& arena() const { return *arena_; }
+  Arena& arena() const { return *arena_; }
   int local_rank_of(int member) const { return local_ranks_[static_cast<std::size_t>(member)]; }
   std::byte* block(int member) const { return blocks_[static_cast<std::size_t>(member)]; }
   Seat& seat(int member) const { return *reinterpret_cast<Seat*>(block(member)); }

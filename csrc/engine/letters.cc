@@ -1,0 +1,316 @@
+#include "engine/letters.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::size_t kInline = 4096;     // so much travels with the announcement
+constexpr std::size_t kPart = 256 << 10;  // so much of the rest at a time
+enum class Kind : std::uint8_t { announcement, part, taken, leaving };
+
+struct Head {
+  char mark;
+  Kind kind;
+  std::uint8_t dtype = 0;
+  bool placed = false;
+  std::uint32_t unused = 0;
+  std::int64_t tag = 0;
+  std::int64_t count = 0;
+  std::uint64_t id = 0;
+  std::uint64_t place = 0;
+};
+
+std::string bytes_of(const Head& head, const void* data, std::size_t count) {
+  std::string bytes(sizeof head + count, '\0');
+  std::memcpy(bytes.data(), &head, sizeof head);
+  if (count > 0) std::memcpy(bytes.data() + sizeof head, data, count);
+  return bytes;
+}
+
+std::string shape_text(DType dtype, std::int64_t count) {
+  return std::to_string(count) + " " + std::string(name_of(dtype));
+}
+
+}  // namespace
+
+void Letters::post(std::shared_ptr<Letter> letter) {
+  std::scoped_lock lock(mutex_);
+  if (!closed_.ok()) throw Error(closed_.kind(), closed_.text());
+  posted_.push_back(std::move(letter));
+}
+
+bool Letters::attend() {
+  std::vector<std::shared_ptr<Letter>> posted;
+  {
+    std::scoped_lock lock(mutex_);
+    posted = std::exchange(posted_, {});
+  }
+  bool busy = !posted.empty();
+  for (auto& letter : posted) {
+    if (!letter->outgoing) {
+      expect(std::move(letter));
+    } else if (const auto* reason = hopeless(*letter)) {
+      letter->completion.finish(*reason);
+    } else {
+      const auto to = static_cast<std::size_t>(letter->peer);
+      Outgoing message;
+      message.id = next_id_++;
+      message.letter = std::move(letter);
+      outgoing_[to].push_back(std::move(message));
+    }
+  }
+  for (std::size_t to = 0; to < outgoing_.size(); ++to) {
+    auto& queue = outgoing_[to];
+    while (!queue.empty() && !channel_.keeps_for(static_cast<int>(to))) {
+      busy = true;
+      if (send_next(static_cast<int>(to), queue.front())) queue.pop_front();
+    }
+  }
+  return busy;
+}
+
+// True once all of it has gone.
+bool Letters::send_next(int to, Outgoing& message) {
+  auto& letter = *message.letter;
+  const auto* data = static_cast<const char*>(letter.data);
+  Head head{.mark = kMark, .kind = Kind::part, .id = message.id};
+  std::size_t now = 0;
+  if (!message.announced) {
+    if (letter.bytes() > kInline) message.place = channel_.lay_out(to, data, letter.bytes());
+    head.kind = Kind::announcement;
+    head.dtype = static_cast<std::uint8_t>(letter.dtype);
+    head.placed = message.place.has_value();
+    head.tag = letter.tag;
+    head.count = letter.count;
+    head.place = message.place.value_or(0);
+    now = letter.bytes() > kInline ? 0 : letter.bytes();
+    message.announced = true;
+  } else {
+    now = std::min(kPart, letter.bytes() - message.sent);
+  }
+  channel_.send(to, bytes_of(head, data + message.sent, now));
+  message.sent = message.place ? letter.bytes() : message.sent + now;
+  if (message.sent < letter.bytes()) return false;
+  letter.completion.finish({});
+  return true;
+}
+
+void Letters::expect(std::shared_ptr<Letter> letter) {
+  const auto fits = [&](const auto& message) {
+    return (letter->peer == Letter::kAnybody || letter->peer == message->from) && letter->tag == message->tag;
+  };
+  const auto found = std::find_if(arrived_.begin(), arrived_.end(), fits);
+  if (found != arrived_.end()) {
+    const auto message = *found;
+    arrived_.erase(found);
+    match(message, std::move(letter));
+  } else if (const auto* reason = hopeless(*letter)) {
+    letter->completion.finish(*reason);
+  } else {
+    expected_.push_back(std::move(letter));
+    look_where_needed();
+  }
+}
+
+void Letters::match(const std::shared_ptr<Incoming>& message, std::shared_ptr<Letter> letter) {
+  message->letter = std::move(letter);
+  auto& into = *message->letter;
+  into.completion.number = message->from;
+  message->failed = into.count != message->count || into.dtype != message->dtype;
+  if (message->place) {
+    take_from_place(*message);
+  } else if (!message->kept.empty()) {
+    const auto kept = std::exchange(message->kept, {});
+    message->came = 0;
+    add(*message, kept.data(), kept.size());
+  }
+  finish_if_complete(message);
+}
+
+void Letters::add(Incoming& message, const char* data, std::size_t bytes) {
+  if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
+  if (!message.letter) {
+    message.kept.append(data, bytes);
+  } else if (!message.failed && bytes > 0) {
+    std::memcpy(static_cast<char*>(message.letter->data) + message.came, data, bytes);
+  }
+  message.came += bytes;
+}
+
+void Letters::take_from_place(Incoming& message) {
+  const auto* data = channel_.find(message.from, *message.place, message.bytes());
+  if (data == nullptr) throw Error(ErrorKind::transport, "a message lies where nobody can reach it");
+  add(message, static_cast<const char*>(data), message.bytes());
+  const Head head{.mark = kMark, .kind = Kind::taken, .place = *message.place};
+  if (over_.ok()) channel_.send(message.from, bytes_of(head, nullptr, 0));
+}
+
+void Letters::finish_if_complete(const std::shared_ptr<Incoming>& message) {
+  if (!message->letter || message->came < message->bytes()) return;
+  auto& letter = *message->letter;
+  if (!message->failed) {
+    letter.completion.finish({});
+    return;
+  }
+  letter.completion.finish({ErrorKind::disagreement,
+                            "recv with tag " + std::to_string(message->tag) + ": " + rank_text(message->from) +
+                                " sent " + shape_text(message->dtype, message->count) + ", the receiver has room for " +
+                                shape_text(letter.dtype, letter.count) + "; both must be the same"});
+}
+
+void Letters::hear(int from, const std::string& bytes) {
+  if (bytes.size() < sizeof(Head)) throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+  switch (static_cast<Kind>(bytes[1])) {
+    case Kind::announcement: return hear_announcement(from, bytes);
+    case Kind::part: return hear_part(from, bytes);
+    case Kind::taken: {
+      Head head;
+      std::memcpy(&head, bytes.data(), sizeof head);
+      channel_.take_back(head.place);
+      return;
+    }
+    case Kind::leaving: return hear_leaving(from);
+  }
+  throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+}
+
+void Letters::hear_announcement(int from, std::string_view bytes) {
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (head.dtype >= kDTypeCount || head.count < 0) {
+    throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+  }
+  auto message = std::make_shared<Incoming>();
+  message->from = from;
+  message->tag = head.tag;
+  message->dtype = static_cast<DType>(head.dtype);
+  message->count = head.count;
+  message->id = head.id;
+  if (head.placed) message->place = head.place;
+  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
+  if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
+
+  const auto fits = [&](const auto& letter) {
+    return (letter->peer == Letter::kAnybody || letter->peer == from) && letter->tag == message->tag;
+  };
+  const auto found = std::find_if(expected_.begin(), expected_.end(), fits);
+  if (found == expected_.end()) {
+    arrived_.push_back(std::move(message));
+    return;
+  }
+  auto letter = std::move(*found);
+  expected_.erase(found);
+  look_where_needed();
+  match(message, std::move(letter));
+}
+
+bool Letters::expects() const {
+  return !expected_.empty() ||
+         std::any_of(coming_.begin(), coming_.end(), [](const auto& queue) { return !queue.empty(); });
+}
+
+void Letters::hear_part(int from, std::string_view bytes) {
+  auto& coming = coming_[static_cast<std::size_t>(from)];
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  // Parts of a message follow one another.
+  if (coming.empty() || coming.front()->id != head.id) {
+    throw Error(ErrorKind::transport, "a part came of a message that was not announced");
+  }
+  const auto message = coming.front();
+  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
+  if (message->came < message->bytes()) return;
+  coming.pop_front();
+  look_where_needed();
+  finish_if_complete(message);
+}
+
+void Letters::leave() {
+  const Head head{.mark = kMark, .kind = Kind::leaving};
+  for (std::size_t to = 0; to < left_.size(); ++to) {
+    if (static_cast<int>(to) != channel_.rank() && left_[to].ok()) {
+      channel_.send(static_cast<int>(to), bytes_of(head, nullptr, 0));
+    }
+  }
+}
+
+// All that it has sent was heard before.
+void Letters::hear_leaving(int from) {
+  auto& queue = outgoing_[static_cast<std::size_t>(from)];
+  left_[static_cast<std::size_t>(from)] = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
+  for (auto& message : std::exchange(queue, {})) {
+    message.letter->completion.finish(left_[static_cast<std::size_t>(from)]);
+  }
+  std::deque<std::shared_ptr<Letter>> rest;
+  for (auto& letter : std::exchange(expected_, {})) {
+    if (const auto* reason = hopeless(*letter)) {
+      letter->completion.finish(*reason);
+    } else {
+      rest.push_back(std::move(letter));
+    }
+  }
+  expected_ = std::move(rest);
+  look_where_needed();
+}
+
+// Why nothing can come of it any more, or null.
+const Status* Letters::hopeless(const Letter& letter) const {
+  if (!over_.ok()) return &over_;
+  if (letter.peer != Letter::kAnybody) {
+    const auto& status = left_[static_cast<std::size_t>(letter.peer)];
+    return status.ok() ? nullptr : &status;
+  }
+  const Status* found = nullptr;
+  for (std::size_t rank = 0; rank < left_.size(); ++rank) {
+    if (static_cast<int>(rank) == channel_.rank()) continue;
+    if (left_[rank].ok()) return nullptr;
+    found = &left_[rank];
+  }
+  return found;
+}
+
+bool Letters::has_outgoing() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& queue) { return !queue.empty(); });
+}
+
+void Letters::fail(const Status& reason) {
+  if (over_.ok()) over_ = reason;
+  try {
+    static_cast<void>(attend());
+  } catch (const Error&) {
+    // It failed for another reason already.
+  }
+  for (auto& letter : std::exchange(expected_, {})) letter->completion.finish(over_);
+  for (auto& queue : outgoing_) {
+    for (auto& message : std::exchange(queue, {})) message.letter->completion.finish(over_);
+  }
+  for (auto& queue : coming_) {
+    for (auto& message : std::exchange(queue, {})) {
+      if (message->letter) {
+        message->letter->completion.finish(over_);
+      } else {
+        std::erase(arrived_, message);
+      }
+    }
+  }
+}
+
+void Letters::close(const Status& reason) {
+  {
+    std::scoped_lock lock(mutex_);
+    if (closed_.ok()) closed_ = reason;
+  }
+  fail(reason);
+}
+
+std::string Letters::rank_text(int rank) const {
+  return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(rank)]);
+}
+
+}  // namespace perseus

@@ -1,0 +1,107 @@
+"""Messages between two ranks: order, tags, any source, batches, and what goes wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def filled(value: float, count: int = 4) -> torch.Tensor:
+    return torch.full((count,), float(value))
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 5000, 1 << 20, 5 << 20])
+def test_all_send_before_they_receive(count: int, rank: int, size: int) -> None:
+    dist.send(filled(rank, count), (rank + 1) % size)
+    tensor = torch.empty(count)
+    previous = (rank - 1) % size
+    assert dist.recv(tensor, previous) == previous
+    assert torch.equal(tensor, filled(previous, count))
+
+
+def test_any_source(rank: int, size: int) -> None:
+    if rank != 0:
+        dist.send(filled(rank), 0, tag=7)
+        return
+    senders = set()
+    for _ in range(size - 1):
+        tensor = filled(-1)
+        sender = dist.recv(tensor, tag=7)
+        assert torch.equal(tensor, filled(sender))
+        senders.add(sender)
+    assert senders == set(range(1, size))
+
+
+def test_tags_in_any_order(rank: int) -> None:
+    if rank == 0:
+        for tag in (5, 6, 5):
+            dist.send(filled(tag), 1, tag=tag)
+    if rank == 1:
+        for tag in (6, 5, 5):
+            tensor = filled(0)
+            dist.recv(tensor, 0, tag=tag)
+            assert torch.equal(tensor, filled(tag))
+
+
+def test_batch(rank: int, size: int) -> None:
+    after, before = (rank + 1) % size, (rank - 1) % size
+    results = [filled(-1), filled(-1)]
+    operations = [dist.P2POp(dist.irecv, result, before) for result in results]
+    operations += [dist.P2POp(dist.isend, filled(10 * rank + i), after) for i in range(2)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert [result[0].item() for result in results] == [10 * before, 10 * before + 1]
+
+
+def test_strided_and_other_types(rank: int) -> None:
+    wide = torch.arange(12).to(torch.complex64).view(3, 4)
+    if rank == 0:
+        dist.send(wide.t(), 1)
+    if rank == 1:
+        target = torch.zeros(4, 3, dtype=torch.complex64)
+        dist.recv(target, 0)
+        assert torch.equal(target, wide.t())
+
+
+def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
+    group = dist.new_group([0, size - 1])
+    if rank == 0:
+        dist.send(filled(3), size - 1, group=group)
+    if rank == size - 1:
+        tensor = filled(0)
+        assert dist.recv(tensor, 0, group=group) == 0
+        assert torch.equal(tensor, filled(3))
+
+
+def test_sizes_that_differ_name_both_sides(rank: int) -> None:
+    if rank == 0:
+        dist.send(filled(1, 3), 1)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match="rank 0 sent 3 float32, the receiver has room for 4 float32"):
+            dist.recv(filled(0, 4), 0)
+
+
+def test_a_receive_that_nobody_answers_ends(rank: int, size: int) -> None:
+    if rank == 0:
+        work = dist.irecv(filled(0), 1, tag=99)
+        assert work is not None
+        with pytest.raises(RuntimeError, match="recv from rank 1 with tag 99"):
+            work.wait(timedelta(milliseconds=50))
+    dist.barrier()
+    if rank == 1:
+        dist.send(filled(0), 0, tag=99)  # the receive is still there
+
+
+def test_monitored_barrier_names_who_is_missing(rank: int, size: int) -> None:
+    dist.monitored_barrier()
+    if rank == size - 1:
+        dist.barrier()
+        with pytest.raises(RuntimeError, match=rf"ranks \[{size - 1}\] of the group did not come within 0.2 s"):
+            dist.monitored_barrier(timeout=timedelta(seconds=5))  # it is told at once that it is too late
+    else:
+        with pytest.raises(RuntimeError, match=rf"ranks \[{size - 1}\] of the group did not come within 0.2 s"):
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+        dist.barrier()
