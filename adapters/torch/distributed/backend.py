@@ -13,11 +13,7 @@ import torch.distributed as dist
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
-<<<<<<< HEAD
-=======
 from . import gaps
-from .group import PerseusGroup
->>>>>>> a3c979b (Messages between two ranks, over the lane's control channel and the arena; a monitored barrier made of them)
 from .meeting import StoreExchange
 from .process_group import PerseusGroup
 

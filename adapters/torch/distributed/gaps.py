@@ -19,7 +19,7 @@ def close() -> None:
     def monitored_barrier(
         group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        from .group import PerseusGroup
+        from .process_group import PerseusGroup
 
         chosen = distributed_c10d._get_default_group() if group is None else group
         if not isinstance(chosen, PerseusGroup):
