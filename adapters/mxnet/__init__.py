@@ -33,6 +33,7 @@ from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, ba
 
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
+from .kvstore import create, register
 from .memory import empty
 from .ops import (
     allgather,
@@ -49,6 +50,8 @@ from .ops import (
 )
 from .optimizer import DistributedOptimizer
 from .trainer import DistributedTrainer
+
+register()
 
 __all__ = [
     "Adasum",
@@ -74,6 +77,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_parameters",
     "ccl_built",
+    "create",
     "cross_rank",
     "cross_size",
     "cuda_built",

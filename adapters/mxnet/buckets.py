@@ -18,6 +18,7 @@ from perseus_like.gradients import Agreeing, Member, claim_name, divide_into_gro
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
+from .engine import InTurn
 from .gradient_memory import GradientMemory, gradient_of, when_initialized
 from .ops import reduce
 
@@ -44,18 +45,21 @@ class Reduction:
         """Has the engine reduce arrays in place, as one unit."""
         wire = wire_of(self.compression)
         if wire is None and not is_identity(self.compression):
-            self._start_compressed(name, arrays, priority)
+            self._start_compressed(name, arrays, priority, also_written)
             return
         verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
         factors = (self.prescale, self.postscale)
-        reduce(verb, arrays, arrays, self.op, name, *factors, self.process_set, priority, wire)
+        reduce(verb, arrays, arrays, self.op, name, *factors, self.process_set, priority, wire, also_written)
 
-    def _start_compressed(self, name: str, arrays: Sequence[Array], priority: int) -> None:
+    def _start_compressed(
+        self, name: str, arrays: Sequence[Array], priority: int, also_written: Sequence[Array]
+    ) -> None:
         """What the core does not do while packing."""
         pairs = [self.compression.compress(array) for array in arrays]
         small = [each for each, _ in pairs]  # may be the gradients themselves
         verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
-        reduce(verb, small, small, self.op, name, self.prescale, self.postscale, self.process_set, priority)
+        rest = (self.prescale, self.postscale, self.process_set, priority, None, also_written)
+        reduce(verb, small, small, self.op, name, *rest)
         for array, each, (_, context) in zip(arrays, small, pairs, strict=True):
             array[:] = self.compression.decompress(each, context)
 
@@ -76,6 +80,7 @@ class GradientBuckets:
         self._buckets: list[list[int]] = []  # places in `_parameters`
         self._agreed = False
         self._memory = GradientMemory()
+        self._in_turn = InTurn()
         trained = [parameter for parameter in parameters if parameter.grad_req != "null"]
         when_initialized(trained, lambda: self._lay_out(trained))
 
@@ -90,7 +95,7 @@ class GradientBuckets:
         self._memory.check()
         for number, bucket in enumerate(self._buckets):
             gradients = [gradient_of(self._parameters[index]) for index in bucket]
-            self._reduction.start(f"{self._name}.{number}", gradients, -number)
+            self._reduction.start(f"{self._name}.{number}", gradients, -number, self._in_turn.of(number))
 
     def _claim(self) -> str:
         claimed = claim_name(self._reduction.process_set)

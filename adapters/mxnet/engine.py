@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -68,15 +68,32 @@ def native() -> Any:
     library = ctypes.CDLL(str(_LIBRARY))
     kinds = sorted(session.core.ErrorKind.__members__.values())
     classes = [CLASSES[kind.name] for kind in kinds]
-    for cls in classes:
-        mx.error.register(cls.__name__, cls)
-    names = (ctypes.c_char_p * len(classes))(*[cls.__name__.encode() for cls in classes])
+    names = (ctypes.c_char_p * len(classes))(*[_teach(cls).encode() for cls in classes])
     library.perseus_mxnet_allocate.restype = ctypes.c_void_p
     core, mxnet = ctypes.c_void_p(session.core.c_api()), ctypes.c_void_p(mx.base._LIB._handle)
     message = Message()
     if library.perseus_mxnet_open(core, mxnet, names, len(classes), *message.space):
         raise UnavailableError(f"MXNet {mx.__version__}: {message}")
     return library
+
+
+def _teach(cls: type[BaseException]) -> str:
+    """Has MXNet raise `cls` for a text that begins with the name that is given back, without that name."""
+    name = f"perseus_like.{cls.__name__}"
+    mx.error.register(name, lambda text: cls(text.removeprefix(f"{name}: ")))
+    return name
+
+
+class InTurn:
+    """Arrays that stand for names: work that also writes such an array begins when all before it has ended."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Hashable, Any] = {}
+
+    def of(self, name: Hashable) -> list[Any]:
+        if name not in self._arrays:
+            self._arrays[name] = mx.nd.zeros((1,))
+        return [self._arrays[name]]
 
 
 class Message:
@@ -107,7 +124,7 @@ def push(
     root: int = 0,
     also_written: Sequence[Any] = (),
 ) -> None:
-    """Returns at once. `outputs` may be the inputs; `also_written` are arrays in whose memory outputs lie.
+    """Returns at once. `outputs` may be the inputs; `also_written`: arrays that others are kept from meanwhile.
 
     A mistake that the core sees (a name in flight, a session that has ended) raises where the result is waited for.
     """

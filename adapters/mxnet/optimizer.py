@@ -12,6 +12,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .buckets import Reduction
+from .engine import InTurn
 
 Array = Any
 
@@ -31,6 +32,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     wrapped: Any
     _reduction: Reduction
     _groups: int
+    _in_turn: InTurn
     _generation: int
     _name: str
 
@@ -48,8 +50,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             raise ValueError(f"num_groups is {num_groups}, but cannot be negative")
         factor = gradient_predivide_factor
         reduction = Reduction(process_set, prescale=1.0 / factor, postscale=factor)
-        own = {"wrapped": optimizer, "_reduction": reduction, "_groups": num_groups, "_generation": -1, "_name": ""}
-        self.__dict__.update(own)
+        self.__dict__.update(
+            wrapped=optimizer, _reduction=reduction, _groups=num_groups, _in_turn=InTurn(), _generation=-1, _name=""
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "wrapped":  # while it is being copied
@@ -99,7 +102,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         count = len(indices)
         for group in divide_into_groups(count, self._groups or count):
             name = f"{self._name}.{indices[group[0]]}"
-            reduction.start(name, [gradients[place] for place in group], -group[0])
+            reduction.start(name, [gradients[place] for place in group], -group[0], self._in_turn.of(name))
 
 
 def _itself(optimizer: Any) -> Any:

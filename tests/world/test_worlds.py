@@ -26,7 +26,9 @@ GROUPS = {
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
         *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
     ],
-    "mxnet": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py"],
+    "mxnet": [
+        *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
+    ],
     "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py"],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.

@@ -47,7 +47,7 @@ class Operation {
 
   std::vector<Tensor> inputs;
   std::vector<Array> outputs;       // one for each input; may be the same
-  std::vector<Array> also_written;  // arrays in whose memory the outputs lie
+  std::vector<Array> also_written;  // others are kept from these meanwhile
 
   // Hands `operation` to the engine, which deletes it. Throws std::runtime_error.
   static void push(Operation* operation, int priority);

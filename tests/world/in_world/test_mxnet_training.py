@@ -264,7 +264,7 @@ def fit(images: Any, labels: Any, optimizer: Any, rows: int, **options: Any) -> 
     mx.random.seed(11)
     module.init_params(mx.init.Xavier())
     hvd.broadcast_parameters(module.get_params()[0])
-    module.fit(data, num_epoch=1, optimizer=optimizer, optimizer_params={}, **options)
+    module.fit(data, num_epoch=1, optimizer=optimizer, **{"optimizer_params": {}, **options})
     return [array.asnumpy() for _, array in sorted(module.get_params()[0].items())]
 
 
