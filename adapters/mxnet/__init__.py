@@ -49,9 +49,12 @@ from .ops import (
     reducescatter,
 )
 from .optimizer import DistributedOptimizer
+from .sync_batch_norm import PerseusSyncBatchNorm, inject
 from .trainer import DistributedTrainer
 
+# MXNet finds them by their names from here on.
 register()
+inject()
 
 __all__ = [
     "Adasum",
@@ -62,6 +65,7 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "PerseusSyncBatchNorm",
     "ProcessSet",
     "Product",
     "Sum",
