@@ -122,7 +122,7 @@ class _SyncBatchNorm(mx.operator.CustomOp):  # type: ignore[misc]
             return host_process_set()
 
 
-@mx.operator.register(OPERATOR)  # type: ignore[untyped-decorator]
+@mx.operator.register(OPERATOR)
 class _SyncBatchNormProperties(mx.operator.CustomOpProp):  # type: ignore[misc]
     """Everything comes as a text."""
 

@@ -135,7 +135,7 @@ def symbols(synchronized: bool) -> Any:
     data = mx.sym.Variable("data")
     data = mx.sym.Convolution(data, num_filter=4, kernel=(3, 3), name="conv")
     if synchronized:
-        gamma, mean = mx.sym.Variable("norm_gamma"), mx.sym.Variable("norm_moving_mean")
+        gamma, mean = mx.sym.Variable("norm_gamma"), mx.sym.Variable("norm_moving_mean", init=mx.init.Zero())
         options = {"name": "norm", "fix_gamma": False, "comm_scope": 1}
         data = mx.sym.contrib.PerseusSyncBatchNorm(data, gamma, moving_mean=mean, **options)
     else:
