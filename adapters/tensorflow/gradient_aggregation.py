@@ -37,8 +37,8 @@ class LocalGradientAggregationHelper:
         allreduce_func: Callable[[list[Any], list[Any]], list[Any]],
         sparse_as_dense: bool,
         average_aggregated_gradients: bool,
-        rank: int = 0,
-        optimizer_type: Any = None,
+        rank: int,
+        optimizer_type: Any,
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
         name: str = "",
@@ -165,7 +165,12 @@ class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
         scale_local_gradients: bool = True,
     ) -> None:
         super().__init__(
-            *(backward_passes_per_step, allreduce_func, sparse_as_dense, average_aggregated_gradients),
+            backward_passes_per_step,
+            allreduce_func,
+            sparse_as_dense,
+            average_aggregated_gradients,
+            rank=0,
+            optimizer_type=None,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,50 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     return operations, library
 
 
-def _let_run_at_once() -> None:
+@functools.cache
+def asynchronous() -> bool:
+    """Whether any number of collectives of a graph may be under way; else they have to follow one another in one order.
+
+    Found out at the first use, when the program has told TensorFlow which devices it wants.
+    """
+    if not _completes_later():
+        logger.warning(
+            "TensorFlow %s hands out the end of an asynchronous operation in another form than known: collectives of a "
+            "graph run one after the other, and each holds a thread of TensorFlow's",
+            tf.__version__,
+        )
+        return False
+    return _let_run_at_once()
+
+
+def _completes_later() -> bool:
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            return bool(operations.perseus_probe())
+    with tf.Graph().as_default() as graph:
+        probe = operations.perseus_probe()
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            return bool(session.run(probe))
+
+
+def _let_run_at_once() -> bool:
     """A tf.function puts stateful operations in a row, unless they are in its own lists of exceptions."""
     try:
         from tensorflow.python.framework import auto_control_deps as lists
 
-        lists.ASYNC_STATEFUL_OPS = frozenset(lists.ASYNC_STATEFUL_OPS) | {*_PRUNED_IF_UNUSED, *_ONLY_TELL}
-        lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = frozenset(
-            lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
-        ) | frozenset(_ALWAYS_RUN)
+        pruned = frozenset(lists.ASYNC_STATEFUL_OPS) | {*_PRUNED_IF_UNUSED, *_ONLY_TELL}
+        always = frozenset(lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS) | frozenset(_ALWAYS_RUN)
     except (ImportError, AttributeError, TypeError) as error:
         logger.warning(
-            "TensorFlow %s has no lists of asynchronous operations where they were (%s): collectives of a tf.function "
-            "run one after the other",
+            "TensorFlow %s has no lists of asynchronous operations where they were (%s): collectives of a graph run "
+            "one after the other",
             tf.__version__,
             error,
         )
+        return False
+    lists.ASYNC_STATEFUL_OPS, lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = pruned, always
+    return True
 
 
 def _leave_unconverted() -> None:
@@ -66,5 +95,4 @@ def _leave_unconverted() -> None:
 
 
 operations, library = _load()
-_let_run_at_once()
 _leave_unconverted()

@@ -17,7 +17,7 @@ from . import autograd as autograd  # registers gradients
 from .compression import Compression
 from .native import operations
 from .numbers import number
-from .requests import DTYPES, Request, run
+from .requests import DTYPES, Request, in_order, last_in_order, run
 
 
 def allreduce(
@@ -249,7 +249,10 @@ def join() -> Any:
     """Waits until every rank has joined, contributing zeros to the others' allreduces; gives the last to join."""
     if tf.executing_eagerly():
         return tf.constant(collectives.join(), tf.int32)
-    return operations.perseus_join(tensor_name="join")
+    with in_order():
+        last = operations.perseus_join(tensor_name="join")
+        last_in_order(last.op)
+    return last
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
@@ -257,7 +260,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
     if tf.executing_eagerly():
         collectives.barrier(process_set)
         return None
-    return operations.perseus_barrier(process_set_id=member_id(process_set))
+    with in_order():
+        met = operations.perseus_barrier(process_set_id=member_id(process_set))
+        last_in_order(met)
+    return met
 
 
 def as_tensor(value: Any) -> Any:

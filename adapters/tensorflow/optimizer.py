@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus_like import basics
 from perseus_like.collectives import Adasum, Average
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -148,6 +149,8 @@ def DistributedOptimizer(  # noqa: N802
             reduction,
             sparse_as_dense,
             average_aggregated_gradients,
+            rank=basics.rank(),
+            optimizer_type=_LegacyOptimizer,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +15,7 @@ from perseus_like.tensor import AS_IT_IS
 
 from . import xla
 from .errors import translated
-from .native import operations
+from .native import asynchronous, operations
 
 DTYPES = {
     dtype: number
@@ -63,7 +65,25 @@ def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[An
         return xla.run(request, list(tensors), splits)
     name = request.name or _name_after(tensors[0])
     node_name = _node_name(f"{request.verb}_{name}")
-    return _node(request, tensors, splits, name if request.whole_name else "", node_name, wait=False)
+    with in_order():
+        results = _node(request, tensors, splits, name if request.whole_name else "", node_name, wait=False)
+        last_in_order(results[0].op)
+    return results
+
+
+# The last collective of each graph, where they have to follow one another.
+_last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def in_order() -> Any:
+    """For the nodes made within: after those before, where TensorFlow cannot have several under way."""
+    last = None if asynchronous() else _last.get(tf.compat.v1.get_default_graph())
+    return contextlib.nullcontext() if last is None else tf.control_dependencies([last])
+
+
+def last_in_order(node: Any) -> None:
+    if not asynchronous():
+        _last[tf.compat.v1.get_default_graph()] = node
 
 
 def _run_eagerly(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Names, parameters and defaults of horovod.torch, as data, against ours."""
+"""Names, parameters and defaults of Horovod's modules, as data, against ours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+tensorflow = pytest.importorskip("tensorflow")
 
 import perseus_like  # noqa: E402
+import perseus_like.tensorflow  # noqa: E402
 import perseus_like.torch as hvd  # noqa: E402
 
 API = json.loads((Path(__file__).parents[1] / "data" / "horovod_api.json").read_text())
@@ -102,7 +104,7 @@ def test_name(module: str, name: str) -> None:
 
 
 def test_public_names_are_listed() -> None:
-    for module in (hvd, perseus_like):
+    for module in (hvd, perseus_like, perseus_like.tensorflow):
         public = {
             name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)
         }

@@ -30,7 +30,7 @@ GROUPS = {
         *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
         "test_mxnet_sync_batch_norm.py",
     ],
-    "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py"],
+    "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.
 GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]

@@ -107,6 +107,7 @@ std::vector<Operation> operations() {
        alltoall_shapes},
       {"PerseusBarrier", {}, {}, {name, grouped, set, wait}, no_outputs},
       {"PerseusJoin", {}, {"last: int32"}, {name, grouped, set, wait}, a_number},
+      {"PerseusProbe", {}, {"trusted: bool"}, {}, a_number},
       {"PerseusNumber", {}, {"number: int32"}, {"what: string", set}, a_number},
   };
 }
