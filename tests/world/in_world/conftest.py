@@ -8,7 +8,7 @@ import pytest
 import perseus_like.numpy as hvd
 
 if not hasattr(np, "bool"):
-    np.bool = np.bool_  # MXNet 1.9 asks for it
+    vars(np)["bool"] = np.bool_  # MXNet 1.9 asks for it
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -131,7 +131,7 @@ def test_a_trainer_that_comes_late(two_ranks: None, rank: int, size: int, caplog
 
 @pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 6e-3), ("bf16", 4e-2), ("own", 6e-3)])
 def test_compression(compression: str, tolerance: float, rank: int, size: int) -> None:
-    class Own(hvd.Compression.fp16):  # type: ignore[name-defined, misc]
+    class Own(hvd.Compression.fp16):
         """Its `compress` is called: the core does not know this class."""
 
     images, labels = batches(size)
@@ -171,7 +171,7 @@ def test_parameters_that_change_on_the_way(rank: int, size: int) -> None:
         net[2].weight.grad_req = "write"
         net.collect_params().reset_ctx(mx.cpu(0))
         train(net, trainer, *mine, range(4, 6))
-    assert_equal(*map(weights, nets))
+    assert_equal(weights(nets[0]), weights(nets[1]))
 
 
 def test_gradients_that_are_added_up(rank: int, size: int) -> None:
@@ -239,7 +239,7 @@ def test_mistakes(two_ranks: None) -> None:
     with pytest.raises(ValueError, match="num_groups"):
         hvd.DistributedTrainer(net.collect_params(), "sgd", num_groups=-1)
     with pytest.raises(ValueError, match="prefix"):
-        hvd.DistributedTrainer(net.collect_params(), "sgd", prefix=3)
+        hvd.DistributedTrainer(net.collect_params(), "sgd", prefix=3)  # type: ignore[arg-type]
     wrapped = hvd.DistributedOptimizer(mx.optimizer.SGD())
     with pytest.raises(ValueError, match="already"):
         hvd.DistributedOptimizer(wrapped)

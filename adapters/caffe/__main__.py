@@ -1,0 +1,95 @@
+"""`python -m perseus_like.caffe train --solver solver.prototxt`: Caffe's own command, on all ranks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from perseus_like import basics
+
+from .place import init, load_caffe
+from .solver import DistributedSolver
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    load_caffe()  # says so before the job starts, where there is none
+    basics.init()
+    init(_device(options.gpu))
+    solver = DistributedSolver(_make_solver(options.solver, options.level, options.stage))
+    if options.snapshot is not None:
+        solver.restore(options.snapshot)
+    for weights in options.weights.split(",") if options.weights else ():
+        _copy_weights(solver, weights)
+    text = _text_of(options.solver)
+    iterations = options.iterations or int(_setting(text, "max_iter", "0"))
+    solver.step(max(iterations - solver.iter, 0))
+    if _setting(text, "snapshot_after_train", "true") == "true":
+        solver.snapshot()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Caffe's flags begin with one dash or two."""
+    parser = argparse.ArgumentParser(prog="python -m perseus_like.caffe", description=__doc__)
+    train = parser.add_subparsers(dest="command", required=True).add_parser("train", help="train a net")
+    train.add_argument("--solver", "-solver", required=True, help="the solver's prototxt")
+    begin = train.add_mutually_exclusive_group()
+    begin.add_argument("--snapshot", "-snapshot", help="a .solverstate to go on from")
+    begin.add_argument("--weights", "-weights", help="a .caffemodel to begin with; several with commas between")
+    train.add_argument(
+        "--gpu",
+        "-gpu",
+        help="auto: each rank the GPU of its local rank; numbers with commas between: one for each local "
+        "rank; without it the CPU",
+    )
+    train.add_argument("--iterations", "-iterations", type=int, default=0, help="steps, in place of max_iter")
+    train.add_argument("--level", "-level", type=int, default=0, help="the level of layers to use")
+    train.add_argument("--stage", "-stage", default="", help="the stages of layers to use, with commas between")
+    return parser
+
+
+def _device(gpu: str | None) -> int | None:
+    if gpu is None:
+        return None
+    if gpu in ("auto", "all"):
+        return basics.local_rank()
+    numbers = [int(number) for number in gpu.split(",")]
+    if basics.local_rank() >= len(numbers):
+        raise ValueError(f"--gpu {gpu} names {len(numbers)} devices, but this host has {basics.local_size()} ranks")
+    return numbers[basics.local_rank()]
+
+
+def _make_solver(path: str, level: int, stage: str) -> object:
+    caffe = load_caffe()
+    if not level and not stage:
+        return caffe.get_solver(path)
+    # A solver takes no state but from its file.
+    stages = " ".join(f'stage: "{name}"' for name in stage.split(",") if name)
+    with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
+        file.write(f"{_text_of(path)}\ntrain_state {{ level: {level} {stages} }}\n")
+        file.flush()
+        return caffe.get_solver(file.name)
+
+
+def _copy_weights(solver: DistributedSolver, path: str) -> None:
+    for net in [solver.net, *getattr(solver, "test_nets", ())]:
+        net.copy_from(path)
+
+
+def _text_of(path: str) -> str:
+    """The solver's settings, without comments."""
+    return re.sub(r"#.*", "", Path(path).read_text())
+
+
+def _setting(text: str, name: str, default: str) -> str:
+    found = re.search(rf"\b{name}\s*:\s*(\w+)", text)
+    return default if found is None else found[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

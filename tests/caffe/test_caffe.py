@@ -1,0 +1,134 @@
+"""perseus_like.caffe over a stand-in with pycaffe's interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+STAND_IN = Path(__file__).parent / "stand_in"
+SOLVER = """
+base_lr: 0.05  # max_iter: 3
+momentum: 0.9
+iter_size: 2
+max_iter: {max_iter}
+snapshot: 10
+snapshot_prefix: "{prefix}"
+batch: {batch}
+"""
+
+
+def write_solver(path: Path, max_iter: int = 20, batch: int = 4, more: str = "", prefix: str = "run") -> Path:
+    path.write_text(SOLVER.format(max_iter=max_iter, batch=batch, prefix=prefix) + more)
+    return path
+
+
+def start(ranks: int, *program: object, caffe: bool = True) -> subprocess.CompletedProcess[str]:
+    search = [*([str(STAND_IN)] if caffe else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+        [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks), sys.executable]
+        + [str(word) for word in program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(search)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def train(ranks: int, *arguments: object) -> None:
+    done = start(ranks, "-m", "perseus_like.caffe", "train", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def weights(path: str) -> list[Any]:
+    return [value for _, values in sorted(pickle.loads(Path(path).read_bytes())["net"].items()) for value in values]
+
+
+def assert_close(one: list[Any], other: list[Any]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_train_as_one_process_with_the_whole_batch(ranks: int, tmp_path: Path) -> None:
+    train(1, "--solver", write_solver(tmp_path / "one.prototxt", batch=16, prefix="one"))
+    train(ranks, "--solver", write_solver(tmp_path / "many.prototxt", batch=16 // ranks, prefix="many"))
+    assert_close(weights("many_iter_20.solverstate"), weights("one_iter_20.solverstate"))
+
+
+def test_a_snapshot_is_gone_on_from(tmp_path: Path) -> None:
+    solver = write_solver(tmp_path / "solver.prototxt", max_iter=10)
+    train(2, "--solver", solver)
+    train(2, "-solver", solver, "-snapshot", "run_iter_10.solverstate", "-iterations", 13)
+    content = pickle.loads(Path("run_iter_13.solverstate").read_bytes())
+    assert content["iter"] == 13
+    train(2, "-solver", solver, "--weights", "run_iter_10.solverstate", "-iterations", 3)
+    # The same data and weights, but momentum began at nothing.
+    distances = [
+        abs(one - other).max()
+        for one, other in zip(weights("run_iter_3.solverstate"), weights("run_iter_13.solverstate"), strict=True)
+    ]
+    assert 1e-4 < max(distances) < 1
+
+
+PROGRAM = """
+import json, sys
+import caffe
+import numpy as np
+import perseus_like.caffe as perseus
+
+perseus.init()
+rank = perseus.rank()
+solver = perseus.DistributedSolver(caffe.SGDSolver(f"{rank}.prototxt"))
+begin = [blob.data.tolist() for blob in solver.net.params["first"]]
+solver.step(3)
+solver.snapshot()
+end = [blob.data.tolist() for blob in solver.net.params["second"]]
+with open(f"told.{rank}", "w") as file:
+    json.dump({"begin": begin, "end": end, "iter": solver.iter, "calls": caffe.calls}, file)
+"""
+
+
+def test_every_rank_begins_and_ends_with_the_same(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_solver(Path(f"{rank}.prototxt"), more=f"seed: {rank}")
+    Path("program.py").write_text(textwrap.dedent(PROGRAM))
+    done = start(2, "program.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (json.loads(Path(f"told.{rank}").read_text()) for rank in range(2))
+    assert first["begin"] == second["begin"]
+    assert first["end"] == second["end"]
+    assert first["iter"] == 3
+    snapshots = [[call[1] for call in told["calls"] if call[0] == "snapshot"] for told in (first, second)]
+    assert snapshots == [["run_iter_3.solverstate"], []]
+
+
+def test_switches(tmp_path: Path) -> None:
+    solver = write_solver(tmp_path / "solver.prototxt", more="snapshot_after_train: false")
+    code = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
+    done = start(
+        1, "-c", code, "train", "--solver", solver, "--gpu", "auto", "--level", 2, "--stage", "a,b", "--iterations", 1
+    )
+    assert done.returncode == 0, done.stderr
+    assert "('device', 0)" in done.stdout
+    assert 'train_state { level: 2 stage: "a" stage: "b" }' in done.stdout
+    assert "'snapshot'" not in done.stdout
+    done = start(2, "-m", "perseus_like.caffe", "train", "--solver", solver, "--gpu", "3")
+    assert "names 1 devices" in done.stderr
+    done = start(1, "-m", "perseus_like.caffe", "train", "--solver", solver, "--weights", "a", "--snapshot", "b")
+    assert "not allowed with" in done.stderr
+
+
+def test_without_caffe(tmp_path: Path) -> None:
+    done = start(1, "-m", "perseus_like.caffe", "train", "--solver", "none", caffe=False)
+    assert done.returncode != 0
+    assert "make pycaffe" in done.stderr
