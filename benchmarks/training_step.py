@@ -25,6 +25,7 @@ from .harness import Contender, World
 from .record import Bar, Result, Row, publish, ratio
 
 ALONE, EACH, OURS, DDP, HOROVOD = "one process alone", "each by itself", "ours", "DDP over gloo", "Horovod"
+OUR_DDP = "our DDP"
 SMALL, BIG = "small MLP, 14 tensors, 1 MiB", "MLP of 12 × 1536², 113 MB"
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor]]
@@ -101,6 +102,7 @@ def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
 def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> tuple[list[Contender], nn.Module]:
     """And the model that ours trains."""
     import perseus_like.torch as hvd
+    from perseus_like.torch.nn import parallel
 
     mine, data = build()
     made = [
@@ -108,6 +110,9 @@ def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> t
         Contender(EACH, by_itself),
         Contender.of(OURS, step(mine, wrapped(hvd, mine), data)),
     ]
+    model, data = build()
+    our_ddp = parallel.DistributedDataParallel(model)
+    made.append(Contender.of(OUR_DDP, step(our_ddp, sgd(our_ddp), data)))
     model, data = build()
     ddp = nn.parallel.DistributedDataParallel(model)
     made.append(Contender.of(DDP, step(ddp, sgd(ddp), data)))
@@ -132,6 +137,10 @@ def bars(result: Result) -> list[Bar]:
         made.append(Bar(SMALL, "time over the local step", "≤", 0.25, over, "ms"))
     if (row := result.row(BIG)) is not None:
         made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(EACH))))
+        mine, each, gloo = row.median(OUR_DDP), row.median(EACH), row.median(DDP)
+        if mine is not None and each is not None and gloo is not None:
+            over = (mine - each) / (gloo - each)
+            made.append(Bar(BIG, "our DDP's time over the local step / that of DDP over gloo", "≤", 1 / 6, over))
     return made if result.world.size == 2 and not result.quick else []
 
 

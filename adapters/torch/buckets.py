@@ -18,13 +18,25 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would load 
 from perseus_like.collectives import Average
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
-from perseus_like.gradients import FIRST_BUCKET_BYTES, Agreeing, Bucket, Layout, Passes, claim_name, lay_out
+from perseus_like.gradients import (
+    ALONE_BYTES,
+    FIRST_BUCKET_BYTES,
+    Agreeing,
+    Bucket,
+    Layout,
+    Passes,
+    claim_name,
+    lay_out,
+)
 from perseus_like.handle import Pending
+from perseus_like.launch.cores import usable_cores
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, allocate, dense_strides, member_of, say_once
+from .in_place import InPlace
 from .reduction import Owner, Reduction
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
@@ -56,7 +68,8 @@ class GradientBuckets:
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
         self._memory: dict[Kind, torch.Tensor] = {}
-        self._flats: list[torch.Tensor] = []  # per bucket
+        self._flats: list[torch.Tensor | None] = []  # per bucket; None: a gradient that stays where it is
+        self._in_place = InPlace(self._owner.fills_in)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
@@ -107,13 +120,17 @@ class GradientBuckets:
     def show(self, index: int) -> None:
         """Gives the parameter what the other ranks have computed for it."""
         view = self._views[index]
-        if view is not None and self._parameters[index].requires_grad:
+        if index in self._in_place:
+            self._in_place.show(index)
+        elif view is not None and self._parameters[index].requires_grad:
             self._parameters[index].grad = view
 
     def scale(self, factor: float) -> None:
-        """Multiplies what lies in buckets."""
+        """Multiplies what was reduced."""
+        self._in_place.scale(factor)
         for flat in self._flats:
-            flat.mul_(factor)
+            if flat is not None:
+                flat.mul_(factor)
 
     def abandon(self) -> None:
         """Forgets gradients that are on their way. Their memory is in use until they have arrived, so this waits."""
@@ -122,12 +139,15 @@ class GradientBuckets:
         except HorovodInternalError as error:
             _log.debug("forgotten gradients had failed: %s", error)
         finally:
+            self._in_place.forget()
             self.passes.reset()
 
-    def synchronize(self, late: Sequence[tuple[str, torch.Tensor]] = ()) -> None:
+    def synchronize(
+        self, late: Sequence[tuple[str, torch.Tensor]] = (), then: Callable[[], None] | None = None
+    ) -> None:
         """Reduces what has not been, with zeros for gradients that are missing, and waits for all.
 
-        `late`: parameters that are not known yet.
+        `late`: parameters that are not known yet. `then`: called when all are there; may `show` and `scale`.
         """
         try:
             if self._generation != session.generation:
@@ -139,10 +159,14 @@ class GradientBuckets:
                 self.passes.send_rest()
                 self._start_sparse()
                 self._reduce_late(late)
+                self._wait()
+                if then is not None:
+                    then()
         finally:
             try:
                 self._wait()
             finally:
+                self._in_place.forget()
                 self.passes.reset()
         if late:
             self.add(late)
@@ -197,8 +221,12 @@ class GradientBuckets:
         if wire is None and not is_identity(reduction.compression):
             self._in_flight.append(self._send_compressed(name, self._layout.buckets[number]))
             return
+        flat = self._flats[number]
+        if flat is None:
+            (index,) = self._layout.buckets[number].members
+            flat = self._in_place.row(index, self._names[index])
         pending = verbs.allreduce(
-            self._flats[number],
+            flat,
             reduction.op,
             name,
             reduction.prescale,
@@ -206,7 +234,7 @@ class GradientBuckets:
             reduction.process_set,
             wire,
             in_place=True,
-            wait=number + 1 == len(self._flats),  # who sends the last one waits for it
+            wait=self.passes.holds or number + 1 == len(self._flats),  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)
 
@@ -244,6 +272,7 @@ class GradientBuckets:
 
     def _complete(self) -> None:
         """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
+        self._in_place.restore()
         for index, parameter in enumerate(self._parameters):
             view, gradient = self._views[index], parameter.grad
             if view is None or gradient is view:
@@ -343,15 +372,23 @@ class GradientBuckets:
 
     def _lay_out(self, order: Sequence[int]) -> None:
         limit = self._owner.bucket_bytes
+        compression = self._reduction.compression
+        is_plain = wire_of(compression) is not None or is_identity(compression)
+        alone = ALONE_BYTES if is_plain and not self._owner.moves_all else None
         members = {index: member_of(self._parameters[index]) for index in order}
-        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit)
+        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, alone)
         for kind, elements in self._layout.totals.items():
             old = self._memory.get(kind)
             if old is None or old.numel() < elements:
                 self._memory[kind] = allocate(elements, kind)
         self._flats = []
         moved: list[tuple[int, torch.Tensor]] = []
+        apart = [bucket.members[0] for bucket in self._layout.buckets if bucket.is_alone]
+        self._in_place.use({index: self._parameters[index] for index in apart})
         for bucket in self._layout.buckets:
+            if bucket.is_alone:
+                self._flats.append(None)
+                continue
             memory = self._memory[bucket.kind]
             self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
@@ -359,6 +396,7 @@ class GradientBuckets:
                 moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))
         self._move(moved)
         self.passes.use(self._layout)
+        self.passes.holds = _all_cores_compute(self._reduction.process_set)
 
     def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
         """Copies gradients to new places. Old ones may be in the same memory, so all are read before one is written."""
@@ -383,6 +421,15 @@ _all: weakref.WeakSet[GradientBuckets] = weakref.WeakSet()
 
 def _fresh(compression: Any) -> FeedbackCompressor | None:
     return compression.fresh() if isinstance(compression, FeedbackCompressor) else None
+
+
+def _all_cores_compute(process_set: ProcessSet) -> bool:
+    """Whether nobody is there to reduce while backward goes on: sending early would only take turns with it."""
+    core = session.core
+    ranks, threads, cores = core.local_size(), torch.get_num_threads(), usable_cores()
+    if ranks < (process_set.size() or 1) or ranks < core.size():
+        return False  # a wire works by itself
+    return bool((threads if cores < ranks else ranks * threads) >= cores)
 
 
 def _error_of(finish: Callable[[], object]) -> Exception | None:

@@ -44,7 +44,7 @@ def result_of(folder: Path, name: str) -> dict[str, Any]:
 CONTENDERS = {
     "allreduce": {"ours, arena", "ours, private", "gloo", "memcpy", "streaming copy"},
     "many_tensors": {"ours", "ours, grouped", "ours, arena", "gloo", "gloo, DDP's buckets"},
-    "training_step": {"one process alone", "each by itself", "ours", "DDP over gloo"},
+    "training_step": {"one process alone", "each by itself", "ours", "our DDP", "DDP over gloo"},
 }
 
 

@@ -62,7 +62,12 @@ def sgd(model: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}], ids=["", "small"])
-def test_trains_as_one_process_does(name: str, options: dict[str, Any], rank: int, size: int) -> None:
+def test_trains_as_one_process_does(
+    name: str, options: dict[str, Any], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small buckets leave while backward goes on, also where no core is free for that."""
+    if options:
+        monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
     parallel, alone = pair(name, **options)
     optimizers = [sgd(parallel), torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)]
     for number in range(5):
@@ -87,6 +92,39 @@ def test_single_precision(rank: int, size: int) -> None:
         loss_of(alone, inputs, targets).backward()
         for mine, theirs in zip(parallel.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("moves_all", [False, True], ids=["in place", "in buckets"])
+def test_large_gradients(moves_all: bool, rank: int, size: int) -> None:
+    """They need no bucket; one that a rank does not have, and one with strides of its own, travel all the same."""
+
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.linspace(0, 1, 6))
+            self.weights = nn.ParameterList([torch.linspace(-1, 1, 6 << 16).reshape(1 << 16, 6) for _ in range(3)])
+
+        def forward(self, inputs: Any, which: int) -> Any:
+            return (inputs + self.bias) @ self.weights[which].t() + self.weights[2].reshape(6, -1).sum(0)
+
+    parallel = DistributedDataParallel(Large().double(), find_unused_parameters=True, gradient_as_bucket_view=moves_all)
+    alone = copy.deepcopy(parallel.module)
+    for number in range(4):
+        for model in (parallel, alone):
+            model.zero_grad(set_to_none=number % 2 == 0)
+        inputs, _ = batch(number, size)
+        if number == 2:
+            with parallel.no_sync():
+                (parallel(part(inputs, rank), 0).square().mean()).backward()
+            sum(alone(part(inputs, each), 0).square().mean() / size for each in range(size)).backward()
+        parallel(part(inputs, rank), rank % 2).square().mean().backward()
+        sum(alone(part(inputs, each), each % 2).square().mean() / size for each in range(size)).backward()
+        assert_equal_gradients(parallel, alone)
+    with parallel.join():
+        for _ in range(rank + 1):
+            parallel.zero_grad()
+            parallel(part(inputs, rank), 1).sum().backward()
+            assert parallel.module.weights[1].grad is not None
 
 
 def test_begins_with_the_first_ranks_model(rank: int, size: int) -> None:

@@ -25,8 +25,8 @@ class DistributedDataParallel(torch.nn.Module):
     """torch's class of this name, with the same arguments, over this project's own buckets and collectives.
 
     All ranks begin with the parameters and buffers of the first one. When `backward` returns, `grad` of each parameter
-    is the average over all ranks; it is a view of a bucket in memory that the ranks share, whatever
-    `gradient_as_bucket_view` says, and is overwritten by the next backward pass: clone what is to be kept.
+    is the average over all ranks; it may be a view of a bucket in memory that the ranks share, and is then overwritten
+    by the next backward pass: clone what is to be kept.
 
     Args:
         module: the model; a `state_dict()` has its names behind "module.", as torch's has.
@@ -36,6 +36,8 @@ class DistributedDataParallel(torch.nn.Module):
         process_group: the ranks that train together: a ProcessSet, or a group of torch.distributed whose backend is
             perseus; all ranks without one.
         bucket_cap_mb: how much travels at once, 25 without it.
+        gradient_as_bucket_view: large gradients lie in buckets, too, which pays where they are added to there
+            (`zero_grad(set_to_none=False)`); without it they stay where autograd has put them.
         find_unused_parameters: parameters may be left out by a pass. Where other ranks have used one, this rank counts
             as zero; where none has, its gradient stays as it was.
         static_graph: every pass is like the first one, in which unused parameters are found.
@@ -110,7 +112,7 @@ class DistributedDataParallel(torch.nn.Module):
         if (self.process_set.size() or 1) == 1:
             return
         options = (self.process_set, self.find_unused_parameters, self.static_graph, self.bucket_bytes_cap)
-        self._reducer = Reducer(trained, frozen, *options)
+        self._reducer = Reducer(trained, frozen, *options, self.gradient_as_bucket_view)
         self._replication = Replication(self._reducer.name, self.process_set)
         if init_sync:
             named = [*self._named_parameters(), *self._named_buffers()]

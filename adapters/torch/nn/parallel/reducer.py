@@ -43,6 +43,7 @@ class Reducer:
         find_unused: bool,
         static_graph: bool,
         bucket_bytes: int,
+        moves_all: bool,
     ) -> None:
         self.reducing = True  # as the last forward pass was told
         self.factor: Callable[[], float] | None = None  # what averages are multiplied with
@@ -62,7 +63,7 @@ class Reducer:
             reducer = me()
             return reducer is not None and reducer._counts(index)
 
-        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
+        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, moves_all, bucket_bytes)
         self._buckets = GradientBuckets(self._parameters, None, reduction, 1, owner)
         weakref.finalize(self, self._buckets.close)
 
@@ -92,21 +93,22 @@ class Reducer:
         missing = [index for index in range(len(self._parameters)) if index not in used]
         looks = self._find_unused or (self._static_graph and self._unused_for_good is None)
         found = self._start_exchange(used) if looks else None
+
+        def share() -> None:
+            if self.factor is not None:
+                self._buckets.scale(self.factor())
+            unused = (self._unused_for_good or set()) if found is None else set(found())
+            if looks and self._static_graph:
+                self._unused_for_good = unused
+            for index in missing:
+                if index not in unused:
+                    self._buckets.show(index)
+
         late = [(name, parameter) for name, parameter in self._frozen if parameter.requires_grad]
-        self._buckets.synchronize(late)
-        if self.factor is not None:
-            self._buckets.scale(self.factor())
+        self._buckets.synchronize(late, share)
         if late:
             self._frozen = [pair for pair in self._frozen if not pair[1].requires_grad]
             self._parameters.extend(late)
-        if found is not None:
-            unused = set(found())
-            self._unused_for_good = unused if self._static_graph else None
-        else:
-            unused = self._unused_for_good or set()
-        for index in missing:
-            if index not in unused:
-                self._buckets.show(index)
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
 
