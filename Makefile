@@ -1,4 +1,4 @@
-# `make demo`, `test`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
+# `make demo`, `test`, `test-clients`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -29,7 +29,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments demo test pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
+.PHONY: all build environments demo test test-clients pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -100,6 +100,25 @@ test:
 
 pytest: $(STAMPS)/test $(STAMPS)/package environments
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
+
+# What runs over torch.distributed elsewhere: gigabytes of other projects, so not part of `make test`.
+test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
+
+$(STAMPS)/clients: tests/clients/clients.txt $(STAMPS)/package
+	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip --quiet install -r $<
+	.venv-clients/bin/python -m pip --quiet install --no-build-isolation deepspeed==0.19.8
+	.venv-clients/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
+
+$(STAMPS)/ccl: tests/clients/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)
+	test -x .venv-ccl/bin/python || $(PYTHON) -m venv .venv-ccl
+	.venv-ccl/bin/python -m pip --quiet install -r $<
+	rm -rf build/oneccl && cp -r bindings/oneccl build/oneccl
+	.venv-ccl/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	.venv-ccl/bin/python -m pip --quiet install --force-reinstall --no-deps --no-build-isolation build/oneccl
+	@touch $@
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
 CPP_SECONDS = 900

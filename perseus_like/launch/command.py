@@ -8,6 +8,7 @@ from .errors import LaunchError
 from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
 from .options import Options, parse_options
 from .settings import GROUPS
+from .torch_program import with_runner
 
 
 def run_command(argv: list[str]) -> int:
@@ -24,6 +25,7 @@ def run_command(argv: list[str]) -> int:
     if not options.command:
         raise LaunchError("no command to run; usage: perseusrun -np N [options] command [arguments]")
     options.notes += _without_effect(options.settings)
+    options.notes += _start_torch(options)
     hosts = _listed_hosts(options)
     size = _number_of_ranks(options, hosts)
     placed = place(hosts, size) if hosts else None
@@ -51,6 +53,23 @@ def _without_effect(settings: dict[str, str]) -> list[str]:
     known = {name for name, *_ in _core.settings_table()}
     flags = {setting.variable: setting.flag for group in GROUPS.values() for setting in group}
     return [f"{flags[name]} has no effect in this version ({name})" for name in settings if name not in known]
+
+
+def _start_torch(options: Options) -> list[str]:
+    """Puts the runner before a program that wants torch.distributed to be there; says so where nobody asked for it."""
+    if options.torch is False:
+        return []
+    command = with_runner(options.command, always=bool(options.torch))
+    if command is None:
+        if options.torch:
+            raise LaunchError("--torch needs a command that begins with python, and a script or -m module")
+        return []
+    options.command = command
+    if options.torch:
+        return []
+    return [
+        "torch.distributed is started over perseus before this program of Trainer or accelerate; --no-torch: it is not"
+    ]
 
 
 def _listed_hosts(options: Options) -> list[Host] | None:

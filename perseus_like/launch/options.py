@@ -27,6 +27,7 @@ class Options(argparse.Namespace):
     hostfile: str | None
     forward: list[tuple[str, str | None]]
     as_horovod: bool
+    torch: bool | None
     use_mpi: bool
     mpirun: str | None
     mpi_args: list[str]
@@ -156,6 +157,12 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         help="hand an environment variable to all ranks; may be repeated",
     )
     add("--as-horovod", action="store_true", help="the program's `import horovod` finds perseus_like")
+    add(
+        "--torch",
+        action=argparse.BooleanOptionalAction,
+        help="start torch.distributed over perseus before the program (default: if it is one of Hugging Face's Trainer "
+        "or accelerate, which keep it)",
+    )
     add("--start-timeout", type=int, metavar="SECONDS", help="longest time for all ranks to come up")
     add(
         "--stop-timeout",

@@ -2,7 +2,6 @@
 
 from collections.abc import MutableMapping
 from importlib.metadata import version as _version
-from os import environ as _environ
 from pathlib import Path as _Path
 
 from perseus_like_autoload import register as _register
@@ -17,8 +16,6 @@ def set_env_default(env: MutableMapping[str, str], key: str, value: str) -> None
     env.setdefault(key, value)
 
 
-# accelerate up to 1.12 asks for it before it takes ccl.
-set_env_default(_environ, "CCL_WORKER_COUNT", "1")
 _register("ccl")
 
 __all__ = ["__version__", "cwd", "set_env_default"]

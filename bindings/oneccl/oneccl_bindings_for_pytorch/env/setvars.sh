@@ -1,2 +1,3 @@
-# Sourced by scripts for Intel's oneCCL. perseus_like finds its libraries by itself: there is nothing to set.
-:
+# Sourced by scripts for Intel's oneCCL. perseus_like needs nothing of it; accelerate up to 1.12 takes the backend ccl only where
+# this variable is set.
+export CCL_WORKER_COUNT="${CCL_WORKER_COUNT:-1}"

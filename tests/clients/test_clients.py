@@ -1,0 +1,126 @@
+"""Programs that other projects' users have, over the backend perseus: small real runs, by `make test-clients`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINER = ["--output_dir", "out", "--use_cpu", "--max_steps", "6", "--report_to", "none", "--save_strategy", "no"]
+
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture
+def bin_of() -> Callable[[str], Path]:
+    def find(name: str) -> Path:
+        folder = ROOT / f".venv-{name}" / "bin"
+        if not (folder / "python").exists():
+            pytest.skip(f"there is no .venv-{name}; `make test-clients` makes it")
+        return folder
+
+    return find
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command to its end; what its ranks say behind RESULT."""
+
+    def start(*command: object, **variables: str) -> list[str]:
+        foreign = ("PERSEUS", "PYTHONPATH")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=tmp_path,
+            env={**environment, "RAY_USAGE_STATS_ENABLED": "0", **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+        return re.findall(r"RESULT (.*)", done.stdout)
+
+    return start
+
+
+def number(result: str) -> float:
+    return float(result.rpartition(" ")[2])
+
+
+def perseusrun(folder: Path) -> list[object]:
+    return [folder / "perseusrun", "--no-prefix", "-np", 2]
+
+
+def test_trainer_under_each_launcher(bin_of: Callable[[str], Path], run: Run) -> None:
+    """The script is as it is; over gloo the parameters become the same."""
+    folder = bin_of("clients")
+    script = [PROGRAMS / "huggingface.py", *TRAINER]
+    python = folder / "python"
+    over_gloo = run(*perseusrun(folder), "--no-torch", python, *script)
+    assert all(each.startswith("gloo of 2") for each in over_gloo)
+    runner = [python, "-m", "perseus_like.torch.run"]
+    for command in ([*perseusrun(folder), python], [folder / "mpirun", "-np", 2, *runner]):
+        results = run(*command, *script)
+        assert len(results) == 2
+        for result in results:
+            assert result.startswith("perseus of 2 steps 6 "), result
+            assert number(result) == pytest.approx(number(over_gloo[0]), rel=1e-7)
+
+
+def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
+    """ZeRO's stages divide memory, and train alike."""
+    folder = bin_of("clients")
+    results = [
+        result
+        for stage in (1, 2, 3)
+        for result in run(*perseusrun(folder), folder / "python", PROGRAMS / "deepspeed_zero.py", stage)
+    ]
+    assert len(results) == 6
+    assert all(result.startswith("perseus of 2") for result in results)
+    assert [number(result) for result in results] == pytest.approx([number(results[0])] * 6, rel=1e-5)
+
+
+def test_lightning(bin_of: Callable[[str], Path], run: Run) -> None:
+    results = run(bin_of("clients") / "python", PROGRAMS / "lightning_ddp.py")
+    assert len(results) == 2
+    assert len(set(results)) == 1
+    assert results[0].startswith("perseus of 2")
+
+
+def test_ray(bin_of: Callable[[str], Path], run: Run) -> None:
+    assert run(bin_of("clients") / "python", PROGRAMS / "ray_train.py")[0].startswith("perseus of 2")
+
+
+def test_keras_on_torch(bin_of: Callable[[str], Path], run: Run) -> None:
+    folder = bin_of("clients")
+    results = run(*perseusrun(folder), folder / "python", PROGRAMS / "keras_torch.py")
+    assert len(results) == 2
+    assert len(set(results)) == 1
+    assert results[0].startswith("perseus of 2")
+
+
+def test_the_commands_of_intels_pages(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+    folder = bin_of("ccl")
+    (tmp_path / "hostfile").write_text("localhost\n")
+    find = "$(python -c 'from oneccl_bindings_for_pytorch import cwd; print(cwd)')"
+    script = " ".join(map(str, [PROGRAMS / "huggingface.py", *TRAINER]))
+    command = f"""
+        set -e
+        . {find}/env/setvars.sh
+        mpirun -f hostfile -n 4 -ppn 2 -genv OMP_NUM_THREADS=1 python {script} --ddp_backend ccl
+        """
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    results = run("bash", "-c", command, PATH=path, MASTER_ADDR="127.0.0.1")
+    assert len(results) == 4
+    assert len(set(results)) == 1
+    assert results[0].startswith("ccl of 4 steps 6 ")
+    assert run(folder / "python", "-c", "import torch_ccl; print('RESULT', torch_ccl.__version__)") == ["2.8.0+perseus"]
