@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from perseus_like.session import session
 
+from .origin import current
 from .work import Finish, PerseusWork
 
 # Its C++ overloads have other names for arguments from release to release; callers pass them by place.
@@ -25,7 +26,9 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         self._rank = rank
         self._size = size
         self._timeout = timeout
+        self._group_name = ""
         self._calls = 0
+        self._coalesced: list[PerseusWork] | None = None  # inside a coalescing manager: its works
         self._numbering = threading.Lock()
         self._core = session.core
 
@@ -41,8 +44,15 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
 
         Whatever may be wrong with the tensors was found before: a call that raises on one rank must not count there.
         """
-        with self._numbering:
-            call = self._calls
-            handle = verb(f"#{call}", *arguments)
-            self._calls = call + 1
-        return PerseusWork(f"{what} #{call}", handle, result, self._timeout, finish)
+        if (origin := current()) is not None:
+            name = origin.next_name(self._group_name)
+            handle = verb(name, *arguments)
+        else:
+            with self._numbering:
+                name = f"#{self._calls}"
+                handle = verb(name, *arguments)
+                self._calls += 1
+        work = PerseusWork(f"{what} {name}", handle, result, self._timeout, finish, origin=(self._group_name, name))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work

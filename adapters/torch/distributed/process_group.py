@@ -17,11 +17,35 @@ from perseus_like.session import session
 from .gathers import Gathers
 from .messages import Messages
 from .reductions import Reductions
+from .untraced import untraced
+from .work import Works
 
 # How long destroy_process_group waits for the others to take note.
 _GRACE_SECONDS = 1.0
+# The same for an abort, of which they have to hear.
+_WORD_SECONDS = 0.2
 
 
+# What torch calls from C++ or in code that is compiled.
+_VERBS = (
+    *(
+        "allreduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "allgather",
+        "allgather_coalesced",
+        "gather",
+        "scatter",
+    ),
+    *("all_gather_single", "all_gather_single_coalesced", "_allgather_base", "allgather_into_tensor_coalesced"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "_reduce_scatter_base"),
+    *("reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier"),
+    *("send", "recv", "recv_anysource", "shutdown", "abort"),
+)
+
+
+@untraced(*_VERBS)
 class PerseusGroup(Reductions, Gathers, Messages):
     """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
 
@@ -37,7 +61,6 @@ class PerseusGroup(Reductions, Gathers, Messages):
         self._store = store
         self._is_default = is_default
         self._generation = session.generation
-        self._group_name = ""
         self._group_desc = "undefined"
 
     # The C++ base class would ask its Backend objects, and a group in Python has none.
@@ -110,17 +133,22 @@ class PerseusGroup(Reductions, Gathers, Messages):
 
     _set_default_timeout = set_timeout
 
-    # A member of a coalescing manager is sent at once: the core shares messages and buffers by itself.
+    # Calls inside a coalescing manager are sent at once, since the core shares messages and buffers by itself; what the
+    # manager gives is a work that is complete when they are.
     def _start_coalescing(self, device: Any = None) -> None:
-        self._coalescing: list[Any] | None = []
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any = None) -> Works:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works)
 
     def shutdown(self) -> None:
         """Leaves the group; work that all members have asked for before is carried out."""
         self._leave(_GRACE_SECONDS)
 
     def abort(self) -> None:
-        """Leaves the group at once: what is under way fails, on the other members too."""
-        self._leave(0.0)
+        """Leaves the group: what is under way fails, on the other members too. From any thread."""
+        self._leave(_WORD_SECONDS)
 
     def _leave(self, grace: float) -> None:
         if session.is_running() and session.generation == self._generation:

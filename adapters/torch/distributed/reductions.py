@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from perseus_like.tensor import AS_IT_IS, DType
+
 from .engine import Engine
 from .reduce_op import Reduction, resolve
 from .sparse import sparse_allreduce
@@ -27,6 +29,16 @@ class Reductions(Engine):
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> PerseusWork:
         return self._all_reduce("all_reduce_coalesced", list(tensors), opts)
 
+    def average(self, tensor: Tensor, wire: DType) -> PerseusWork:
+        """In place; float32 and float64 travel as `wire`, other types as they are."""
+        flat = in_place("all_reduce", tensor)
+        kind = int(wire) if tensor.dtype in (torch.float32, torch.float64) else AS_IT_IS
+        tail = (0, True, 1.0, 1.0, kind, self._number, flat, False)
+        finish = finish_all([flat])
+        return self._start(
+            "all_reduce", self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish
+        )
+
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
         """Tensors of the other ranks stay as they are."""
         listed = _listed(tensors)
@@ -44,7 +56,7 @@ class Reductions(Engine):
         inputs = [view(flat.tensor) for flat in flats]
         targets = None if outputs is None else [view(tensor) for tensor in outputs]
         kept = (flats, outputs)
-        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, -1, self._number, kept, False)
+        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, AS_IT_IS, self._number, kept, False)
         finish = finish_all(flats) if outputs is None else None
         return self._start(what, self._core.allreduce, inputs, targets, *tail, result=tensors, finish=finish)
 
@@ -72,7 +84,7 @@ class Reductions(Engine):
     def _reduce_part(self, what: str, output: Tensor, joined: Tensor, start: int, opts: Any) -> PerseusWork:
         """Shares of different sizes: everything is reduced, and this rank takes its part."""
         reduction = resolve(what, opts, joined.dtype)
-        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, -1, self._number, joined, False)
+        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, AS_IT_IS, self._number, joined, False)
 
         def finish(_: Any) -> None:
             output.copy_(joined[start : start + output.numel()].view(output.shape))

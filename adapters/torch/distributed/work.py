@@ -6,7 +6,7 @@ import atexit
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +17,16 @@ from torch.futures import Future
 from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
+from .origin import Origin, remember
+from .untraced import untraced
+
 Finish = Callable[[Any], None]
 
 # By then the core has told all ranks who is missing; only where the rank that decides is stopped nobody tells.
 MARGIN_SECONDS = 10.0
 
 
+@untraced("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future")
 class PerseusWork(dist.Work):
     """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
 
@@ -37,6 +41,7 @@ class PerseusWork(dist.Work):
         timeout: float,
         finish: Finish | None = None,
         margin: float = MARGIN_SECONDS,
+        origin: tuple[str, str] | None = None,
     ) -> None:
         super().__init__()
         self._what = what
@@ -44,6 +49,7 @@ class PerseusWork(dist.Work):
         self._result = result
         self._limit = timeout + margin
         self._finish = finish
+        self._origin = origin
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
@@ -108,6 +114,8 @@ class PerseusWork(dist.Work):
                 done: Future[None] = Future()
                 # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
                 self._future = done.then(self._value)
+                if self._origin is not None:
+                    remember(self._future, Origin(*self._origin))
                 completer.complete(self._handle, done)
             return self._future
 
@@ -127,6 +135,38 @@ class PerseusWork(dist.Work):
                 except Exception as error:
                     self._finish = _raises(error)
                     raise
+
+
+class Works(dist.Work):
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[PerseusWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> Any:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Future[Any]:
+        futures: Any = torch.futures.collect_all([work.get_future() for work in self._works])
+        return futures.then(lambda done: [tensor for each in done.value() for tensor in each.value()])  # type: ignore[no-any-return]
 
 
 def _raises(error: Exception) -> Finish:

@@ -1,0 +1,102 @@
+"""Asynchronous works: futures, callbacks that start and wait for more, and errors that reach the caller."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def start(value: float, count: int = 4) -> Any:
+    return dist.all_reduce(torch.full((count,), value), async_op=True)
+
+
+def test_work_and_future(size: int) -> None:
+    work = start(1)
+    (tensor,) = work.get_future().wait()
+    assert tensor[0] == size
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.exception() is None
+    assert work.result()[0] is tensor
+
+
+def test_a_callback_starts_and_waits_for_more(size: int) -> None:
+    def again(future: Any) -> Any:
+        (tensor,) = future.value()
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        (second,) = dist.all_reduce(tensor, async_op=True).get_future().wait()
+        return second
+
+    assert start(1).get_future().then(again).wait()[0] == size**3
+
+
+def test_chains_that_start_collectives_while_the_caller_goes_on(size: int) -> None:
+    """The order in which callbacks and the main thread start theirs differs between ranks and runs."""
+
+    def step(future: Any) -> Any:
+        (tensor,) = future.value()
+        dist.all_reduce(tensor)
+        return [tensor / size]
+
+    chains = []
+    for i in range(60):
+        future = start(i, 1 + i % 3).get_future()
+        for _ in range(4):
+            future = future.then(step)
+        chains.append(future)
+        if i % 5 == 0:
+            tensor = torch.ones(2)
+            dist.all_reduce(tensor)
+            assert tensor[0] == size
+    for i, chain in enumerate(chains):
+        assert chain.wait()[0][0] == i * size
+
+
+def test_an_exception_in_a_callback_reaches_who_waits() -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        start(1).get_future().then(fail).wait()
+    start(1).wait()
+
+
+def test_groups_by_threads_do_not_block_each_other(size: int) -> None:
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+    sums = [0.0, 0.0]
+
+    def work(which: int) -> None:
+        for _ in range(50):
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=groups[which])
+            sums[which] += tensor[0].item()
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sums == [50.0 * size] * 2
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def test_coalescing(size: int) -> None:
+    manager = dist.distributed_c10d._coalescing_manager
+    ones, more = torch.ones(2), torch.ones(3)
+    with manager():
+        dist.all_reduce(ones)
+        dist.all_reduce(more)
+    assert ones[0] == more[0] == size
+    outputs = [torch.empty(size * 2), torch.empty(size * 3)]
+    with manager(device=torch.device("cpu"), async_ops=True) as works:
+        dist.all_gather_single(outputs[0], ones)
+        dist.all_gather_single(outputs[1], more)
+    works.wait()
+    assert outputs[0].tolist() == [size] * 2 * size
+    assert outputs[1].tolist() == [size] * 3 * size
