@@ -50,6 +50,39 @@ def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
         optimizer.set_backward_passes_per_step(0)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": hvd.Compression.bf16}, {"backward_passes_per_step": 2}], ids=str
+)
+@pytest.mark.parametrize("early", [False, True], ids=["at the end", "during backward"])
+def test_large_gradients_stay_where_they_are(
+    options: dict[str, Any], early: bool, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With strides of their own, unused on a rank, replaced before the step: as small ones in buckets."""
+    if early:
+        monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
+    passes = options.get("backward_passes_per_step", 1)
+    weights = [torch.nn.Parameter(torch.zeros(1 << 10, 1 << 9).t()) for _ in range(2)]
+    small = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*weights, small], lr=1.0), **options)
+    expected = [0.0, 0.0, 0.0]
+    for number in range(3):
+        optimizer.zero_grad(set_to_none=number != 1)
+        for _ in range(passes):
+            loss = weights[0].sum() * (rank + 1) + small.sum()
+            if rank == 0:
+                loss = loss + weights[1].sum() * size
+            loss.backward()
+        optimizer.synchronize()
+        means = [passes * (size + 1) / 2, float(passes), float(passes)]
+        for each, (parameter, mean) in enumerate(zip([*weights, small], means, strict=True)):
+            torch.testing.assert_close(parameter.grad, torch.full_like(parameter, mean), rtol=1e-2, atol=0)
+            expected[each] -= mean
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    for parameter, value in zip([*weights, small], expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, value), rtol=1e-2, atol=0)
+
+
 def test_step_after_synchronize_warns_and_does_not_reduce_again(rank: int, size: int, two_ranks: None) -> None:
     layer = torch.nn.Linear(2, 1, bias=False)
     optimizer = sgd(layer, op=hvd.Sum, lr=0.0)
