@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -424,12 +425,16 @@ def _fresh(compression: Any) -> FeedbackCompressor | None:
 
 
 def _all_cores_compute(process_set: ProcessSet) -> bool:
-    """Whether nobody is there to reduce while backward goes on: sending early would only take turns with it."""
+    """Whether ranks have one core each, on one host: to reduce while backward goes on would only take turns with it.
+
+    Where a rank has several, backward does not keep all of them busy; and a wire works by itself.
+    """
     core = session.core
-    ranks, threads, cores = core.local_size(), torch.get_num_threads(), usable_cores()
+    ranks, cores = core.local_size(), usable_cores()
     if ranks < (process_set.size() or 1) or ranks < core.size():
-        return False  # a wire works by itself
-    return bool((threads if cores < ranks else ranks * threads) >= cores)
+        return False
+    is_shared = cores == os.cpu_count()  # not this rank's own, as after binding
+    return cores == 1 or (is_shared and cores <= ranks)
 
 
 def _error_of(finish: Callable[[], object]) -> Exception | None:
