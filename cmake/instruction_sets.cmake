@@ -5,8 +5,9 @@
 # the others their flags, and sets DEFINITIONS to PERSEUS_HAVE_<SET>=1 for each set that is in the build.
 include(CheckCXXSourceCompiles)
 
-set(perseus_flags_avx2 -mavx2 -mfma -mf16c)
-set(perseus_flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+# PREFETCHW does nothing on a processor that does not have it.
+set(perseus_flags_avx2 -mavx2 -mfma -mf16c -mprfchw)
+set(perseus_flags_avx512 -mprfchw -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC bug 105593: its own AVX-512 headers read a value that they set to itself.
   list(APPEND perseus_flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)

@@ -88,6 +88,14 @@ std::uint64_t streams_of(const ReduceCall& call) {
   return streams;
 }
 
+std::uint64_t overwritten_of(const ReduceCall& call) {
+  std::uint64_t overwritten = 0;
+  for (std::size_t s = 0; s < std::min(call.from.size(), kStreams); ++s) {
+    if (std::find(call.to.begin(), call.to.end(), call.from[s]) != call.to.end()) overwritten |= std::uint64_t{1} << s;
+  }
+  return overwritten;
+}
+
 void run(const Kernels& kernels, const ReduceCall& call) {
   const auto& reduction = call.reduction;
   const auto& scale = reduction.scale;
@@ -103,7 +111,7 @@ void run(const Kernels& kernels, const ReduceCall& call) {
     return;
   }
   kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count, call.packed ? 1.0 : scale.pre,
-          scale.post, scale.divisor, streams_of(call), call.beside.to, call.beside.from, call.beside.bytes});
+          scale.post, scale.divisor, streams_of(call), overwritten_of(call), call.beside.to, call.beside.from, call.beside.bytes});
 }
 
 // A reduction of one source to one destination.

@@ -26,12 +26,13 @@ struct Job {
   // Bit d: destination d gets non-temporal stores. All these are multiples of their element's size, and alike modulo
   // kAlignment, so that one is aligned where the others are.
   std::uint64_t streams = 0;
+  std::uint64_t overwritten = 0;  // bit s: source s is a destination as well
   void* beside_to = nullptr;  // a copy to be done by the way
   const void* beside_from = nullptr;
   std::size_t beside_bytes = 0;
 };
 
-inline constexpr std::size_t kStreams = 64;
+inline constexpr std::size_t kStreams = 64;  // and sources that are told apart
 inline constexpr std::size_t kAlignment = 64;
 
 using ReduceKernel = void (*)(const Job& job);
