@@ -22,6 +22,8 @@ from .record import Bar, Result, Row, publish, ratio
 ARENA, PRIVATE = "ours, arena", "ours, private"
 MEMCPY, STREAMING = "memcpy", "streaming copy"
 COPIES = (MEMCPY, STREAMING)
+# As many bytes to and from the other rank as a private tensor needs, but hardly any to and from memory.
+EXCHANGE = "exchange alone"
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 
@@ -59,6 +61,15 @@ def copies(to: torch.Tensor, source: torch.Tensor) -> list[Contender]:
     ]
 
 
+def exchange(private: torch.Tensor, count: int) -> Callable[[], object]:
+    """A group of one small tensor again and again, which stays in this core's cache."""
+    import perseus_like.torch as hvd
+
+    part = 64 * KIB
+    group = [private[:part]] * (count // part)
+    return lambda: hvd.grouped_allreduce_(group, op=hvd.Sum, name=f"exchange.{count}")
+
+
 def contenders(memory: Memory, count: int, reducers: dict[str, peers.Reducer]) -> list[Contender]:
     arena, private, out = memory.arena[:count], memory.private[:count], memory.out[:count]
     made = [
@@ -66,6 +77,8 @@ def contenders(memory: Memory, count: int, reducers: dict[str, peers.Reducer]) -
         Contender.of(PRIVATE, ours(private, f"private.{count}")),
     ]
     made += [Contender.of(name, reducer(private)) for name, reducer in reducers.items()]
+    if count * private.element_size() >= 16 * MIB:
+        made.append(Contender.of(EXCHANGE, exchange(private, count)))
     return made + copies(out, private)
 
 

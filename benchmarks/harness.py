@@ -50,13 +50,14 @@ class Summary:
     median: float
     low: float  # a quarter of the rounds is below
     high: float  # a quarter of the rounds is above
+    first: float  # the median of each round's first operation, which finds the caches full of other work
     rounds: int
     per_round: int  # operations in a row within each round
 
     @staticmethod
-    def of(times: Sequence[float], per_round: int) -> Summary:
+    def of(times: Sequence[float], firsts: Sequence[float], per_round: int) -> Summary:
         low, median, high = (float(value) for value in np.percentile(times, [25, 50, 75]))
-        return Summary(median, low, high, len(times), per_round)
+        return Summary(median, low, high, float(np.median(firsts)), len(times), per_round)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,6 +72,8 @@ class Budget:
     most_rounds: int = 200
     burst_seconds: float = 0.002  # operations in a row, as training does them: at least this long
     most_per_round: int = 200
+    # In front of each burst, untimed: until the caches hold what the contender itself leaves there.
+    untimed: int = 6
 
 
 class World:
@@ -110,40 +113,49 @@ def measure(world: World, contenders: Sequence[Contender], budget: Budget) -> di
     """Alternates the contenders, each round beginning with another one."""
     estimates = _estimate(world, contenders)
     repeats = [min(max(round(budget.burst_seconds / once), 1), budget.most_per_round) for once in estimates]
-    # One more is run in front of each burst, untimed: it finds the caches full of another contender's memory.
-    per_round = sum(once * (repeat + 1) for once, repeat in zip(estimates, repeats, strict=True))
+    per_round = sum(once * (repeat + budget.untimed) for once, repeat in zip(estimates, repeats, strict=True))
     rounds = min(max(int(budget.seconds / per_round), budget.least_rounds), budget.most_rounds)
     times: list[list[float]] = [[] for _ in contenders]
+    firsts: list[list[float]] = [[] for _ in contenders]
     gc.collect()
     gc.disable()
     try:
         for number in range(rounds):
             for place in range(len(contenders)):
                 which = (place + number) % len(contenders)
-                times[which].append(_timed(world, contenders[which], repeats[which]))
+                first, mean = _timed(world, contenders[which], repeats[which], budget.untimed)
+                firsts[which].append(first)
+                times[which].append(mean)
     finally:
         gc.enable()
     summaries = {}
-    for contender, mine, repeat in zip(contenders, times, repeats, strict=True):
-        summaries[contender.name] = Summary.of(world.most(mine), repeat)
+    for contender, mine, begun, repeat in zip(contenders, times, firsts, repeats, strict=True):
+        summaries[contender.name] = Summary.of(world.most(mine), world.most(begun), repeat)
     return summaries
 
 
 def _estimate(world: World, contenders: Sequence[Contender]) -> list[float]:
     for contender in contenders:
-        _timed(world, contender, 1)
-    once = [min(_timed(world, contender, 2) for _ in range(2)) for contender in contenders]
+        _timed(world, contender, 1, 1)
+    once = [min(_timed(world, contender, 2, 1)[1] for _ in range(2)) for contender in contenders]
     return [max(value, 1e-7) for value in world.most(once)]
 
 
-def _timed(world: World, contender: Contender, repeat: int) -> float:
+def _timed(world: World, contender: Contender, repeat: int, untimed: int) -> tuple[float, float]:
+    """Seconds of the first operation, and the mean of `repeat` later ones."""
     world.barrier()
     if contender.alone and world.rank != 0:
-        return 0.0
-    contender.run(1)
+        return 0.0, 0.0
+    first = _seconds(contender, 1)
+    if untimed > 1:
+        contender.run(untimed - 1)
+    return first, _seconds(contender, repeat) / repeat
+
+
+def _seconds(contender: Contender, count: int) -> float:
     begin = time.perf_counter()
-    own = contender.run(repeat)
-    return (time.perf_counter() - begin if own is None else own) / repeat
+    own = contender.run(count)
+    return time.perf_counter() - begin if own is None else own
 
 
 # --- the world -------------------------------------------------------------------------------------------------------
@@ -164,8 +176,10 @@ def parser(description: str, seconds: float) -> argparse.ArgumentParser:
     return made
 
 
-def budget_of(options: argparse.Namespace) -> Budget:
-    return Budget(0.02, least_rounds=2, most_rounds=3, most_per_round=3) if options.quick else Budget(options.seconds)
+def budget_of(options: argparse.Namespace, untimed: int = Budget.untimed) -> Budget:
+    if options.quick:
+        return Budget(0.02, least_rounds=2, most_rounds=3, most_per_round=3, untimed=1)
+    return Budget(options.seconds, untimed=untimed)
 
 
 def in_world() -> bool:

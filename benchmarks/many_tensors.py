@@ -18,6 +18,7 @@ from .record import Bar, Result, Row, publish, ratio
 
 OURS, GROUPED, ARENA = "ours", "ours, grouped", "ours, arena"
 GLOO, GLOO_BUCKETS, HOROVOD = "gloo", "gloo, DDP's buckets", "Horovod"
+COPY = "streaming copy"
 RESNET, TINY = "154 like ResNet-50, 143 MiB", "300 of 1 KiB"
 DDP_BUCKET_BYTES = 25 << 20
 # With this width (ResNet-50 has 64), and norms only on the main path, there are as many bytes and tensors as in the
@@ -101,6 +102,19 @@ def gloo_in_buckets(tensors: Tensors) -> Callable[[], object]:
     return run
 
 
+def plain_copy(tensors: Tensors) -> Callable[[], object]:
+    """The same bytes to another place: what the memory can do."""
+    from perseus_like import _core
+
+    pairs = [(torch.empty_like(tensor).fill_(0), tensor) for tensor in tensors]
+
+    def run() -> None:
+        for to, source in pairs:
+            _core.copy(to.data_ptr(), source.data_ptr(), source.numel() * source.element_size(), True)
+
+    return run
+
+
 def horovod(module: Any, tensors: Tensors, tag: str) -> Callable[[], object]:
     named = [(tensor, f"{tag}.{number}") for number, tensor in enumerate(tensors)]
 
@@ -123,6 +137,7 @@ def contenders(shapes: Sequence[tuple[int, ...]], tag: str, other: Any) -> list[
         Contender.of(ARENA, ours(arena, f"{tag}.arena")),
         Contender.of(GLOO, gloo(private)),
         Contender.of(GLOO_BUCKETS, gloo_in_buckets(private)),
+        Contender.of(COPY, plain_copy(private)),
     ]
     if other is not None:
         made.append(Contender.of(HOROVOD, horovod(other, private, tag)))
