@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 class DType(IntEnum):
     uint8 = 0
@@ -62,7 +63,9 @@ class Handle:
         """Results that the core allocated (allgather, alltoall, reduce-scatter), one per member."""
     def received_splits(self) -> list[int]:
         """After an alltoall: rows that came from each rank."""
-    def result(self) -> int:
+    def result(self) -> Any:
+        """As `wait`; gives the `tensors` that the verb was called with."""
+    def number(self) -> int:
         """After a join: the last rank that joined. After add_process_set: its id."""
 
 class Finished:

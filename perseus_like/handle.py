@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 R = TypeVar("R")
 S = TypeVar("S")
+Covariant = TypeVar("Covariant", covariant=True)
+
+
+class InFlight(Protocol[Covariant]):
+    """What a table of handles asks of work: a `Pending`, or the core's handle where that needs no more."""
+
+    def done(self) -> bool: ...
+    def result(self) -> Covariant: ...
 
 
 class Pending(Generic[R]):
@@ -60,9 +68,9 @@ class HandleTable:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._pending: dict[int, Pending[Any]] = {}
+        self._pending: dict[int, InFlight[Any]] = {}
 
-    def add(self, pending: Pending[Any]) -> int:
+    def add(self, pending: InFlight[Any]) -> int:
         number = next(self._numbers)
         self._pending[number] = pending
         return number

@@ -195,7 +195,7 @@ def _add(ranks: list[int], mine: list[ProcessSet]) -> None:
     handle = session.core.add_process_set(ranks)
     handle.wait()
     for each in mine:
-        each.process_set_id = handle.result()
+        each.process_set_id = handle.number()
         _registered.append(each)
 
 

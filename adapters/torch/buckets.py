@@ -226,7 +226,7 @@ class GradientBuckets:
         if flat is None:
             (index,) = self._layout.buckets[number].members
             flat = self._in_place.row(index, self._names[index])
-        pending = verbs.allreduce(
+        pending = verbs.reduce_in_place(
             flat,
             reduction.op,
             name,
@@ -234,7 +234,6 @@ class GradientBuckets:
             reduction.postscale,
             reduction.process_set,
             wire,
-            in_place=True,
             wait=self.passes.holds or number + 1 == len(self._flats),  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)

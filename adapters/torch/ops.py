@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perseus_like.collectives import Average, resolve_op
+from perseus_like.collectives import Average, Op, resolve_op
 from perseus_like.collectives import join as _join
 from perseus_like.compression import NoneCompressor, is_identity, wire_of
 from perseus_like.handle import Pending, handles
@@ -92,8 +92,9 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     chosen = resolve_op(op, average)
-    factors = (prescale_factor, postscale_factor, process_set)
-    return verbs.allreduce(tensor, chosen, name, *factors, in_place=True, wait=True).result()
+    return verbs.reduce_in_place(
+        tensor, chosen, name, prescale_factor, postscale_factor, process_set, None, True
+    ).result()
 
 
 def allreduce_async_(
@@ -105,10 +106,8 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    chosen = resolve_op(op, average)
-    return handles.add(
-        verbs.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set, in_place=True)
-    )
+    chosen = op if type(op) is Op and average is None else resolve_op(op, average)
+    return handles.add(verbs.reduce_in_place(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce(

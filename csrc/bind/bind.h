@@ -10,6 +10,7 @@
 
 namespace perseus::bind {
 
+void bind_allreduce(pybind11::module_& module);
 void bind_enums(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_finished(pybind11::module_& module);
@@ -31,6 +32,26 @@ struct Pending {
   ~Pending();
 };
 
+// The Python type of these, handle_type.cc. Methods may be added to it.
+pybind11::object make_handle_type();
+PyObject* new_handle(Pending&& pending);
+// What a Handle holds; null for another object.
+const Pending* pending_in(PyObject* object);
+
+// Sets the Python error of an exception under way.
+void raise_in_python() noexcept;
+
+// For functions that Python calls without pybind11: what `action` gives, or null with the error set.
+template <typename Action>
+PyObject* guarded(const Action& action) noexcept {
+  try {
+    return action();
+  } catch (...) {
+    raise_in_python();
+    return nullptr;
+  }
+}
+
 // Memory of the core's, as Python's buffer protocol shows it.
 struct Buffer {
   std::shared_ptr<void> memory;
@@ -41,3 +62,21 @@ struct Buffer {
 };
 
 }  // namespace perseus::bind
+
+// Functions bound by pybind11 take and return them all the same.
+template <>
+class pybind11::detail::type_caster<perseus::bind::Pending> {
+ public:
+  static constexpr auto name = const_name("Handle");
+  template <typename>
+  using cast_op_type = const perseus::bind::Pending&;
+
+  bool load(handle source, bool) { return (pending_ = perseus::bind::pending_in(source.ptr())) != nullptr; }
+  operator const perseus::bind::Pending&() const { return *pending_; }
+  static handle cast(perseus::bind::Pending&& pending, return_value_policy, handle) {
+    return perseus::bind::new_handle(std::move(pending));
+  }
+
+ private:
+  const perseus::bind::Pending* pending_ = nullptr;
+};

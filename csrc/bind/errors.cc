@@ -1,4 +1,5 @@
 #include <array>
+#include <new>
 
 #include "base/error.h"
 #include "bind/bind.h"
@@ -17,7 +18,26 @@ std::array<PyObject*, kKinds>& classes() {
   return table;
 }
 
+void set(const Error& error) {
+  PyObject* cls = classes()[static_cast<std::size_t>(error.kind())];
+  PyErr_SetString(cls != nullptr ? cls : PyExc_RuntimeError, error.what());
+}
+
 }  // namespace
+
+void raise_in_python() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    set(error);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
 
 void bind_errors(py::module_& module) {
   module.def("set_error_class", [](int kind, const py::object& cls) {
@@ -28,8 +48,7 @@ void bind_errors(py::module_& module) {
     try {
       if (raised) std::rethrow_exception(raised);
     } catch (const Error& error) {
-      PyObject* cls = classes()[static_cast<std::size_t>(error.kind())];
-      PyErr_SetString(cls != nullptr ? cls : PyExc_RuntimeError, error.what());
+      set(error);
     }
   });
 }

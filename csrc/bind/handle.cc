@@ -55,33 +55,26 @@ void bind_handle(py::module_& module) {
         return py::buffer_info(static_cast<std::uint8_t*>(self.memory.get()), static_cast<py::ssize_t>(self.bytes()));
       });
 
-  py::class_<Pending>(module, "Handle")
-      .def("done", [](const Pending& self) { return self.handle.completion->done(); })
-      .def("wait",
-           [](const Pending& self) {
-             const auto& completion = *self.handle.completion;
-             if (!completion.done()) {
-               const py::gil_scoped_release released;
-               self.handle.lane->wait(*self.handle.completion);
-             }
-             completion.status().throw_if_failed();
-           })
-      .def("wait_for",
-           [](const Pending& self, double limit_seconds) {
-             const auto& completion = *self.handle.completion;
-             if (!completion.done()) {
-               const py::gil_scoped_release released;
-               const auto limit =
-                   std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
-               self.handle.lane->wait(*self.handle.completion, true, Lane::Clock::now() + limit);
-             }
-             if (!completion.done()) return false;
-             completion.status().throw_if_failed();
-             return true;
-           })
-      .def("outputs", &outputs)
-      .def("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; })
-      .def("result", [](const Pending& self) { return self.handle.completion->number; });
+  const auto type = make_handle_type();
+  module.attr("Handle") = type;
+  const auto method = [&type](const char* name, auto function) {
+    type.attr(name) = py::cpp_function(std::move(function), py::name(name), py::is_method(type));
+  };
+  method("wait_for", [](const Pending& self, double limit_seconds) {
+    const auto& completion = *self.handle.completion;
+    if (!completion.done()) {
+      const py::gil_scoped_release released;
+      const auto limit =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
+      self.handle.lane->wait(*self.handle.completion, true, Lane::Clock::now() + limit);
+    }
+    if (!completion.done()) return false;
+    completion.status().throw_if_failed();
+    return true;
+  });
+  method("outputs", &outputs);
+  method("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; });
+  method("number", [](const Pending& self) { return self.handle.completion->number; });
 }
 
 }  // namespace perseus::bind

@@ -4,6 +4,7 @@ PYBIND11_MODULE(_core, module) {
   using namespace perseus::bind;
   module.doc() = "The compiled core of perseus_like. Private: use perseus_like.";
   module.attr("__version__") = PERSEUS_VERSION;
+  bind_allreduce(module);
   bind_enums(module);
   bind_errors(module);
   bind_handle(module);

@@ -103,7 +103,7 @@ class PerseusWork(dist.Work):
     def source_rank(self) -> int:
         """After a receive: who sent it, by its rank in the group."""
         self.wait()
-        return int(self._handle.result())
+        return int(self._handle.number())
 
     _source_rank = source_rank
 
