@@ -50,8 +50,8 @@ Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool av
 
 // `outgoing`: to `peer`; else from it, or from anybody where it is -1. Ranks are those in the set.
 Pending post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing, int process_set, py::object tensors) {
-  const View view(tensor);
-  if (view.device() != kHost) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
+  const View view(tensor.ptr());
+  if (!view.on_host()) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
   const auto member = view.member();
   auto letter = std::make_shared<Letter>();
   letter->outgoing = outgoing;
