@@ -31,6 +31,7 @@ from perseus_like import (
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
 
+from . import mpi_ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
 from .kvstore import create, register
@@ -102,6 +103,7 @@ __all__ = [
     "local_size",
     "mpi_built",
     "mpi_enabled",
+    "mpi_ops",
     "mpi_threads_supported",
     "nccl_built",
     "rank",

@@ -29,6 +29,7 @@ from perseus_like import (
     stop_timeline,
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.common.basics import HorovodBasics
 
 from .ops import (
     allgather,
@@ -43,6 +44,9 @@ from .ops import (
     grouped_reducescatter,
     reducescatter,
 )
+
+# Horovod's users reach for it, private as it is.
+_basics = HorovodBasics(__file__)
 
 __all__ = [
     "Adasum",

@@ -32,6 +32,7 @@ from perseus_like import (
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
 
+from . import mpi_ops
 from .compression import Compression
 from .functions import (
     allgather_object,
@@ -108,6 +109,7 @@ __all__ = [
     "local_size_op",
     "mpi_built",
     "mpi_enabled",
+    "mpi_ops",
     "mpi_threads_supported",
     "nccl_built",
     "process_set_included_op",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Mapping
 
 from ..names import folder_of
@@ -16,6 +17,7 @@ from .options import Options
 _RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _OWN = (
     *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in _RANK_FACTS),
+    "HOROVOD_HOSTNAME",
     "PERSEUS_RENDEZVOUS",
     "PERSEUS_LAUNCHER",
     "PERSEUS_JOB",
@@ -72,6 +74,7 @@ def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: 
     inner = dict(job)
     for name, value in facts.items():
         inner[f"PERSEUS_{name}"] = inner[f"HOROVOD_{name}"] = value
+    inner["HOROVOD_HOSTNAME"] = socket.gethostname()
     inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
     inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
     inner["LOCAL_SIZE"] = str(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -32,6 +33,7 @@ def test_contract_for_each_rank(perseusrun: Perseusrun, script: Script) -> None:
             assert env[f"PERSEUS_{name}"] == env[f"HOROVOD_{name}"] == str(value)
         assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == (str(rank), "3", str(rank))
         assert (env["LOCAL_WORLD_SIZE"], env["LOCAL_SIZE"]) == ("3", "3")
+        assert env["HOROVOD_HOSTNAME"] == socket.gethostname()
         assert env["PERSEUS_LAUNCHER"] == "perseusrun"
         assert re.fullmatch(r"perseus-[0-9a-f]{32}", env["PERSEUS_RENDEZVOUS"])
         assert env["MASTER_ADDR"] == "127.0.0.1"

@@ -197,6 +197,9 @@ def test_graphs_know_shapes() -> None:
 
 
 def test_numbers_and_join(rank: int, size: int) -> None:
+    # Private, and used by programs of others all the same.
+    assert hvd.mpi_ops._basics.rank() == rank
+    assert hvd.mpi_ops._allreduce(tf.ones(2)).numpy().tolist() == [size] * 2
     assert tf.function(lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()])() == [
         rank,
         size,
