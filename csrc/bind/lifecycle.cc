@@ -47,7 +47,7 @@ void stop() {
 void finalize(bool failing) {
   if (is_forked_child()) return;
   const py::gil_scoped_release released;
-  finalize_mpi(failing, std::chrono::hours(24));
+  finalize_mpi(failing || has_session_failed(), std::chrono::hours(24));
 }
 
 }  // namespace

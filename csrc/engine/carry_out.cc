@@ -80,6 +80,8 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(tasks);
   // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
   if (!status.ok() && !about_sets) {
+    link_.transport->give_up(status);
+    if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
     break_off(status);
     return;
   }

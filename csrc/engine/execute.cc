@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -219,6 +220,9 @@ Status execute(Transport& transport, const std::vector<int>& world_ranks, const 
     return run(transport, world_ranks, tasks);
   } catch (const Error& error) {
     return Status::from(error);
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::unavailable, "rank " + std::to_string(world_ranks[static_cast<std::size_t>(transport.rank())]) +
+                                        " has not enough memory for this collective"};
   } catch (const std::exception& error) {
     return {ErrorKind::transport, error.what()};
   }

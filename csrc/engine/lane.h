@@ -77,6 +77,9 @@ class Lane {
   // others' answer is waited for. Idempotent. Not from a callback.
   void close(std::chrono::milliseconds grace);
 
+  // A collective failed, and not because a peer was lost: others may be waiting for this rank in the middle of it.
+  bool failed_itself() const { return failed_itself_.load(std::memory_order_acquire); }
+
   // From any thread: somebody was lost, look at once.
   void wake() { link_.control->doorbell().ring(); }
 
@@ -136,6 +139,7 @@ class Lane {
 
   std::mutex join_mutex_;  // guards asked_join_
   std::shared_ptr<Completion> asked_join_;
+  std::atomic<bool> failed_itself_{false};
   std::atomic<bool> urgent_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<bool> stop_{false};

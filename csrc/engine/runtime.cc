@@ -15,6 +15,7 @@ struct Runtime {
   std::mutex mutex;  // guards the rest, but for `forked`
   std::shared_ptr<Session> session;
   std::map<std::vector<int>, int> generations;  // how often each selection of ranks was started
+  bool failed = false;                          // the session before failed by itself
   std::atomic<bool> forked{false};
 };
 
@@ -47,13 +48,21 @@ void start_session(Config config, BootstrapOptions options) {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
   options.generation = state.generations[options.selection]++;
   state.session = std::make_shared<Session>(std::move(config), options);
+  state.failed = false;
 }
 
 void stop_session() {
   auto& state = runtime();
   if (state.forked) return;
   std::scoped_lock lock(state.mutex);
+  if (state.session && state.session->failed_itself()) state.failed = true;
   state.session.reset();
+}
+
+bool has_session_failed() {
+  auto& state = runtime();
+  std::scoped_lock lock(state.mutex);
+  return state.failed;
 }
 
 bool is_session_running() { return runtime().session != nullptr && !runtime().forked; }

@@ -13,6 +13,9 @@ void start_session(Config config, BootstrapOptions options);
 void stop_session();
 bool is_session_running();
 
+// Whether the one that was stopped had failed by itself: other ranks may still wait for this process.
+bool has_session_failed();
+
 // True in a process forked from one that had a session: it has none of the session's threads.
 bool is_forked_child();
 

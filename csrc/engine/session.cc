@@ -110,7 +110,13 @@ Session::~Session() {
     if (it->second.lane) it->second.lane->close(grace);
   }
   timeline_->stop();
-  if (!failing_) fabric_->say_goodbye();
+  if (!failing_ && !failed_itself()) fabric_->say_goodbye();
+}
+
+bool Session::failed_itself() const {
+  std::scoped_lock lock(mutex_);
+  return std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& each) { return each.second.lane && each.second.lane->failed_itself(); });
 }
 
 std::string Session::description() const {

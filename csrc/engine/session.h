@@ -74,6 +74,9 @@ class Session {
   // The process ends because of an error: nobody's answer is waited for.
   void mark_failing() { failing_ = true; }
 
+  // See Lane::failed_itself: of some set's lane.
+  bool failed_itself() const;
+
   // In a forked child, which has none of the threads.
   void abandon_after_fork();
 

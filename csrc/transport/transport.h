@@ -46,6 +46,10 @@ class Transport {
 
   virtual Status barrier() = 0;
 
+  // This rank cannot go on: a failure outside of this transport, which is to reach those that wait for this rank.
+  // Where nothing of it is shared with them they learn of it when this process ends.
+  virtual void give_up([[maybe_unused]] const Status& why) {}
+
   // The pieces in which private memory is pipelined; 0 where there are none to choose. Changed by all ranks between the
   // same two calls.
   virtual std::size_t chunk_bytes() const { return 0; }

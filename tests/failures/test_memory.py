@@ -75,3 +75,22 @@ def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all(run: Any, c
     assert "rank 1 has no memory for a result of" in texts.pop()
     for facts in world.all_told():
         assert "UnavailableError" in facts["failed"]["kinds"], facts
+
+
+def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> None:
+    world = run(
+        3,
+        """
+        start()
+        big = np.ones(30_000_000, np.float32)
+        if rank == 1:
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
+        tell(failed=outcome_of(hvd.join if rank == 1 else lambda: hvd.allreduce(big)))
+        """,
+    )
+    assert world.code == 0, world.output
+    texts = [facts["failed"]["text"] for facts in world.all_told()]
+    assert "rank 1 has not enough memory" in texts[1]
+    for text in (texts[0], texts[2]):  # the second where rank 1 lived on for a second
+        assert "rank 1 ended without shutting down" in text or "rank 1 of the group gave up" in text, text

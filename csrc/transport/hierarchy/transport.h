@@ -33,6 +33,7 @@ class ClusterTransport final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
+  void give_up(const Status& why) override { engines_.local->give_up(why); }
   std::size_t chunk_bytes() const override { return engines_.local->chunk_bytes(); }
   void set_chunk_bytes(std::size_t bytes) override { engines_.local->set_chunk_bytes(bytes); }
 

@@ -34,6 +34,10 @@ Status Group::fail(const Status& status) {
   return failure_;
 }
 
+void Group::give_up(const Status& why) {
+  if (failure_.ok()) static_cast<void>(fail(why));
+}
+
 void Group::throw_lost(int member) const {
   // The member may have stopped because it knows already of a death that this process is about to hear of.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);

@@ -36,6 +36,7 @@ class Group final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
+  void give_up(const Status& why) override;
   std::size_t chunk_bytes() const override { return most_chunk_; }
   void set_chunk_bytes(std::size_t bytes) override;
 
