@@ -15,32 +15,15 @@ import torch.distributed as dist
 from . import harness, peers
 from .harness import Contender, World
 from .record import Bar, Result, Row, publish, ratio
+from .shapes import resnet_shapes
 
 OURS, GROUPED, ARENA = "ours", "ours, grouped", "ours, arena"
 GLOO, GLOO_BUCKETS, HOROVOD = "gloo", "gloo, DDP's buckets", "Horovod"
 COPY = "streaming copy"
 RESNET, TINY = "154 like ResNet-50, 143 MiB", "300 of 1 KiB"
 DDP_BUCKET_BYTES = 25 << 20
-# With this width (ResNet-50 has 64), and norms only on the main path, there are as many bytes and tensors as in the
-# runs whose numbers the bars quote.
-WIDTH = 78
 
 Tensors = list[torch.Tensor]
-
-
-def resnet_shapes(width: int = WIDTH) -> list[tuple[int, ...]]:
-    """Shapes of the parameters of a bottleneck network of 50 layers (He et al., 2016, arXiv:1512.03385)."""
-    shapes: list[tuple[int, ...]] = [(width, 3, 7, 7), (width,), (width,)]
-    channels_in = width
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        narrow, wide = width << stage, 4 * width << stage
-        for block in range(blocks):
-            for shape in ((narrow, channels_in, 1, 1), (narrow, narrow, 3, 3), (wide, narrow, 1, 1)):
-                shapes += [shape, (shape[0],), (shape[0],)]
-            if block == 0:
-                shapes.append((wide, channels_in, 1, 1))
-            channels_in = wide
-    return [*shapes, (1000, channels_in), (1000,), (1,)]
 
 
 def ours(tensors: Tensors, tag: str) -> Callable[[], object]:

@@ -28,7 +28,7 @@ GROUPS = {
     ],
     "mxnet": [
         *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
-        "test_mxnet_sync_batch_norm.py",
+        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py"],
     ],
     "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
 }

@@ -29,9 +29,11 @@ MxnetApi load_mxnet(void* library) {
   int version = 0;
   version_of(&version);
   api.major_version = version / 10000;
-  // NDArray::Reorder2DefaultAsync() const: a member function without arguments takes `this` alone.
+  // NDArray::Reorder2DefaultAsync() const and NDArray::Chunk::Reorder2Default(): such functions take `this` alone.
   api.lay_out_in_rows =
       reinterpret_cast<void (*)(const void*)>(dlsym(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv"));
+  api.lay_out_in_rows_now =
+      reinterpret_cast<void (*)(void*)>(dlsym(library, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"));
   return api;
 }
 

@@ -28,11 +28,15 @@ struct MxnetApi {
   int (*data_of)(Array array, void** data);
   int (*from_dlpack)(const void* tensor, bool transient, Array* array);
   const char* (*last_error)();
-  // Puts an array that oneDNN has laid out in its own way back into rows, in the engine's order of things. Null where
-  // MXNet was built without oneDNN.
+  // Put memory that oneDNN has laid out in its own way back into rows: an array's, in the engine's order of things; or
+  // at once, by who has it for itself. Null where MXNet was built without oneDNN.
   void (*lay_out_in_rows)(const void* array);
+  void (*lay_out_in_rows_now)(void* memory);
   int major_version;
 };
+
+// What an array shares with its views: mxnet::NDArray begins with the pointer to it.
+inline void* memory_of(Array array) { return *static_cast<void* const*>(array); }
 
 // `library`: from dlopen. Throws std::runtime_error that names what is missing.
 MxnetApi load_mxnet(void* library);

@@ -43,13 +43,11 @@ class Distinct {
   void drop(const Distinct& others) {
     arrays_.erase(arrays_.begin(), arrays_.begin() + static_cast<std::ptrdiff_t>(others.arrays_.size()));
   }
+  bool has(Array array) const { return memories_.contains(memory_of(array)); }
   Array* data() { return arrays_.data(); }
   int size() const { return static_cast<int>(arrays_.size()); }
 
  private:
-  // mxnet::NDArray begins with the pointer to what its views share.
-  static const void* memory_of(Array array) { return *static_cast<const void* const*>(array); }
-
   std::vector<Array> arrays_;
   std::unordered_set<const void*> memories_;
 };
@@ -81,7 +79,8 @@ void Operation::push(Operation* operation, int priority) {
   for (const auto array : owned->also_written) written.add(array);
   Distinct read = written;
   for (const auto& input : owned->inputs) {
-    if (mxnet.lay_out_in_rows != nullptr) mxnet.lay_out_in_rows(input.array);
+    // What is only read others may be reading at that moment, so its layout must be changed before.
+    if (mxnet.lay_out_in_rows != nullptr && !written.has(input.array)) mxnet.lay_out_in_rows(input.array);
     read.add(input.array);
   }
   read.drop(written);
@@ -127,14 +126,18 @@ void Operation::begin(const EngineCallback& on_complete) {
 }
 
 bool Operation::find_memory() {
+  const auto& mxnet = libraries_.mxnet;
+  for (const auto output : outputs) {
+    if (mxnet.lay_out_in_rows_now != nullptr) mxnet.lay_out_in_rows_now(memory_of(output));
+  }
   for (const auto& input : inputs) {
     void* data = nullptr;
-    if (libraries_.mxnet.data_of(input.array, &data) != 0) return false;
+    if (mxnet.data_of(input.array, &data) != 0) return false;
     views_.push_back({data, input.dtype, static_cast<std::int32_t>(input.shape.size()), input.shape.data()});
   }
   for (const auto output : outputs) {
     void* data = nullptr;
-    if (libraries_.mxnet.data_of(output, &data) != 0) return false;
+    if (mxnet.data_of(output, &data) != 0) return false;
     targets_.push_back(data);
   }
   return true;

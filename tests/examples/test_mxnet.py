@@ -1,0 +1,68 @@
+"""The MXNet examples, in short forms, in their own environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "mxnet"
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(environment: Callable[[str], Path]) -> Run:
+    """Runs a program of examples/mxnet on two ranks to its end; gives what it said."""
+    python = environment("mxnet")
+
+    def start(*command: str, launcher: tuple[str, ...] | None = None) -> str:
+        words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
+        done = subprocess.run(
+            [*words, *command],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    return start
+
+
+def test_digits_agrees_with_one_process(run: Run) -> None:
+    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--compare-single")
+    accuracy, difference = re.search(r"images: (\S+) %", said), re.search(r"at most (\S+)", said)
+    assert accuracy is not None, said
+    assert float(accuracy[1]) > 80
+    assert difference is not None, said
+    assert float(difference[1]) < 1e-5
+
+
+def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
+    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce")
+    accuracy = re.search(r"images: (\S+) %", said)
+    assert accuracy is not None, said
+    assert float(accuracy[1]) > 80
+
+
+@pytest.mark.parametrize("more", [[], ["--sync-batch-norm", "--gc-type", "fp16"]])
+def test_module_fit_with_the_key_value_store(run: Run, more: list[str]) -> None:
+    said = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more)
+    assert said.count("weights as on rank 0: True") == 2, said
+
+
+def test_as_aiacc_starts_it(run: Run) -> None:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("no mpirun")
+    said = run("sh", str(EXAMPLES / "config.sh"), "--num-epochs", "1", launcher=(mpirun, "-np", "2"))
+    assert said.count("weights as on rank 0: True") == 2, said
