@@ -1,0 +1,118 @@
+"""Starts and ends of whole programs: ways to meet, sessions that are shared, ranks that die."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Told = Callable[[int], str]
+
+
+def test_ways_to_meet_one_after_the_other(program: Program, told: Told, tmp_path: Path) -> None:
+    """By the launcher, by a file, through a store with ranks in another order, beside init(), and after it."""
+    done = program(
+        "perseusrun",
+        2,
+        f"""
+        import perseus_like.torch as hvd
+        from perseus_like.session import session
+        rank = int(os.environ["PERSEUS_RANK"])
+        def total():
+            tensor = torch.ones(1) * (dist.get_rank() + 1)
+            dist.all_reduce(tensor)
+            return tensor.item()
+        def through(how, **options):
+            dist.init_process_group("perseus", **options)
+            tell(how, session.core.description().split(":")[0], dist.get_rank(), total())
+            dist.destroy_process_group()
+            tell(hvd.is_initialized())
+        through("env")
+        through("file", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
+        through("other", store=dist.FileStore("{tmp_path}/other", 2), rank=1 - rank, world_size=2)
+        hvd.init()
+        through("beside")
+        tell(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
+        hvd.shutdown()
+        through("env")
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        expected = ["env local 0 3.0", "False", "file local 0 3.0", "False", "other store 1 3.0", "False"]
+        expected += ["beside local 0 3.0", "True", "2.0", "env local 0 3.0", "False"]
+        if rank == 1:
+            expected = [
+                re.sub(r"(?<=[a-z] )[01](?= )", lambda found: str(1 - int(found[0])), line) for line in expected
+            ]
+        assert told(rank).splitlines() == expected
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_dead_peer_is_an_error_within_two_seconds(victim: int, program: Program, told: Told) -> None:
+    done = program(
+        "torchrun",
+        2,
+        f"""
+        import signal
+        dist.init_process_group("perseus")
+        dist.barrier()
+        if dist.get_rank() == {victim}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        start = time.monotonic()
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            tell(time.monotonic() - start < 2, error)
+        """,
+    )
+    assert done.returncode != 0
+    assert told(1 - victim).startswith("True")
+    assert f"rank {victim}" in told(1 - victim)
+
+
+def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, told: Told) -> None:
+    program(
+        "torchrun",
+        2,
+        """
+        if os.environ["RANK"] == "0":
+            try:
+                dist.init_process_group("perseus", timeout=timedelta(seconds=1))
+            except RuntimeError as error:
+                tell(error)
+        """,
+    )
+    assert "rank 1 did not come" in told(0)
+
+
+def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "perseus_like"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('broken')")
+    check = f"import sys; sys.path.insert(0, {str(broken.parent)!r}); import torch; print('survived')"
+    done: Any = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "survived\n", done.stderr
+
+
+def test_detail_debug(program: Program, told: Told) -> None:
+    done = program(
+        "torchrun",
+        2,
+        """
+        dist.init_process_group("perseus")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        tell("fine")
+        dist.destroy_process_group()
+        """,
+        TORCH_DISTRIBUTED_DEBUG="DETAIL",
+    )
+    assert done.returncode == 0, done.stdout
+    assert told(0) == told(1) == "fine\n"
