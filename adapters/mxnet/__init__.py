@@ -32,6 +32,7 @@ from perseus_like import (
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
 
 from . import mpi_ops
+from . import release as _release  # noqa: F401 - before what another release lacks
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
 from .kvstore import create, register
