@@ -16,20 +16,17 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
-from perseus_like.collectives import Average
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
 from perseus_like.gradients import (
     ALONE_BYTES,
     FIRST_BUCKET_BYTES,
     Agreeing,
-    Bucket,
     Layout,
     Passes,
     claim_name,
     lay_out,
 )
-from perseus_like.handle import Pending
 from perseus_like.launch.cores import usable_cores
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
@@ -39,6 +36,7 @@ from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, allocate, dense_strides, member_of, say_once
 from .in_place import InPlace
 from .reduction import Owner, Reduction
+from .sending import send_compressed, send_late
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
@@ -159,7 +157,9 @@ class GradientBuckets:
                 self._complete()
                 self.passes.send_rest()
                 self._start_sparse()
-                self._reduce_late(late)
+                self._in_flight += [
+                    send_late(f"{self._name}.late.{name}", each, self._reduction) for name, each in late
+                ]
                 self._wait()
                 if then is not None:
                     then()
@@ -220,7 +220,9 @@ class GradientBuckets:
         wire = wire_of(reduction.compression)
         name = f"{self._name}.{number}"
         if wire is None and not is_identity(reduction.compression):
-            self._in_flight.append(self._send_compressed(name, self._layout.buckets[number]))
+            members = self._layout.buckets[number].members
+            gradients = {index: view for index in members if (view := self._views[index]) is not None}
+            self._in_flight.append(send_compressed(name, gradients, reduction, self._feedback))
             return
         flat = self._flats[number]
         if flat is None:
@@ -237,30 +239,6 @@ class GradientBuckets:
             wait=self.passes.holds or number + 1 == len(self._flats),  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)
-
-    def _send_compressed(self, name: str, bucket: Bucket[Kind]) -> Callable[[], object]:
-        """What the core does not do while packing works on one gradient at a time."""
-        reduction = self._reduction
-        gradients = {index: view for index in bucket.members if (view := self._views[index]) is not None}
-        if self._feedback is not None:
-            return self._feedback.start(name, gradients, reduction.op is Average, reduction.process_set)
-        views = list(gradients.values())
-        with torch.no_grad():
-            pairs = [reduction.compression.compress(view) for view in views]
-        pending: Pending[list[torch.Tensor]] = verbs.grouped_allreduce(
-            [small for small, _ in pairs],
-            reduction.op,
-            name,
-            reduction.prescale,
-            reduction.postscale,
-            reduction.process_set,
-        )
-
-        def receive() -> None:
-            for view, small, (_, context) in zip(views, pending.result(), pairs, strict=True):
-                view.copy_(reduction.compression.decompress(small, context))
-
-        return receive
 
     def _wait(self) -> None:
         """Waits for all, then raises the first error: memory must not be touched while another bucket is under way."""
@@ -298,21 +276,6 @@ class GradientBuckets:
             name = f"{self._name}.sparse.{index}"
             finish = sparse_allreduce_async(gradient, name, reduction.op, reduction.process_set)
             self._in_flight.append(assign_gradient(parameter, finish))
-
-    def _reduce_late(self, late: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Gradients of parameters that had no hook yet: each by itself this time, in a bucket from the next step on."""
-        reduction = self._reduction
-        for name, parameter in late:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            elif parameter.grad.layout is not torch.strided:
-                parameter.grad = parameter.grad.to_dense()
-            wire = wire_of(reduction.compression)
-            factors = (reduction.prescale, reduction.postscale, reduction.process_set, wire)
-            pending = verbs.allreduce(
-                parameter.grad, reduction.op, f"{self._name}.late.{name}", *factors, in_place=True
-            )
-            self._in_flight.append(pending.result)
 
     def _begin_session(self) -> None:
         self._generation = session.generation

@@ -13,9 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from perseus_like import basics
 from perseus_like.basics import size
-from perseus_like.collectives import Sum, names
+from perseus_like.collectives import Sum
 from perseus_like.hosts import host_process_set
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.request_names import names
 
 from .autograd import verbs
 from .ops import allgather_async, allreduce_async, synchronize

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from perseus_like import errors
-from perseus_like.collectives import Average, Names, Op, Sum, checked_splits, resolve_op
+from perseus_like.collectives import Average, Op, Sum, checked_splits, resolve_op
 from perseus_like.compression import Compressor, NoneCompressor, wire_dtype, wire_of
 from perseus_like.handle import HandleTable, Pending
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.request_names import Names
 from perseus_like.tensor import ArrayTensors, DType
 
 
