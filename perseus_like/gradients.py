@@ -15,7 +15,7 @@ import numpy as np
 
 from .collectives import Collectives, Op
 from .errors import DisagreementError
-from .objects import allgather_object
+from .objects import allgather_object, first_difference
 from .process_sets import ProcessSet
 from .session import session
 from .tensor import ArrayTensors
@@ -282,18 +282,13 @@ class Agreeing:
 
     def _difference(self) -> str:
         everybody: list[list[str]] = allgather_object(self._descriptions, self._name, self._process_set)
-        ranks = self._process_set.ranks or []
-        first = everybody[0]
-        for rank, theirs in zip(ranks, everybody, strict=True):
-            for place in range(max(len(first), len(theirs))):
-                one = first[place] if place < len(first) else "nothing"
-                other = theirs[place] if place < len(theirs) else "nothing"
-                if one != other:
-                    return (
-                        f"ranks optimize different parameters: at place {place}, rank {ranks[0]} has {one}, "
-                        f"rank {rank} has {other}; build the same model and wrap it in the same way on all ranks"
-                    )
-        return "ranks optimize different parameters"
+        found = first_difference(everybody, self._process_set)
+        if found is None:
+            return "ranks optimize different parameters"
+        return (
+            f"ranks optimize different parameters: at place {found}; "
+            "build the same model and wrap it in the same way on all ranks"
+        )
 
 
 _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,19 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         raise error
     # A pickle says itself where it ends.
     return [_load(gathered, rank) for rank in process_set.ranks or [0]]
+
+
+def first_difference(everybody: Sequence[Sequence[str]], process_set: ProcessSet) -> str | None:
+    """The place where the ranks' lists (of `allgather_object`) first differ, and how; None where they are equal."""
+    ranks = process_set.ranks or [0]
+    first = everybody[0]
+    for rank, theirs in zip(ranks, everybody, strict=True):
+        for place in range(max(len(first), len(theirs))):
+            one = first[place] if place < len(first) else "nothing"
+            other = theirs[place] if place < len(theirs) else "nothing"
+            if one != other:
+                return f"{place}, rank {ranks[0]} has {one}, rank {rank} has {other}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """perseus_like.tensorflow: Horovod's TensorFlow API. `import perseus_like.tensorflow as hvd`."""
 
+from typing import Any as _Any
+
 from perseus_like import (
     HorovodInternalError,
     ProcessSet,
@@ -32,7 +34,7 @@ from perseus_like import (
 )
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
 
-from . import mpi_ops
+from . import elastic, mpi_ops
 from .compression import Compression
 from .functions import (
     allgather_object,
@@ -76,6 +78,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -93,6 +96,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -127,3 +131,12 @@ __all__ = [
     "stop_timeline",
     "vars_to_refs",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """Imports Keras for the one thing here that is made of it."""
+    if name == "SyncBatchNormalization":
+        from .sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,15 +23,18 @@ IDENTITIES = f"""
     import horovod, horovod.torch as hvd
     import perseus_like, perseus_like.torch
 
+    others = ("horovod.tensorflow", "horovod.keras")  # take their time, and have a test of their own
     # With Horovod, every module is there once horovod.torch is.
     for name in json.load(open({str(API)!r})):
+        if name.startswith(others):
+            continue
         module = horovod
         for part in name.split(".")[1:]:
             module = getattr(module, part)
     assert hvd.mpi_ops._basics.rank is hvd.rank
     assert hvd is perseus_like.torch and perseus_like.torch.__spec__.name == "perseus_like.torch"
     for name in json.load(open({str(API)!r})):
-        if name != "horovod":
+        if name != "horovod" and not name.startswith(others):
             ours = name.replace("horovod", "perseus_like", 1)
             try:
                 expected = importlib.import_module(ours)
@@ -80,6 +83,30 @@ def test_perseus_is_there_and_horovod_is_not() -> None:
     """
     out = run_well(sys.executable, "-c", "import sys\n" + textwrap.dedent(code))
     assert "perseus_like" not in out
+
+
+def test_keras_and_tensorflow(program: Program) -> None:
+    pytest.importorskip("tensorflow")
+    path = program(
+        f"""
+        import importlib, json
+        import horovod.keras, perseus.keras.horovod, perseus.tensorflow.horovod
+        import perseus_like.keras, perseus_like.tensorflow.keras
+
+        assert horovod.keras is perseus.keras.horovod is perseus_like.keras
+        assert perseus.tensorflow.horovod is perseus_like.tensorflow
+        for name in json.load(open({str(API)!r})):
+            if name.startswith(("horovod.tensorflow", "horovod.keras")):
+                ours = name.replace("horovod", "perseus_like", 1)
+                assert importlib.import_module(name) is importlib.import_module(ours), name
+        import horovod.tensorflow as hvd
+        hvd.init()
+        assert hvd.allreduce([1.0, 2.0], op=hvd.Sum).numpy().tolist() == [1.0, 2.0]
+        assert horovod.keras.callbacks.MetricAverageCallback.__module__ == "perseus_like.keras.callbacks"
+        print("all there")
+        """
+    )
+    assert run_well(*OPEN, "--", path) == "all there\n"
 
 
 def test_a_program_that_is_run_through_the_door(program: Program) -> None:

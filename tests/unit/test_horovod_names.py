@@ -100,7 +100,8 @@ def test_name(module: str, name: str) -> None:
         for attribute in theirs.get("attributes", []):
             assert hasattr(ours, attribute)
         for method, signature in theirs.get("methods", {}).items():
-            assert_same_parameters(getattr(ours, method), signature)
+            if not signature.endswith("(*args, **kwargs)"):  # of the framework
+                assert_same_parameters(getattr(ours, method), signature)
 
 
 def test_public_names_are_listed() -> None:

@@ -31,12 +31,17 @@ GROUPS = {
         *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py"],
     ],
     "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
+    "keras": ["test_keras_training.py"],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.
 GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]
-ENVIRONMENTS = {"mxnet": "mxnet", "tensorflow-2.15": "tensorflow-2.15"}
+GROUPS["keras_on_torch"] = GROUPS["keras_2"] = GROUPS["keras"]
+ENVIRONMENTS = {"mxnet": "mxnet", "tensorflow-2.15": "tensorflow-2.15", "keras_2": "tensorflow-2.15"}
+# What Keras is to run on.
+BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
 WORLDS += [("mxnet", 1), ("mxnet", 2), ("mxnet", 4), ("tensorflow", 2), ("tensorflow", 4), ("tensorflow-2.15", 2)]
+WORLDS += [("keras", 2), ("keras_on_torch", 2), ("keras_2", 2)]
 
 
 @pytest.mark.parametrize(("group", "size"), WORLDS)
@@ -63,6 +68,8 @@ def test_on_all_ranks(group: str, size: int, tmp_path: Path, environment: Callab
         *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
     ]
     variables = {**os.environ, "PERSEUS_IN_WORLD": "1", "OMP_NUM_THREADS": "1"}
+    if group in BACKENDS:
+        variables["KERAS_BACKEND"] = BACKENDS[group]
     world = subprocess.run(
         command,
         cwd=tmp_path,  # not the source tree, which `-m pytest` would put before the installed package

@@ -1,0 +1,94 @@
+"""Keras on TensorFlow: eager, in functions, and Keras 2's graphs with sessions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import perseus_like.tensorflow as framework
+from perseus_like import variables as plain
+from perseus_like.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
+from perseus_like.tensorflow.elastic import run as run
+from perseus_like.tensorflow.gradient_reduction import GradientReduction as GradientReduction
+
+math = tf
+
+
+def tensor(value: Any) -> Any:
+    return tf.convert_to_tensor(value)
+
+
+def outside_of_functions() -> contextlib.AbstractContextManager[None]:
+    """Where variables can be made while a function is traced."""
+    scope: contextlib.AbstractContextManager[None] = tf.init_scope()
+    return scope
+
+
+def read(variables: Sequence[Any]) -> list[Any]:
+    return plain.read(variables) if tf.executing_eagerly() else list(keras.backend.batch_get_value(list(variables)))
+
+
+def write(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    if tf.executing_eagerly():
+        plain.write(variables, values)
+    else:
+        keras.backend.batch_set_value(list(zip(variables, values, strict=False)))
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    operation = framework.broadcast_global_variables(root_rank)
+    return tf.compat.v1.keras.backend.get_session().run(operation)
+
+
+class Passes:
+    """Sums the gradients of `count` backward passes, in variables, by which functions that were traced count, too."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        with tf.init_scope():
+            self._done = tf.Variable(0, trainable=False, name="backward_passes")
+        self._sums: dict[int, Any] = {}
+
+    def step(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        last: Callable[[list[Any]], object],
+        other: Callable[[], object],
+    ) -> None:
+        """`last` gets the sums; after any other pass `other` is called."""
+        if not tf.executing_eagerly() and not tf.inside_function():
+            raise ValueError("backward_passes_per_step of a Keras optimizer needs eager execution or a tf.function")
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is not None:
+                self._add(gradient, variable)
+        self._done.assign_add(1)
+
+        def finish() -> Any:
+            sums = [self._sums.get(id(variable)) for variable in variables]
+            last([None if total is None else total.read_value() for total in sums])
+            for total in self._sums.values():
+                total.assign(tf.zeros_like(total))
+            self._done.assign(0)
+            return tf.constant(True)
+
+        def go_on() -> Any:
+            other()
+            return tf.constant(False)
+
+        tf.cond(tf.equal(self._done, self._count), finish, go_on)
+
+    def _add(self, gradient: Any, variable: Any) -> None:
+        total = self._sums.get(id(variable))
+        if total is None:
+            with tf.init_scope():
+                total = tf.Variable(tf.zeros(variable.shape, gradient.dtype), trainable=False, name="gradient_sum")
+            self._sums[id(variable)] = total
+        if isinstance(gradient, tf.IndexedSlices):
+            total.scatter_add(gradient)
+        else:
+            total.assign_add(gradient)

@@ -1,0 +1,277 @@
+"""What the callbacks do, apart from the Callback class of one Keras or another that they also derive from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from perseus_like import basics, variables
+from perseus_like.collectives import Average, Collectives, Op
+from perseus_like.tensor import ArrayTensors
+
+from . import backends
+from .learning_rate import learning_rate_of, scale_velocity, set_learning_rate
+
+_arrays: Collectives[Any] = Collectives(ArrayTensors())
+
+logger = logging.getLogger(__name__)
+
+Multiplier = float | Callable[[float], float]
+
+
+class BroadcastGlobalVariablesCallbackImpl:
+    """Gives all ranks the model and the optimizer of one, before the first batch.
+
+    Where a rank has no weights yet (a model that is built by its first batch), after it. `local_variables` keep the
+    values of each rank.
+    """
+
+    model: Any
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        self._local = list(local_variables or ())
+
+    def register_local_var(self, var: Any) -> None:
+        """The value of `var` stays each rank's own."""
+        self._local.append(var)
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if not self.broadcast_done and _on_all_ranks(bool(getattr(self.model, "built", True))):
+            self._broadcast()
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self.broadcast_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        local = {id(each) for each in self._local}
+        weights = [weight for weight in self.model.weights if id(weight) not in local]
+        optimizer = getattr(self.model, "optimizer", None)
+        groups = {
+            "weights": weights,
+            "optimizer_variables": variables.of_optimizer(optimizer, self.model.trainable_variables),
+        }
+        for what, group in groups.items():
+            variables.broadcast(group, self.root_rank, what, access=backends.chosen())
+        self.broadcast_done = True
+
+
+def _on_all_ranks(here: bool) -> bool:
+    flag = np.array([here], np.uint8)
+    return bool(_arrays.allreduce(flag, Op.Min, "keras.built").result()[0])
+
+
+class MetricAverageCallbackImpl:
+    """Puts the average over all ranks in the place of each metric of an epoch. Before callbacks that read them."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if not logs:
+            return
+        numbers = {name: float(value) for name, value in sorted(logs.items()) if np.ndim(value) == 0}
+        # As one vector: ranks with different metrics get an error that says how many each has.
+        averages = _arrays.allreduce(np.array(list(numbers.values())), Average, "keras.metrics").result()
+        logs.update(zip(numbers, averages.tolist(), strict=True))
+
+
+class LearningRateScheduleCallbackImpl:
+    """`initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
+
+    Args:
+        multiplier: a function of the epoch, with a fraction where not `staircase`; or a base: base ** (epoch - start).
+        staircase: the rate changes with the epoch, not with every batch.
+        momentum_correction: when the rate changes, velocities that contain it change alike (Goyal et al., 2017,
+            arXiv:1706.02677).
+        steps_per_epoch: batches in an epoch; by default what Keras says.
+    """
+
+    model: Any
+    params: dict[str, Any]
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: Multiplier,
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError(f"{type(self).__name__} needs initial_lr")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        self.multiplier: Callable[[float], float] = _as_function(multiplier, start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.staircase or self.steps_per_epoch:
+            return
+        self.steps_per_epoch = self.params.get("steps")
+        if not self.steps_per_epoch:
+            raise ValueError(f"{type(self).__name__} cannot tell how many batches an epoch has; pass steps_per_epoch")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.current_epoch = epoch
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
+        if self.current_epoch < self.start_epoch or is_over:
+            return
+        if not self.staircase:
+            self._adjust(self.current_epoch + batch / (self.steps_per_epoch or 1))
+        elif batch == 0:
+            self._adjust(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            logs["lr"] = learning_rate_of(self.model.optimizer)
+
+    def _adjust(self, epoch: float) -> None:
+        before = learning_rate_of(self.model.optimizer)
+        after = self.initial_lr * self.multiplier(epoch)
+        set_learning_rate(self.model.optimizer, after)
+        if self.momentum_correction and before:
+            scale_velocity(self.model.optimizer, after / before)
+
+
+def _as_function(multiplier: Multiplier, start_epoch: int) -> Callable[[float], float]:
+    if callable(multiplier):
+        return multiplier
+    return lambda epoch: float(multiplier ** (epoch - start_epoch))
+
+
+class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
+    """From `initial_lr / size` to `initial_lr` in equal steps over `warmup_epochs`."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            # A batch ahead, so that the last batch of an epoch has a round number.
+            done = (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs
+            return (1.0 + done * (basics.size() - 1)) / basics.size()
+
+        super().__init__(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if self.verbose > 0 and self.end_epoch is not None and epoch == self.end_epoch - 1 and basics.rank() == 0:
+            rate = learning_rate_of(self.model.optimizer)
+            logger.info("epoch %d: the learning rate is warm, %g", epoch + 1, rate)
+
+
+class BestModelCheckpointImpl:
+    """A ModelCheckpoint that keeps the best model. Where, is said later, by its `filepath`."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        checkpoint: Any = super()
+        checkpoint.__init__(
+            "best.weights.h5" if save_weights_only else "best.keras",  # Keras looks at the ending
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath: Any = None
+
+    def _save_model(self, *arguments: Any, **more: Any) -> None:
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint does not know where to save; set its `filepath` before fit()")
+        checkpoint: Any = super()
+        checkpoint._save_model(*arguments, **more)
+
+
+class CommitStateCallbackImpl:
+    """Commits an elastic state every so many batches, and at the end of each epoch."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # Ranks that were in different places begin together.
+        self.batches_remaining = self.batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.state.commit()
+            self.batches_remaining = self.batches_per_commit
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.commit()
+
+
+class UpdateBatchStateCallbackImpl:
+    """Keeps the number of the batch in `state.batch`, 0 between epochs. Comes before the one that commits."""
+
+    params: dict[str, Any]
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.params.get("steps"):
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallbackImpl:
+    """Keeps the number of epochs that are done in `state.epoch`, also over several calls of `fit`."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch + 1

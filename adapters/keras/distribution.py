@@ -1,0 +1,94 @@
+"""The way of an optimizer's gradients: summed over passes, reduced over ranks, handed to the optimizer itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+Gradients = Sequence[Any]
+
+
+class Distribution:
+    """What a DistributedOptimizer has beside its class; a copy of the optimizer has none, and is a plain one."""
+
+    def __init__(
+        self,
+        backend: ModuleType,
+        reduction: Any,
+        passes_per_step: int,
+        average_passes: bool,
+        local_layers: Iterable[Any],
+    ) -> None:
+        """`reduction`: the backend's GradientReduction."""
+        self.suspended = False  # somebody further out reduces
+        self._reduction = reduction
+        self._passes_per_step = passes_per_step
+        self._passes = backend.Passes(passes_per_step) if passes_per_step > 1 else None
+        self._average_passes = average_passes
+        self._local_layers = list(local_layers)
+
+    def register_local(self, variable: Any) -> None:
+        self._reduction.register_local(variable)
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Within it, the optimizer takes gradients as they are."""
+        before, self.suspended = self.suspended, True
+        try:
+            yield
+        finally:
+            self.suspended = before
+
+    @property
+    def has_passes(self) -> bool:
+        return self._passes is not None
+
+    def step(
+        self,
+        gradients: Gradients,
+        variables: Sequence[Any],
+        apply: Callable[[list[Any]], object],
+        skip: Callable[[], object],
+    ) -> Any:
+        """`apply` gets the gradients of all ranks; `skip` is called after a backward pass that is not the last.
+
+        What `apply` gives, where every call is a step.
+        """
+        if self._passes is None:
+            return apply(self.reduce(gradients, variables))
+
+        def last(sums: list[Any]) -> object:
+            reduced = self.reduce(sums, variables)
+            if self._average_passes:
+                reduced = [None if gradient is None else gradient / self._passes_per_step for gradient in reduced]
+            return apply(reduced)
+
+        return self._passes.step(gradients, variables, last, skip)
+
+    def reduce(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
+        """Those of all ranks; those of local variables are this rank's own, over the number of ranks where wanted."""
+        for layer in self._local_layers:  # anew each time: a layer has its weights once it is built
+            for variable in layer.trainable_weights:
+                self.register_local(variable)
+        reduced: list[Any] = self._reduction(gradients, variables)
+        return reduced
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that a LossScaleOptimizer wraps, or the optimizer itself."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return optimizer if inner is None else innermost(inner)
+
+
+_counts: dict[str, int] = {}
+
+
+def claim_name(wanted: str) -> str:
+    """A name for one optimizer's gradients. Those that want the same are numbered, in the order they are made in,
+    which is the same on all ranks and goes on in a new session, as names stay in functions that were traced.
+    """
+    number = _counts.get(wanted, 0)
+    _counts[wanted] = number + 1
+    return wanted if number == 0 else f"{wanted}_{number}"

@@ -1,0 +1,50 @@
+"""Elastic training with Keras: `KerasState`, callbacks that keep it, and `run` around the training function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from perseus_like.elastic import ObjectState, State
+
+from . import backends
+from . import callback_impl as impl
+
+_backend = backends.chosen()
+TensorFlowKerasState = _backend.TensorFlowKerasState
+run = _backend.run
+
+
+class KerasState(TensorFlowKerasState):  # type: ignore[misc,valid-type]
+    """Elastic state of a model, its optimizer (by default the one it was compiled with), and whatever else is given by
+    name (epoch, batch, …), which become attributes.
+
+    The model must be built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(model, optimizer=optimizer, backend=keras.backend, **kwargs)
+
+
+class CommitStateCallback(impl.CommitStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    __doc__ = impl.CommitStateCallbackImpl.__doc__
+
+
+class UpdateBatchStateCallback(impl.UpdateBatchStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    __doc__ = impl.UpdateBatchStateCallbackImpl.__doc__
+
+
+class UpdateEpochStateCallback(impl.UpdateEpochStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    __doc__ = impl.UpdateEpochStateCallbackImpl.__doc__
+
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

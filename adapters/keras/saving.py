@@ -1,0 +1,44 @@
+"""Models that were saved with their optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from .optimizer import Compression, distribute
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """A saved model, whose optimizer goes on from the state it was saved with as a DistributedOptimizer.
+
+    Args:
+        filepath: what `keras.models.load_model` takes.
+        custom_optimizers: classes of the user's that the optimizer may be of.
+        custom_objects: other names that the file may refer to.
+        compression: as DistributedOptimizer has it.
+        legacy_opts: there for Horovod's sake; `keras.optimizers.legacy` is found with and without.
+    """
+    return load(keras, filepath, custom_optimizers, custom_objects, compression)
+
+
+def load(
+    keras_module: Any,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: Mapping[str, Any] | None,
+    compression: Any,
+) -> Any:
+    """The same for one Keras or another."""
+    objects = {each.__name__: each for each in custom_optimizers or ()}
+    model = keras_module.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        model.optimizer = distribute(model.optimizer, compression=compression)
+    return model

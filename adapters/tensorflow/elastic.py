@@ -1,0 +1,85 @@
+"""Elastic training with TensorFlow: `hvd.elastic.TensorFlowState`, and `run` around the training function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from perseus_like.basics import restart
+from perseus_like.elastic import ModelState, ObjectState, State, VariablesState, run_fn
+
+from .errors import translated
+
+_Result = TypeVar("_Result")
+
+
+def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Decorates `train(state, …)`: it is called again, with the state of the last commit, when a collective fails.
+
+    Between the calls there is a new session, of the ranks and process sets that `init` was given. TensorFlow's errors
+    that come of a collective are taken for what they are.
+    """
+
+    @functools.wraps(func)
+    def with_our_errors(state: Any, *args: Any, **kwargs: Any) -> _Result:
+        try:
+            return func(state, *args, **kwargs)
+        except tf.errors.OpError as error:
+            ours = translated(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    return run_fn(with_our_errors, restart)
+
+
+class TensorFlowKerasState(ModelState):
+    """Elastic state of a built Keras model, its optimizer (by default the one it was compiled with), and whatever else
+    is given by name (epoch, batch, …). All become attributes.
+
+    `backend`: `keras.backend` of Keras 2, for models in a graph with a session.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        self.backend = backend
+        super().__init__(model, optimizer, **kwargs)
+
+    def _read(self, group: Sequence[Any]) -> list[Any]:
+        if tf.executing_eagerly() or self.backend is None:
+            return super()._read(group)
+        return list(self.backend.batch_get_value(list(group)))
+
+    def _write(self, group: Sequence[Any], values: list[Any]) -> None:
+        if tf.executing_eagerly() or self.backend is None:
+            super()._write(group, values)
+        else:
+            self.backend.batch_set_value(list(zip(group, values, strict=False)))
+
+
+class TensorFlowState(VariablesState):
+    """Elastic state of variables, by default the global ones of a TensorFlow 1 graph, and whatever else is given by
+    name. All become attributes.
+
+    `session`: where the variables live; the default session of a graph. Eagerly there is none.
+    """
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        self.session = session or tf.compat.v1.get_default_session()
+        super().__init__({"variables": lambda: self.variables}, **kwargs)
+
+    def _read(self, group: Sequence[Any]) -> list[Any]:
+        return super()._read(group) if self.session is None else list(self.session.run(list(group)))
+
+    def _write(self, group: Sequence[Any], values: list[Any]) -> None:
+        if self.session is None:
+            super()._write(group, values)
+            return
+        for variable, value in zip(group, values, strict=False):
+            variable.load(value, self.session)
+
+
+__all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]

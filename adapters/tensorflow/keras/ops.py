@@ -1,0 +1,37 @@
+"""What has other defaults here than in perseus_like.keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from perseus_like.keras import ops, saving
+from perseus_like.keras.ops import Compression
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """The average over all ranks, or what `op` says."""
+    if op is not None and average is not None:
+        raise ValueError("op and average were both given; average is deprecated, use op alone")
+    return ops.allreduce(value, name, average is not False, prescale_factor, postscale_factor, op, compression)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """As perseus_like.keras.load_model, by tf.keras."""
+    return saving.load(tf.keras, filepath, custom_optimizers, custom_objects, compression)

@@ -1,0 +1,8 @@
+"""Horovod's path of SyncBatchNormalization, which is a layer of Keras."""
+
+from perseus_like import rank, size
+from perseus_like.collectives import Sum
+
+from .keras.layers import SyncBatchNormalization
+
+__all__ = ["Sum", "SyncBatchNormalization", "rank", "size"]
