@@ -111,7 +111,8 @@ void run(const Kernels& kernels, const ReduceCall& call) {
     return;
   }
   kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count, call.packed ? 1.0 : scale.pre,
-          scale.post, scale.divisor, streams_of(call), overwritten_of(call), call.beside.to, call.beside.from, call.beside.bytes});
+          scale.post, scale.divisor, streams_of(call), overwritten_of(call), call.beside.to, call.beside.from,
+          call.beside.bytes});
 }
 
 // A reduction of one source to one destination.

@@ -27,7 +27,7 @@ struct Job {
   // kAlignment, so that one is aligned where the others are.
   std::uint64_t streams = 0;
   std::uint64_t overwritten = 0;  // bit s: source s is a destination as well
-  void* beside_to = nullptr;  // a copy to be done by the way
+  void* beside_to = nullptr;      // a copy to be done by the way
   const void* beside_from = nullptr;
   std::size_t beside_bytes = 0;
 };
