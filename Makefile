@@ -13,11 +13,12 @@ STAMPS := $(VENV)/stamps
 
 # Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
 TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu==2.21.0
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib \
-	tensorflow-cpu==2.21.0 keras
-BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1
+	$(TENSORFLOW) keras
+BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -89,6 +90,7 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 	$(BIN)/python -m benchmarks.allreduce -np 4 --ours-only --sizes 32 $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.many_tensors $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.training_step $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.tensorflow_step $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.idle $(BENCH_ARGS)
 	$(BIN)/perseusrun -np 2 $(BIN)/python -m benchmarks.torch_distributed $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.report

@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m benchmarks.allreduce`, `.many_tensors`, `.training_step`, `.idle`; see README.md."""
+"""`python -m benchmarks.allreduce`, `.many_tensors`, `.training_step`, `.tensorflow_step`, `.idle`; see README.md."""
 
 import sys
 from pathlib import Path

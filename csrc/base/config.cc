@@ -80,7 +80,7 @@ constexpr std::array kUnused = {
     Unused{"HOROVOD_ENABLE_ASYNC_COMPLETION", kAccelerator},
     Unused{"HOROVOD_DISABLE_NVTX_RANGES", "There are no NVTX ranges.", true},
     Unused{"HOROVOD_CCL_CACHE", "oneCCL is not used yet."},
-    Unused{"HOROVOD_ENABLE_XLA_OPS", "TensorFlow is not there yet."},
+    Unused{"HOROVOD_ENABLE_XLA_OPS", "Graphs that XLA compiles can always contain collectives."},
     Unused{"HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "There are no Spark estimators."},
 };
 

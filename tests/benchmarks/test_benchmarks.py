@@ -15,6 +15,7 @@ TIMEOUT_SECONDS = 200
 
 pytest.importorskip("torch")
 pytest.importorskip("tabulate")
+pytest.importorskip("tensorflow")
 
 
 def run(module: str, *arguments: object) -> str:
@@ -45,6 +46,7 @@ CONTENDERS = {
     "allreduce": {"ours, arena", "ours, private", "gloo", "memcpy", "streaming copy"},
     "many_tensors": {"ours", "ours, grouped", "ours, arena", "gloo", "gloo, DDP's buckets"},
     "training_step": {"one process alone", "each by itself", "ours", "our DDP", "DDP over gloo"},
+    "tensorflow_step": {"torch adapter", "as a tape reduces them", "an allreduce each", "TensorFlow copies them"},
 }
 
 
