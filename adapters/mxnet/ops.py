@@ -21,12 +21,12 @@ from perseus_like.collectives import (
     core_op,
     group_wire,
     member_id,
-    names,
     resolve_op,
     root_within,
     scattered_rows,
 )
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.request_names import names
 from perseus_like.tensor import DType
 
 from .engine import Verb, push

@@ -51,8 +51,15 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """`allreduce` that sums."""
-    factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    return allreduce(tensor, op=op, name=name, process_set=process_set, ignore_name_scope=ignore_name_scope, **factors)
+    return allreduce(
+        tensor,
+        op=op,
+        name=name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
 
 
 __all__ = [
