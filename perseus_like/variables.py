@@ -78,12 +78,16 @@ def _compare(descriptions: list[str], what: str, process_set: ProcessSet) -> Non
 
 def of_optimizer(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
     """All variables of an optimizer of the `trained` ones. What comes with its first step is made now, so that all
-    ranks have the same, whoever has stepped or loaded a checkpoint.
+    ranks have the same, whoever has stepped or loaded a checkpoint. The learning rate is one of them, though Keras 2
+    does not list it.
     """
     if optimizer is None:
         return []
     make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
     if make is not None and trained and not getattr(optimizer, "built", False):
         make(list(trained))
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
+    listed = optimizer.variables
+    found = list(listed() if callable(listed) else listed)
+    rate = getattr(optimizer, "learning_rate", None)
+    is_listed = any(rate is each for each in found)
+    return [*found, rate] if hasattr(rate, "assign") and not is_listed else found

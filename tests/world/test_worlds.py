@@ -31,7 +31,9 @@ GROUPS = {
         *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py"],
     ],
     "tensorflow": ["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
-    "keras": ["test_keras_training.py"],
+    "keras": [
+        *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
+    ],
 }
 # Groups that .venv has not the framework for run in tests/environments/NAME.txt.
 GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]
