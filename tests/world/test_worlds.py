@@ -24,7 +24,12 @@ GROUPS = {
     "torch": [
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
-        *["test_torch_compression.py", "test_torch_optimizer_steps.py", "test_torch_data_parallel.py"],
+        *[
+            "test_torch_compression.py",
+            "test_torch_optimizer_steps.py",
+            "test_torch_data_parallel.py",
+            "test_torch_data_parallel_use.py",
+        ],
     ],
     "mxnet": [
         *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
