@@ -37,9 +37,10 @@ void start(const std::map<std::string, std::string>& settings, const std::string
 }
 
 void stop() {
+  if (is_forked_child()) return;
   const py::gil_scoped_release released;
   stop_session();
-  callbacks().drain(std::chrono::seconds(1));
+  callbacks().end(std::chrono::seconds(1));
 }
 
 // As every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends

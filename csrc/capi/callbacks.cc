@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <system_error>
-#include <thread>
 #include <utility>
 
 namespace perseus {
@@ -11,9 +10,8 @@ namespace perseus {
 void Callbacks::post(std::function<void()> callback) {
   {
     std::scoped_lock lock(mutex_);
-    if (running_ || start()) {
+    if (thread_.joinable() || start()) {
       waiting_.push_back(std::move(callback));
-      ++posts_;
       posted_.notify_one();
       return;
     }
@@ -23,31 +21,41 @@ void Callbacks::post(std::function<void()> callback) {
 
 bool Callbacks::start() {
   try {
-    std::thread([this] { run(); }).detach();
+    thread_ = std::thread([this] { run(); });
+    return true;
   } catch (const std::system_error&) {
     return false;
   }
-  running_ = true;
-  return true;
 }
 
 void Callbacks::run() {
   pthread_setname_np(pthread_self(), "perseus-done");
   std::unique_lock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this] { return !waiting_.empty(); });
+    posted_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
     auto batch = std::exchange(waiting_, {});
+    busy_ = true;
     lock.unlock();
     for (auto& callback : batch) std::exchange(callback, nullptr)();
     lock.lock();
-    runs_ += batch.size();
+    busy_ = false;
     ran_.notify_all();
   }
 }
 
-void Callbacks::drain(std::chrono::milliseconds limit) {
+void Callbacks::end(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  ran_.wait_for(lock, limit, [this, until = posts_] { return runs_ >= until; });
+  if (!thread_.joinable() || thread_.get_id() == std::this_thread::get_id()) return;
+  if (!ran_.wait_for(lock, limit, [this] { return waiting_.empty() && !busy_; })) return;
+  ending_ = true;
+  posted_.notify_one();
+  lock.unlock();
+  thread_.join();
+  lock.lock();
+  thread_ = {};
+  ending_ = false;
+  if (!waiting_.empty()) start();  // posted while the thread ended
 }
 
 Callbacks& callbacks() {

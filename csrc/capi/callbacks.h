@@ -3,9 +3,9 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace perseus {
@@ -15,8 +15,9 @@ class Callbacks {
   // In the order of the calls. Never throws for a lack of threads: runs the callback here then.
   void post(std::function<void()> callback);
 
-  // Until all that was posted before has run, or `limit`.
-  void drain(std::chrono::milliseconds limit);
+  // Runs what was posted, and ends the thread until there is more. A callback that takes longer than `limit` is left
+  // behind with its thread. Not in a forked child, which has none.
+  void end(std::chrono::milliseconds limit);
 
  private:
   bool start();
@@ -26,12 +27,12 @@ class Callbacks {
   std::condition_variable posted_;
   std::condition_variable ran_;
   std::vector<std::function<void()>> waiting_;
-  std::uint64_t posts_ = 0;
-  std::uint64_t runs_ = 0;
-  bool running_ = false;
+  bool busy_ = false;  // callbacks run
+  bool ending_ = false;
+  std::thread thread_;
 };
 
-// This process's. Never destroyed, nor is its thread ended: a framework may complete work while the process leaves.
+// This process's. Never destroyed: a framework may complete work while the process leaves.
 Callbacks& callbacks();
 
 }  // namespace perseus

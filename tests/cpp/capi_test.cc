@@ -58,7 +58,7 @@ class CApi : public ::testing::Test {
   void TearDown() override {
     if (told_.kept != nullptr) c_api().release(told_.kept);
     stop_session();
-    callbacks().drain(std::chrono::seconds(10));
+    callbacks().end(std::chrono::seconds(10));
   }
 
   PerseusRequest request(PerseusVerb verb, const char* name) {
