@@ -272,7 +272,7 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
             assert "arena" in str(error).lower(), error
         else:
             raise AssertionError("4 GiB of an arena of 16 MiB")
-        model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000, bias=False) for _ in range(8)])
+        model = torch.nn.Sequential(*[torch.nn.Linear(600, 600, bias=False) for _ in range(16)])
         hvd.broadcast_parameters(model.state_dict(), 0)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
         for _ in range(3):
