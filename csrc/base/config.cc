@@ -17,6 +17,23 @@ constexpr std::array kSettings = {
             "Bytes of small tensors that are sent together at most."},
     Setting{"PERSEUS_ALLREDUCE_FUSION", "", "",
             "The same in MiB (AIACC-Training's name); used where PERSEUS_FUSION_THRESHOLD is not set."},
+    Setting{
+        "PERSEUS_ALLREDUCE_STREAMS", "", "4",
+        "Connections that data between two hosts is spread over, at most, where the MPI can have several: MPICH over "
+        "TCP, Intel MPI."},
+    Setting{"PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "", "0",
+            "1: use just as many streams, instead of trying fewer in the first steps of a training."},
+    Setting{
+        "PERSEUS_ALLREDUCE_DTYPE", "", "1",
+        "Type in which float32 and float64 travel between hosts in allreduces that ask for no compression; within a "
+        "host they stay exact. 1: their own, 0: float16, 2: float16 for tensors of 64 KiB or more, 3: bfloat16."},
+    Setting{"PERSEUS_ALLREDUCE_MODE", "", "1",
+            "1: ranks of a host reduce in shared memory before anything leaves it. 0: every rank exchanges with all "
+            "others, over MPI."},
+    Setting{
+        "PERSEUS_ALLREDUCE_NANCHECK", "", "0",
+        "1: a warning that names the first tensor and rank with a NaN or an infinity in an allreduce. 2: an error of "
+        "that tensor on all ranks. Costs two looks at all data."},
     Setting{"PERSEUS_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", "16384",
             "Tensors whose agreement is remembered, so that asking again costs a bit or two. 0 turns it off."},
     Setting{
@@ -25,18 +42,33 @@ constexpr std::array kSettings = {
         "0 sends each at once."},
     Setting{"PERSEUS_SPIN_US", "", "30", "Microseconds a waiting thread polls before it sleeps."},
     Setting{"PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60",
-            "Seconds after which a tensor that some ranks never submit is warned about. 0: never."},
+            "Seconds after which a tensor that some ranks never submit, or in the middle of which they stand still, is "
+            "warned about. 0: never."},
     Setting{"PERSEUS_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE", "0", "1: no warnings about stalled tensors."},
     Setting{"PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0",
             "Seconds after which a stalled tensor is an error on all ranks. 0: never."},
     Setting{"PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "60", "Seconds to wait for all ranks to come up."},
+    Setting{
+        "PERSEUS_HEARTBEAT_TIMEOUT", "", "30",
+        "Seconds without an answer after which another host counts as down or cut off (3 at least). 0: hosts are not "
+        "watched, and only MPI may notice. The value of rank 0 counts."},
+    Setting{"PERSEUS_NETWORK_INTERFACES", "", "",
+            "Network interfaces, as in eth0,ib0, at which rank 0 is reached for the heartbeat. Empty: any. MPI has "
+            "settings of its own; `perseusrun --network-interfaces` sets all of them."},
     Setting{"PERSEUS_ARENA_BYTES", "", "0",
             "Address space for memory shared with the ranks of this host; pages are used as needed. 0: from the "
             "machine's memory."},
     Setting{"PERSEUS_CHUNK_BYTES", "", "0", "Piece in which private memory is pipelined. 0: from the cache sizes."},
-    Setting{"PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
-            "shm or mpi: use only this between the ranks of a host. Empty: shm, and mpi between hosts."},
+    Setting{
+        "PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
+        "shm or mpi: use only this between the ranks of a host. oneccl (Horovod's ccl): collectives of all ranks go "
+        "through oneCCL. Empty or gloo: shm, and mpi between hosts."},
     Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open, where the one found is not the one wanted."},
+    Setting{"PERSEUS_ONECCL_LIBRARY", "", "", "Path of the libccl.so.2 to open; the same for oneCCL."},
+    Setting{"PERSEUS_NCCL_LIBRARY", "", "", "Path of the libnccl.so.2 to open; the same for NCCL."},
+    Setting{"PERSEUS_NCCL_REGISTER", "", "0",
+            "1: gradient buckets on a GPU are registered with NCCL (2.19 and later), which may then use them without a "
+            "copy of its own. On all ranks alike, and not with join()."},
     Setting{
         "PERSEUS_TIMELINE", "HOROVOD_TIMELINE", "",
         "File for a Chrome trace of this job, written from init() on. Rank 0 writes to it, rank 1 to NAME.rank1.json "
@@ -60,7 +92,6 @@ constexpr std::array kSettings = {
     Setting{"PERSEUS_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", "1", "0: lines of the log begin with the time."},
 };
 
-constexpr std::string_view kAccelerator = "Tensors on accelerators are not there yet.";
 constexpr std::array kUnused = {
     Unused{"HOROVOD_CYCLE_TIME",
            "There is no cycle that sleeps: tensors go when they are ready. See PERSEUS_LINGER_US."},
@@ -74,12 +105,13 @@ constexpr std::array kUnused = {
            "The tuner measures one setting after the other, and knows its end."},
     Unused{"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "The tuner measures one setting after the other."},
     Unused{"HOROVOD_ADASUM_MPI_CHUNK_SIZE", "Adasum goes through the transports, which have pieces of their own."},
-    Unused{"HOROVOD_ELASTIC", "Hosts that are lost or new are not there yet."},
-    Unused{"HOROVOD_NUM_NCCL_STREAMS", kAccelerator},
-    Unused{"HOROVOD_BATCH_D2D_MEMCOPIES", kAccelerator},
-    Unused{"HOROVOD_ENABLE_ASYNC_COMPLETION", kAccelerator},
+    Unused{"HOROVOD_ELASTIC", "perseusrun tells the workers of an elastic job by it; setting it makes no job elastic.",
+           true},
+    Unused{"HOROVOD_NUM_NCCL_STREAMS", "NCCL has one stream for each process set."},
+    Unused{"HOROVOD_BATCH_D2D_MEMCOPIES", "One kernel packs all tensors of a batch.", true},
+    Unused{"HOROVOD_ENABLE_ASYNC_COMPLETION", "Who waits for a device's tensors never holds the host up.", true},
     Unused{"HOROVOD_DISABLE_NVTX_RANGES", "There are no NVTX ranges.", true},
-    Unused{"HOROVOD_CCL_CACHE", "oneCCL is not used yet."},
+    Unused{"HOROVOD_CCL_CACHE", "oneCCL keeps what it needs by itself."},
     Unused{"HOROVOD_ENABLE_XLA_OPS", "Graphs that XLA compiles can always contain collectives."},
     Unused{"HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "There are no Spark estimators."},
 };
@@ -122,6 +154,15 @@ class Reader {
   }
 
   std::int64_t integer(std::string_view name) const { return static_cast<std::int64_t>(number(name)); }
+  // One of 0, 1, … most.
+  int choice(std::string_view name, int most) const {
+    const double value = number(name);
+    for (int choice = 0; choice <= most; ++choice) {
+      if (value == choice) return choice;
+    }
+    throw Error(ErrorKind::invalid_argument, std::string(name) + "='" + text(name) + "' is none of 0 to " +
+                                                 std::to_string(most) + "; unset it or correct it");
+  }
   bool is_given(std::string_view name) const { return given(row(name)).has_value(); }
 
  private:
@@ -160,10 +201,11 @@ std::vector<std::string> remarks_on_unused() {
 
 std::string transport_name(std::string value) {
   for (auto& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (value.empty() || value == "shm" || value == "mpi") return value;
+  if (value.empty() || value == "shm" || value == "mpi" || value == "oneccl") return value;
+  if (value == "ccl") return "oneccl";
   if (value == "gloo") return "";  // Horovod's way to say "without MPI": that is what we do on one host anyway
   throw Error(ErrorKind::invalid_argument,
-              "PERSEUS_CPU_TRANSPORT='" + value + "' is not known; use shm, mpi or leave it empty");
+              "PERSEUS_CPU_TRANSPORT='" + value + "' is not known; use shm, mpi, oneccl or leave it empty");
 }
 
 }  // namespace
@@ -191,10 +233,23 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
       quiet ? std::chrono::milliseconds(0) : seconds(from.number("PERSEUS_STALL_CHECK_TIME_SECONDS"));
   config.stall_shutdown = seconds(from.number("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
   config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT"));
+  config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT"));
+  config.network_interfaces = from.text("PERSEUS_NETWORK_INTERFACES");
   config.arena_bytes = from.integer("PERSEUS_ARENA_BYTES");
   config.chunk_bytes = from.integer("PERSEUS_CHUNK_BYTES");
+  config.streams = static_cast<int>(std::clamp<std::int64_t>(from.integer("PERSEUS_ALLREDUCE_STREAMS"), 1, 64));
+  config.streams_are_given = from.is_given("PERSEUS_ALLREDUCE_STREAMS");
+  config.tunes_streams = from.integer("PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING") == 0;
+  const auto dtype = from.choice("PERSEUS_ALLREDUCE_DTYPE", 3);
+  config.nan_check = from.choice("PERSEUS_ALLREDUCE_NANCHECK", 2);
+  if (dtype != 1) config.wire = dtype == 3 ? DType::bfloat16 : DType::float16;
+  if (dtype == 2) config.wire_from_bytes = 64 << 10;
+  config.flat_allreduce = from.choice("PERSEUS_ALLREDUCE_MODE", 1) == 0;
   config.transport = transport_name(from.text("PERSEUS_CPU_TRANSPORT"));
   config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
+  config.oneccl_library = from.text("PERSEUS_ONECCL_LIBRARY");
+  config.nccl_library = from.text("PERSEUS_NCCL_LIBRARY");
+  config.nccl_registers = from.integer("PERSEUS_NCCL_REGISTER") != 0;
   config.timeline = from.text("PERSEUS_TIMELINE");
   if (config.timeline == "DYNAMIC") config.timeline.clear();
   config.timeline_marks_cycles = from.integer("PERSEUS_TIMELINE_MARK_CYCLES") != 0;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/log.h"
 
 namespace perseus {
@@ -46,10 +47,21 @@ struct Config {
   std::chrono::milliseconds stall_warning{0};   // 0: never
   std::chrono::milliseconds stall_shutdown{0};  // 0: never
   std::chrono::seconds start_timeout{0};
-  std::int64_t arena_bytes = 0;  // 0: chosen from the machine's memory
-  std::int64_t chunk_bytes = 0;  // 0: chosen from the caches
-  std::string transport;         // "", "shm", "mpi"
+  std::chrono::seconds heartbeat_timeout{0};  // 0: never
+  std::string network_interfaces;             // empty: any
+  std::int64_t arena_bytes = 0;               // 0: chosen from the machine's memory
+  std::int64_t chunk_bytes = 0;               // 0: chosen from the caches
+  std::string transport;                      // "", "shm", "mpi", "oneccl"
+  int streams = 1;                            // between hosts, at most
+  bool tunes_streams = false;
+  int nan_check = 0;                 // 0: none, 1: warn, 2: an error
+  std::optional<DType> wire;         // that floats travel in between hosts where the request names none
+  std::int64_t wire_from_bytes = 0;  // of tensors so large
+  bool flat_allreduce = false;       // without regard to which ranks share a host
   std::string mpi_library;
+  std::string oneccl_library;
+  std::string nccl_library;
+  bool nccl_registers = false;
   std::string timeline;  // file, or empty
   bool timeline_marks_cycles = false;
   bool autotune = false;
@@ -57,7 +69,7 @@ struct Config {
   std::int64_t autotune_warmup_samples = 0;
   std::int64_t autotune_steps_per_sample = 0;
   // Set by the user, and so not to be tuned.
-  bool fusion_threshold_is_given = false, linger_is_given = false, chunk_is_given = false;
+  bool fusion_threshold_is_given = false, linger_is_given = false, chunk_is_given = false, streams_are_given = false;
   LogLevel log_level = LogLevel::warning;
   bool log_time = false;
   bool mpi_threads = true;

@@ -1,4 +1,7 @@
 // The verb that is called most, without pybind11's dispatch: half a microsecond less for each tensor.
+#include <array>
+#include <cstddef>
+
 #include "bind/works.h"
 
 namespace perseus::bind {
@@ -7,18 +10,19 @@ namespace py = pybind11;
 
 namespace {
 
-// name, inputs, outputs, op, average, prescale, postscale, wire_dtype, process_set, tensors, wait: see _core.pyi.
+// name, inputs, outputs, op, average, prescale, postscale, wire_dtype, process_set, tensors, start: see _core.pyi.
 constexpr Py_ssize_t kArguments = 11;
 
 Pending allreduce(PyObject* const* arguments) {
-  auto work = work_with_outputs(Verb::allreduce, text(arguments[0]), arguments[1], arguments[2]);
+  auto work = work_with_outputs(Verb::allreduce, naming(arguments[0]), arguments[1], arguments[2]);
   auto& request = work->request;
   request.op = op_of(integer(arguments[3]));
   request.scale = {real(arguments[5]), real(arguments[6]), 1};
   set_wire(request, integer(arguments[7]));
-  const auto start = PyObject_IsTrue(arguments[10]) != 0 ? submit_and_wait : submit;
-  return start(std::move(work), static_cast<int>(integer(arguments[8])), PyObject_IsTrue(arguments[4]) != 0,
-               py::reinterpret_borrow<py::object>(arguments[9]));
+  constexpr std::array starts{&submit, &submit_and_wait, &submit_quietly};
+  return starts.at(static_cast<std::size_t>(integer(arguments[10])))(
+      std::move(work), static_cast<int>(integer(arguments[8])), PyObject_IsTrue(arguments[4]) != 0,
+      py::reinterpret_borrow<py::object>(arguments[9]));
 }
 
 PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

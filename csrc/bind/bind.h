@@ -18,6 +18,7 @@ void bind_groups(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);
 void bind_lifecycle(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
+void bind_streams(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
 void bind_measure(pybind11::module_& module);
 
@@ -25,11 +26,19 @@ void bind_measure(pybind11::module_& module);
 struct Pending {
   Handle handle;
   pybind11::object tensors;
+  // No thread has been woken for it: whoever waits drives the lane. Anybody else rings first.
+  mutable bool quiet = false;
 
   Pending(Handle work, pybind11::object keep) : handle(std::move(work)), tensors(std::move(keep)) {}
   Pending(Pending&&) = default;
   Pending& operator=(Pending&&) = delete;
   ~Pending();
+
+  // Without the GIL until it is complete, or `until`.
+  void wait(Lane::Clock::time_point until = Lane::Clock::time_point::max()) const;
+  void ring() const {
+    if (std::exchange(quiet, false)) handle.lane->wake();
+  }
 };
 
 // The Python type of these, handle_type.cc. Methods may be added to it.
@@ -57,6 +66,7 @@ struct Buffer {
   std::shared_ptr<void> memory;
   DType dtype;
   Shape shape;
+  int device = -1;  // host memory
 
   std::size_t bytes() const { return static_cast<std::size_t>(count_of(shape)) * size_of(dtype); }
 };

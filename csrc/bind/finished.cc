@@ -47,6 +47,7 @@ void bind_finished(py::module_& module) {
       .def(py::init<>())
       .def("watch",
            [](const std::shared_ptr<Finished>& self, const Pending& pending, std::uint64_t number) {
+             pending.ring();
              pending.handle.completion->then([self, number] { self->post(number); });
            })
       .def("stop", [](const std::shared_ptr<Finished>& self) { self->post(0); })

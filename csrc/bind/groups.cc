@@ -42,6 +42,13 @@ void remove_group(int group, double grace_seconds) {
   running->remove_group(group, std::chrono::milliseconds(static_cast<std::int64_t>(grace_seconds * 1000)));
 }
 
+std::optional<std::vector<int>> missing(int process_set, const std::string& name, double limit_seconds) {
+  const auto running = running_session();
+  const py::gil_scoped_release released;
+  const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(limit_seconds * 1000));
+  return running->missing(process_set, name, Lane::Clock::now() + limit);
+}
+
 // The rank, -1 where the launcher does not tell, and the number of ranks; nothing where there is no launcher of many.
 std::optional<std::pair<int, int>> launched(const std::string& python_prefix) {
   const auto launcher = detect_launcher({environment, python_prefix});
@@ -54,6 +61,7 @@ std::optional<std::pair<int, int>> launched(const std::string& python_prefix) {
 void bind_groups(py::module_& module) {
   module.def("add_group", &add_group, py::arg("ranks"), py::arg("exchange"), py::arg("timeout_seconds") = 0.0);
   module.def("remove_group", &remove_group, py::arg("group"), py::arg("grace_seconds") = 1.0);
+  module.def("missing", &missing, py::arg("process_set"), py::arg("name"), py::arg("limit_seconds"));
   module.def("launched", &launched, py::arg("python_prefix"));
 }
 

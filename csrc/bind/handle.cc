@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "bind/bind.h"
+#include "bind/streams.h"
 
 namespace perseus::bind {
 
@@ -18,11 +18,17 @@ std::vector<Pending>& dropped() {
   return *the_one;
 }
 
+// The engine or a device may read or write the tensors.
+bool in_use(const Handle& handle) {
+  const auto& completion = *handle.completion;
+  return !completion.done() || (completion.on_device && perseus::in_use(*completion.on_device));
+}
+
 void drop(Handle handle, py::object tensors) {
   // Letting go of a tensor may run any code, this function too: only when the list is whole again.
   std::vector<Pending> complete;
   for (auto& pending : std::exchange(dropped(), {})) {
-    auto& place = pending.handle.completion->done() ? complete : dropped();
+    auto& place = in_use(pending.handle) ? dropped() : complete;
     place.push_back(std::move(pending));
   }
   dropped().emplace_back(std::move(handle), std::move(tensors));
@@ -31,15 +37,22 @@ void drop(Handle handle, py::object tensors) {
 std::vector<Buffer> outputs(const Pending& pending) {
   std::vector<Buffer> buffers;
   for (const auto& result : pending.handle.completion->results) {
-    buffers.push_back({{result, result->data()}, result->dtype(), result->shape()});
+    buffers.push_back({{result, result->data()}, result->dtype(), result->shape(), result->device()});
   }
   return buffers;
 }
 
 }  // namespace
 
+void Pending::wait(Lane::Clock::time_point until) const {
+  const bool rung = !std::exchange(quiet, false);
+  const py::gil_scoped_release released;
+  handle.lane->wait(*handle.completion, rung, until);
+}
+
 Pending::~Pending() {
-  if (handle.completion && tensors && !tensors.is_none() && !handle.completion->done()) {
+  if (handle.lane) ring();
+  if (handle.completion && tensors && !tensors.is_none() && in_use(handle)) {
     drop(std::move(handle), std::move(tensors));
   }
 }
@@ -50,8 +63,10 @@ void bind_handle(py::module_& module) {
                              [](const Buffer& self) { return reinterpret_cast<std::uintptr_t>(self.memory.get()); })
       .def_property_readonly("dtype", [](const Buffer& self) { return static_cast<int>(self.dtype); })
       .def_property_readonly("shape", [](const Buffer& self) { return py::tuple(py::cast(self.shape)); })
+      .def_readonly("device", &Buffer::device)
       .def("__len__", &Buffer::bytes)
       .def_buffer([](Buffer& self) {
+        if (self.device >= 0) throw py::buffer_error("the memory is an accelerator's");
         return py::buffer_info(static_cast<std::uint8_t*>(self.memory.get()), static_cast<py::ssize_t>(self.bytes()));
       });
 
@@ -63,13 +78,13 @@ void bind_handle(py::module_& module) {
   method("wait_for", [](const Pending& self, double limit_seconds) {
     const auto& completion = *self.handle.completion;
     if (!completion.done()) {
-      const py::gil_scoped_release released;
       const auto limit =
           std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
-      self.handle.lane->wait(*self.handle.completion, true, Lane::Clock::now() + limit);
+      self.wait(Lane::Clock::now() + limit);
     }
     if (!completion.done()) return false;
     completion.status().throw_if_failed();
+    arrive(self.handle);
     return true;
   });
   method("outputs", &outputs);

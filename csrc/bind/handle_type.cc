@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "bind/bind.h"
+#include "bind/streams.h"
 
 namespace perseus::bind {
 
@@ -28,27 +28,29 @@ void deallocate(PyObject* object) {
   Py_DECREF(type);
 }
 
-// Sleeps without the GIL. Throws Error.
-void wait_for(const Handle& handle) {
-  if (!handle.completion->done()) {
-    const py::gil_scoped_release released;
-    handle.lane->wait(*handle.completion);
-  }
-  handle.completion->status().throw_if_failed();
+// Sleeps without the GIL until the result is there, on an accelerator in the order of its streams. Throws Error.
+void wait_for(const Pending& pending) {
+  if (!pending.handle.completion->done()) pending.wait();
+  pending.handle.completion->status().throw_if_failed();
+  arrive(pending.handle);
 }
 
-PyObject* done(PyObject* self, PyObject*) { return PyBool_FromLong(pending_of(self).handle.completion->done()); }
+PyObject* done(PyObject* self, PyObject*) {
+  const auto& pending = pending_of(self);
+  pending.ring();
+  return PyBool_FromLong(pending.handle.completion->done());
+}
 
 PyObject* wait(PyObject* self, PyObject*) {
   return guarded([self] {
-    wait_for(pending_of(self).handle);
+    wait_for(pending_of(self));
     return Py_NewRef(Py_None);
   });
 }
 
 PyObject* result(PyObject* self, PyObject*) {
   return guarded([self] {
-    wait_for(pending_of(self).handle);
+    wait_for(pending_of(self));
     return Py_NewRef(pending_of(self).tensors.ptr());
   });
 }

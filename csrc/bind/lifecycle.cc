@@ -20,9 +20,10 @@ namespace py = pybind11;
 namespace {
 
 void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
-           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& meeting) {
+           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& meeting,
+           int called_off) {
   std::optional<Meeting> met;
-  if (meeting) met = {std::get<0>(*meeting), std::get<1>(*meeting), exchange_by(std::get<2>(*meeting))};
+  if (meeting) met = {std::get<0>(*meeting), std::get<1>(*meeting), exchange_by(std::get<2>(*meeting)), called_off};
   const py::gil_scoped_release released;
   auto config = Config::read(settings);
   BootstrapOptions options;
@@ -30,6 +31,8 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   options.environment.python_prefix = python_prefix;
   options.mpi_library = config.mpi_library;
   options.mpi_threads = config.mpi_threads;
+  options.streams = config.streams;
+  options.insists_on_streams = config.streams_are_given;
   options.start_timeout = config.start_timeout;
   options.selection = selection;
   options.meeting = std::move(met);
@@ -55,11 +58,12 @@ void finalize(bool failing) {
 
 void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
-             py::arg("meeting") = py::none());
+             py::arg("meeting") = py::none(), py::arg("called_off") = -1);
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
+  module.def("was_cut_off", &was_session_cut_off);
   module.def("is_running", &is_session_running);
-  module.def("is_mpi_multithreaded", [] { return is_mpi_multithreaded(); });
+  module.def("is_mpi_multithreaded", &is_mpi_multithreaded, py::call_guard<py::gil_scoped_release>());
   module.def("c_api", [] { return reinterpret_cast<std::uintptr_t>(&c_api()); });
   module.def("mark_failing", [] {
     if (is_session_running()) running_session()->mark_failing();

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <utility>
 
 #include "bind/works.h"
@@ -10,7 +11,20 @@ namespace py = pybind11;
 
 namespace {
 
-Pending adasum(std::string name, const py::list& inputs, const py::object& outputs, double prescale, double postscale,
+// Letting go waits for the device.
+struct Registration {
+  std::shared_ptr<void> memory;
+
+  explicit Registration(std::shared_ptr<void> held) : memory(std::move(held)) {}
+  ~Registration() {
+    const py::gil_scoped_release released;
+    memory.reset();
+  }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+};
+
+Pending adasum(Naming name, const py::list& inputs, const py::object& outputs, double prescale, double postscale,
                int wire_dtype, int process_set, py::object tensors) {
   auto work = work_with_outputs(Verb::adasum, std::move(name), inputs.ptr(), outputs.ptr());
   auto& request = work->request;
@@ -19,29 +33,33 @@ Pending adasum(std::string name, const py::list& inputs, const py::object& outpu
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Pending broadcast(std::string name, const py::list& inputs, const py::object& outputs, int root, int process_set,
+Pending broadcast(Naming name, const py::list& inputs, const py::object& outputs, int root, int process_set,
                   py::object tensors) {
   auto work = work_with_outputs(Verb::broadcast, std::move(name), inputs.ptr(), outputs.ptr());
   work->request.root = root;
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Pending allgather(std::string name, const py::list& inputs, int process_set, py::object tensors) {
+Pending allgather(Naming name, const py::list& inputs, int process_set, py::object tensors) {
   auto work = work_for(Verb::allgather, std::move(name), inputs.ptr());
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Pending alltoall(std::string name, const py::tuple& input, const std::optional<std::vector<std::int64_t>>& splits,
-                 int process_set, py::object tensors) {
+Pending alltoall(Naming name, const py::tuple& input, const std::optional<std::vector<std::int64_t>>& splits,
+                 int process_set, py::object tensors, const std::optional<std::vector<std::int64_t>>& expected) {
   py::list inputs;
   inputs.append(input);
   auto work = work_for(Verb::alltoall, std::move(name), inputs.ptr());
   if (splits) work->splits = *splits;
+  if (expected) {
+    work->expected = *expected;
+    work->request.checked = true;
+  }
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool average, double prescale,
-                       double postscale, int process_set, py::object tensors) {
+Pending reduce_scatter(Naming name, const py::list& inputs, int op, bool average, double prescale, double postscale,
+                       int process_set, py::object tensors) {
   auto work = work_for(Verb::reduce_scatter, std::move(name), inputs.ptr());
   work->request.op = op_of(op);
   work->request.scale = {prescale, postscale, 1};
@@ -51,7 +69,7 @@ Pending reduce_scatter(std::string name, const py::list& inputs, int op, bool av
 // `outgoing`: to `peer`; else from it, or from anybody where it is -1. Ranks are those in the set.
 Pending post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing, int process_set, py::object tensors) {
   const View view(tensor.ptr());
-  if (!view.on_host()) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
+  if (view.device() != kHost) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
   const auto member = view.member();
   auto letter = std::make_shared<Letter>();
   letter->outgoing = outgoing;
@@ -64,7 +82,7 @@ Pending post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing,
 }
 
 Pending about_sets(Verb verb, std::string name, std::vector<std::int64_t> ranks) {
-  auto work = work_for(verb, std::move(name));
+  auto work = work_for(verb, {std::move(name), {}});
   work->request.ranks = std::move(ranks);
   return {running_session()->submit(kWorld, std::move(work), false), py::none()};
 }
@@ -92,9 +110,10 @@ void bind_verbs(py::module_& module) {
   module.def("adasum", &adasum);
   module.def("broadcast", &broadcast);
   module.def("allgather", &allgather);
-  module.def("alltoall", &alltoall);
+  module.def("alltoall", &alltoall, py::arg("name"), py::arg("input"), py::arg("splits"), py::arg("process_set"),
+             py::arg("tensors"), py::arg("expected") = py::none());
   module.def("reduce_scatter", &reduce_scatter);
-  module.def("barrier", [](std::string name, int process_set) {
+  module.def("barrier", [](Naming name, int process_set) {
     return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
   module.def("post", &post);
@@ -103,6 +122,16 @@ void bind_verbs(py::module_& module) {
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
   module.def("process_set_ranks", [](int id) { return running_session(true)->ranks_of(id); });
   module.def("process_set_ids", [] { return running_session(true)->set_ids(); });
+  py::class_<Registration>(module, "Registration");
+  module.def("registers_memory", [] { return running_session()->registers_memory(); });
+  module.def("register_memory", [](const py::tuple& tensor, int process_set) -> std::unique_ptr<Registration> {
+    const View view(tensor.ptr());
+    if (view.device() == kHost) return nullptr;
+    auto memory = running_session()->register_memory(process_set, view.address(),
+                                                     static_cast<std::size_t>(view.member().bytes()));
+    if (!memory) return nullptr;
+    return std::make_unique<Registration>(std::move(memory));
+  });
   module.def("allocate", [](const std::vector<std::int64_t>& shape, int dtype) {
     Buffer buffer{nullptr, dtype_of(dtype), shape};
     for (const auto extent : shape) {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "bind/streams.h"
+
 namespace perseus::bind {
 
 namespace py = pybind11;
@@ -41,6 +43,16 @@ std::string text(PyObject* object) {
   return {data, static_cast<std::size_t>(size)};
 }
 
+Naming naming(PyObject* object) {
+  if (!PyTuple_Check(object)) return {text(object), {}, {}};
+  const auto size = PyTuple_GET_SIZE(object);
+  if (size != 2 && size != 3) {
+    throw Error(ErrorKind::invalid_argument, "a name is a string, or a tuple of it and of what it is called");
+  }
+  return {text(PyTuple_GET_ITEM(object, 0)), text(PyTuple_GET_ITEM(object, 1)),
+          size == 3 ? text(PyTuple_GET_ITEM(object, 2)) : std::string()};
+}
+
 DType dtype_of(std::int64_t value) { return checked<DType>(value, kDTypeCount, "dtype"); }
 ReduceOp op_of(std::int64_t value) {
   return checked<ReduceOp>(value, static_cast<int>(ReduceOp::bxor) + 1, "reduce op");
@@ -52,7 +64,7 @@ View::View(PyObject* tuple) : tuple_(tuple) {
   }
 }
 
-bool View::on_host() const { return integer(PyTuple_GET_ITEM(tuple_, 3)) == kHost; }
+int View::device() const { return static_cast<int>(integer(PyTuple_GET_ITEM(tuple_, 3))); }
 
 Member View::member() const {
   PyObject* extents = PyTuple_GET_ITEM(tuple_, 2);
@@ -64,31 +76,38 @@ Member View::member() const {
   return member;
 }
 
-std::shared_ptr<Work> work_for(Verb verb, std::string name, PyObject* inputs) {
+std::shared_ptr<Work> work_for(Verb verb, Naming naming, PyObject* inputs) {
   auto work = std::make_shared<Work>();
   auto& request = work->request;
   request.verb = verb;
-  request.name = std::move(name);
+  request.name = std::move(naming.name);
+  request.call = std::move(naming.call);
+  request.member_names = std::move(naming.members);
   if (inputs == nullptr) return work;
   require_list(inputs, "views");
   const auto count = PyList_GET_SIZE(inputs);
   request.members.reserve(static_cast<std::size_t>(count));
   work->inputs.reserve(static_cast<std::size_t>(count));
+  int device = kHost;
   for (Py_ssize_t i = 0; i < count; ++i) {
     const View view(PyList_GET_ITEM(inputs, i));
-    if (!view.on_host()) {
-      throw Error(ErrorKind::invalid_argument, request.label() +
-                                                   ": tensors on an accelerator are not supported yet; pass a copy "
-                                                   "on the CPU");
+    const int place = view.device();
+    if (i == 0) device = place;
+    if (place != device) {
+      throw Error(ErrorKind::invalid_argument, request.label() + ": the tensors are on several devices");
     }
     request.members.push_back(view.member());
     work->inputs.push_back(view.address());
   }
+  if (device != kHost) {
+    request.on_host = false;
+    work->completion.on_device = running_session()->on_device(device, current_stream(device), request.label());
+  }
   return work;
 }
 
-std::shared_ptr<Work> work_with_outputs(Verb verb, std::string name, PyObject* inputs, PyObject* outputs) {
-  auto work = work_for(verb, std::move(name), inputs);
+std::shared_ptr<Work> work_with_outputs(Verb verb, Naming naming, PyObject* inputs, PyObject* outputs) {
+  auto work = work_for(verb, std::move(naming), inputs);
   if (outputs == Py_None) {
     work->outputs = work->inputs;
     return work;
@@ -111,13 +130,16 @@ Pending submit(std::shared_ptr<Work> work, int process_set, bool average, py::ob
   return {running_session()->submit(process_set, std::move(work), average), std::move(tensors)};
 }
 
+Pending submit_quietly(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
+  Pending pending{running_session()->submit(process_set, std::move(work), average, false), std::move(tensors)};
+  pending.quiet = true;
+  return pending;
+}
+
 Pending submit_and_wait(std::shared_ptr<Work> work, int process_set, bool average, py::object tensors) {
-  auto handle = running_session()->submit(process_set, std::move(work), average, false);
-  {
-    const py::gil_scoped_release released;
-    handle.lane->wait(*handle.completion, false);
-  }
-  return {std::move(handle), std::move(tensors)};
+  auto pending = submit_quietly(std::move(work), process_set, average, std::move(tensors));
+  pending.wait();
+  return pending;
 }
 
 }  // namespace perseus::bind

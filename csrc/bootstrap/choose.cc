@@ -21,17 +21,24 @@ void require_pmi(const Launcher& launcher, const LauncherEnvironment& environmen
 }
 
 std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOptions& options) {
-  MpiJob job;
+  auto job = mpi_job(options);
   job.launcher = launcher;
-  job.environment = options.environment;
-  job.library = options.mpi_library;
-  job.threads = options.mpi_threads;
-  job.start_timeout = options.start_timeout;
-  job.selection = options.selection;
   return make_mpi_bootstrap(job);
 }
 
 }  // namespace
+
+MpiJob mpi_job(const BootstrapOptions& options) {
+  MpiJob job;
+  job.environment = options.environment;
+  job.library = options.mpi_library;
+  job.threads = options.mpi_threads;
+  job.streams = options.streams;
+  job.insists_on_streams = options.insists_on_streams;
+  job.start_timeout = options.start_timeout;
+  job.selection = options.selection;
+  return job;
+}
 
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
   if (options.meeting) return std::make_unique<StoreBootstrap>(*options.meeting);

@@ -4,22 +4,38 @@
 
 namespace perseus {
 
-void Liveness::report_lost(int rank, const std::string& text) {
+void Liveness::report_lost(const Loss& loss) {
   std::scoped_lock calling(calling_);
+  if (any_lost()) return;
+  for (const auto& [id, tell] : tellers_) tell(loss);
+  const auto place = static_cast<std::size_t>(loss.rank);
+  const auto host = place < hosts_.size() ? " on " + hosts_[place] : "";
   std::vector<std::function<void()>> wakes;
   {
     std::scoped_lock lock(mutex_);
-    if (lost_.load(std::memory_order_relaxed)) return;
-    text_ = "rank " + std::to_string(rank) + " " + text;
+    text_ = "rank " + std::to_string(loss.rank) + host + " " + loss.text;
+    kind_ = loss.stalled ? ErrorKind::timed_out : ErrorKind::peer_lost;
+    cut_off_.store(loss.cut_off, std::memory_order_release);
     lost_.store(true, std::memory_order_release);
     wakes = std::move(wakes_);
   }
   for (const auto& wake : wakes) wake();
 }
 
+int Liveness::tell_first(Tell tell) {
+  std::scoped_lock calling(calling_);
+  tellers_.emplace(next_teller_, std::move(tell));
+  return next_teller_++;
+}
+
+void Liveness::forget_teller(int id) {
+  std::scoped_lock calling(calling_);
+  tellers_.erase(id);
+}
+
 Status Liveness::status() const {
   std::scoped_lock lock(mutex_);
-  return any_lost() ? Status(ErrorKind::peer_lost, text_) : Status();
+  return any_lost() ? Status(kind_, text_) : Status();
 }
 
 void Liveness::on_lost(std::function<void()> wake) {

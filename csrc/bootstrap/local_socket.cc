@@ -44,13 +44,13 @@ UniqueFd new_socket() {
   return fd;
 }
 
-bool wait_for(int fd, short events, Deadline deadline) {
+bool wait_for(int fd, short events, Deadline deadline, int called_off = -1) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd entry{fd, events, 0};
+    std::array<pollfd, 2> entries{{{fd, events, 0}, {called_off, POLLIN, 0}}};  // poll() passes over a -1
     const auto limit = std::clamp<std::int64_t>(left.count(), 0, 1 << 30);
-    const int ready = poll(&entry, 1, static_cast<int>(limit));
-    if (ready > 0) return true;
+    const int ready = poll(entries.data(), entries.size(), static_cast<int>(limit));
+    if (ready > 0) return entries[1].revents == 0;
     if (ready == 0 && left.count() <= 0) return false;
     if (ready < 0 && errno != EINTR) return false;
   }
@@ -114,7 +114,7 @@ bool is_same_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
-bool wait_readable(int fd, Deadline deadline) { return wait_for(fd, POLLIN, deadline); }
+bool wait_readable(int fd, Deadline deadline, int called_off) { return wait_for(fd, POLLIN, deadline, called_off); }
 
 Wire send_all(int socket, const void* bytes, std::size_t count, Deadline deadline) {
   return move_all(socket, count, POLLOUT, deadline, [&](std::size_t done) {

@@ -41,8 +41,8 @@ UniqueFd accept_from(int listener);            // empty when nobody knocks
 // True if the process at the other end belongs to this process's user.
 bool is_same_user(int socket);
 
-// False when nothing came before the deadline.
-bool wait_readable(int fd, Deadline deadline);
+// False when nothing came before the deadline, or the descriptor `called_off` (-1: none) became readable meanwhile.
+bool wait_readable(int fd, Deadline deadline, int called_off = -1);
 
 Wire send_all(int socket, const void* bytes, std::size_t count, Deadline deadline);
 Wire receive_all(int socket, void* bytes, std::size_t count, Deadline deadline);

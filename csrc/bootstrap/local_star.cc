@@ -56,8 +56,8 @@ std::string random_star_address() {
   return text;
 }
 
-LocalStar::LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit)
-    : rank_(rank), size_(size), limit_(limit) {
+LocalStar::LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off)
+    : rank_(rank), size_(size), limit_(limit), called_off_(called_off) {
   if (size < 1 || rank < 0 || rank >= size || address.empty()) {
     throw Error(ErrorKind::invalid_argument, "a rendezvous at '" + std::string(address) + "' for rank " +
                                                  std::to_string(rank) + " of " + std::to_string(size) +
@@ -83,7 +83,8 @@ void LocalStar::gather_ranks(const std::string& name, std::string_view secret, D
       if (rank < 0) continue;
       sockets_[static_cast<std::size_t>(rank)] = std::move(socket);
       ++come;
-    } else if (!wait_readable(listener.get(), deadline)) {
+    } else if (!wait_readable(listener.get(), deadline, called_off_)) {
+      check_called_off();
       std::vector<int> missing;
       for (int r = 1; r < size_; ++r) {
         if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);
@@ -134,6 +135,7 @@ void LocalStar::join(const std::string& name, std::string_view secret, Deadline 
   for (auto nap = std::chrono::microseconds(200);; nap = std::min(2 * nap, std::chrono::microseconds(10'000))) {
     socket = connect_to(name);
     if (socket) break;
+    check_called_off();
     if (std::chrono::steady_clock::now() > deadline) {
       throw Error(ErrorKind::timed_out, "rank " + std::to_string(rank_) + " found no rank 0 on this host within " +
                                             seconds_text(limit_) +
@@ -163,6 +165,12 @@ void LocalStar::check(Wire wire, int peer) const {
     case Wire::late:
       throw Error(ErrorKind::timed_out, "local rank " + std::to_string(peer) + " did not answer within " +
                                             seconds_text(limit_) + " while the job was starting");
+  }
+}
+
+void LocalStar::check_called_off() const {
+  if (called_off_ >= 0 && wait_readable(called_off_, std::chrono::steady_clock::now())) {
+    throw Error(ErrorKind::peer_lost, "a rank ended while the job was starting");
   }
 }
 
@@ -204,12 +212,13 @@ std::vector<UniqueFd> LocalStar::exchange_fds(int mine) {
 }
 
 void LocalStar::watch(Liveness& liveness, const std::vector<int>& world_ranks) {
-  std::vector<LocalWatch::Peer> peers;
+  std::vector<Watch::Peer> peers;
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     if (sockets_[i]) peers.push_back({world_ranks[i], std::move(sockets_[i])});
   }
   sockets_.clear();
-  watch_ = std::make_unique<LocalWatch>(std::move(peers), rank_ == 0, liveness);
+  const int self = world_ranks[static_cast<std::size_t>(rank_)];
+  watch_ = std::make_unique<Watch>(std::move(peers), /*tells=*/rank_ == 0, liveness, "perseus-watch", self);
 }
 
 void LocalStar::say_goodbye() {

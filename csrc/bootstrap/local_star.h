@@ -9,7 +9,7 @@
 
 #include "bootstrap/liveness.h"
 #include "bootstrap/local_socket.h"
-#include "bootstrap/local_watch.h"
+#include "bootstrap/watch.h"
 
 namespace perseus {
 
@@ -21,8 +21,9 @@ class LocalStar {
  public:
   // The first half of `address` names the socket, which everybody on the host can list; the second half is a secret
   // that each rank must tell. Only processes of the same user are let in. Ranks that do not come within `limit` are
-  // named in the Error(timed_out); later calls wait as long for each other.
-  LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit);
+  // named in the Error(timed_out); later calls wait as long for each other. Nobody waits for ranks to come any more
+  // once the descriptor `called_off` (-1: none) is readable: Error(peer_lost).
+  LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off = -1);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -36,6 +37,9 @@ class LocalStar {
   // From here on the star only watches over its ranks: `world_ranks[r]` is how Liveness knows rank r.
   void watch(Liveness& liveness, const std::vector<int>& world_ranks);
 
+  // What watch() has made of it, if anything.
+  Watch* wires() const { return watch_.get(); }
+
   // The end that follows is in order. Without it the others take it for a death.
   void say_goodbye();
   void close_after_fork();
@@ -46,13 +50,15 @@ class LocalStar {
   void refuse(const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
   void check(Wire wire, int peer) const;
+  void check_called_off() const;
   Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
 
   int rank_;
   int size_;
   std::chrono::milliseconds limit_;
+  int called_off_;
   std::vector<UniqueFd> sockets_;  // the centre: by rank, its own empty; others: the centre's alone
-  std::unique_ptr<LocalWatch> watch_;
+  std::unique_ptr<Watch> watch_;
 };
 
 }  // namespace perseus

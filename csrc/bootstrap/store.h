@@ -17,6 +17,7 @@ struct Meeting {
   int size = 1;
   // Collective over the ranks: every rank's bytes, by rank. Throws what the store throws.
   std::function<std::vector<std::string>(std::string_view mine)> exchange;
+  int called_off = -1;  // a descriptor that becomes readable when a rank will not come; -1: nobody says so
 };
 
 class StoreBootstrap final : public Bootstrap {

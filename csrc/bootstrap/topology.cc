@@ -30,7 +30,8 @@ std::string this_host() {
 
 }  // namespace
 
-Topology::Topology(int rank, std::vector<int> hosts) : rank_(rank), hosts_(std::move(hosts)) {
+Topology::Topology(int rank, std::vector<int> hosts, std::vector<std::string> names)
+    : rank_(rank), hosts_(std::move(hosts)), names_(std::move(names)) {
   const auto count = hosts_.empty() ? 0 : *std::max_element(hosts_.begin(), hosts_.end()) + 1;
   members_.resize(static_cast<std::size_t>(count));
   for (int r = 0; r < size(); ++r) members_[static_cast<std::size_t>(host_of(r))].push_back(r);
@@ -54,10 +55,12 @@ Topology::Topology(int rank, std::vector<int> hosts) : rank_(rank), hosts_(std::
 Topology Topology::discover(Bootstrap& bootstrap) {
   std::map<std::string, int> numbers;
   std::vector<int> hosts;
+  std::vector<std::string> names;
   for (const auto& host : bootstrap.allgather(this_host())) {
     hosts.push_back(numbers.try_emplace(host, static_cast<int>(numbers.size())).first->second);
+    names.push_back(host.substr(host.rfind(' ') + 1));
   }
-  return {bootstrap.rank(), std::move(hosts)};
+  return {bootstrap.rank(), std::move(hosts), std::move(names)};
 }
 
 }  // namespace perseus

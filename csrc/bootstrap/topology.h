@@ -12,8 +12,8 @@ namespace perseus {
 // that have a rank with this local rank (Horovod's definition, right for uneven hosts too).
 class Topology {
  public:
-  // `hosts[r]` is the number of rank r's host.
-  Topology(int rank, std::vector<int> hosts);
+  // `hosts[r]` is the number of rank r's host, `names[r]` its name (for texts; may be missing).
+  Topology(int rank, std::vector<int> hosts, std::vector<std::string> names = {});
 
   // Collective. A host is told by boot id, network namespace and hostname, so that containers and
   // network namespaces on one machine count as the hosts they play.
@@ -22,6 +22,7 @@ class Topology {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(hosts_.size()); }
   int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  const std::vector<std::string>& host_names() const { return names_; }  // by rank
   int host_count() const { return static_cast<int>(members_.size()); }
   const std::vector<int>& ranks_on(int host) const { return members_[static_cast<std::size_t>(host)]; }
   const std::vector<int>& local_ranks() const { return ranks_on(host_of(rank_)); }
@@ -35,6 +36,7 @@ class Topology {
  private:
   int rank_;
   std::vector<int> hosts_;
+  std::vector<std::string> names_;
   std::vector<std::vector<int>> members_;  // ranks of each host, ascending
   int local_rank_ = 0, cross_rank_ = 0, cross_size_ = 1;
   bool homogeneous_ = true;

@@ -44,6 +44,7 @@ std::shared_ptr<Work> work_of(const PerseusRequest& asked, int ranks) {
   request.op = checked<ReduceOp>(asked.op, static_cast<int>(ReduceOp::bxor) + 1, "reduce op");
   request.scale = {asked.prescale, asked.postscale, 1};
   request.root = asked.root;
+  if (asked.tensor_names != nullptr) request.member_names = asked.tensor_names;
   if (asked.wire_dtype != PERSEUS_SAME_DTYPE) {
     request.wire = static_cast<std::int8_t>(dtype_of(asked.wire_dtype));
   }

@@ -72,6 +72,8 @@ typedef struct PerseusRequest {
   const int64_t* splits; /* alltoall: rows for each rank of the set; NULL: equally */
   PerseusDone done;
   void* context;
+  const char* tensor_names; /* what error texts call them, a line each; NULL: their numbers. After a tab: what this rank
+                             * has, where dtype and shape do not tell it */
 } PerseusRequest;
 
 typedef struct PerseusApi {

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <functional>
+#include <sstream>
 
 namespace perseus {
 
@@ -34,8 +35,13 @@ struct Aspect {
 
 const std::vector<Aspect>& aspects() {
   static const std::vector<Aspect> kAspects = {
-      {"calls", [](const Request& r) { return std::string(name_of(r.verb)); }},
-      {"has a group of", [](const Request& r) { return std::to_string(r.members.size()) + " tensors"; }},
+      {"calls", [](const Request& r) { return r.call.empty() ? std::string(name_of(r.verb)) : r.call; }},
+      {"does it by", [](const Request& r) { return std::string(name_of(r.verb)); }},
+      // Of members that have names, the first that differs is told.
+      {"has a group of",
+       [](const Request& r) {
+         return (r.member_names.empty() ? std::to_string(r.members.size()) : "named") + " tensors";
+       }},
       {"asks for op", op_of},
       {"asks for", [](const Request& r) { return "root " + std::to_string(r.root); }},
       {"asks for prescale", [](const Request& r) { return number(r.scale.pre); }},
@@ -81,11 +87,54 @@ std::size_t differing_member(const std::vector<Claim>& claims) {
     mine.members = {first.members[i]};
     for (const auto& claim : claims) {
       Request other = claim.request;
+      if (i >= other.members.size()) return i;
       other.members = {claim.request.members[i]};
       if (!mine.agrees_with(other)) return i;
     }
   }
-  return 0;
+  return first.members.size();  // others have more
+}
+
+// What a member is called and, where dtype and shape do not tell it, what a rank has; see Request::member_names.
+struct Words {
+  std::string name;
+  std::string has;
+};
+
+Words words_of(const Request& request, std::size_t member) {
+  std::istringstream lines(request.member_names);
+  std::string line;
+  for (std::size_t i = 0; i <= member; ++i) {
+    if (!std::getline(lines, line)) return {};
+  }
+  const auto tab = line.find('\t');
+  if (tab == std::string::npos) return {line, ""};
+  return {line.substr(0, tab), line.substr(tab + 1)};
+}
+
+std::string describe_member(const std::vector<Claim>& claims, const std::vector<int>& world_ranks, std::size_t i) {
+  const auto& first = claims.front().request;
+  const auto name = words_of(first, i).name;
+  const auto any = [&](const auto& holds) {
+    return std::any_of(claims.begin(), claims.end(),
+                       [&](const Claim& claim) { return holds(words_of(claim.request, i)); });
+  };
+  const bool is_another = any([&](const Words& words) { return words.name != name; });  // or some have none
+  const bool is_stand_in = any([](const Words& words) { return !words.has.empty(); });
+  const bool is_free = first.verb == Verb::allgather || first.verb == Verb::alltoall;
+  const auto value = [&](const Request& r) {
+    if (i >= r.members.size()) return std::string("no more of them");
+    const auto words = words_of(r, i);
+    const auto has =
+        words.has.empty() ? std::string(name_of(r.members[i].dtype)) + to_string(r.members[i].shape) : words.has;
+    return is_another && !words.name.empty() ? words.name + ", " + has : has;
+  };
+  std::string where = first.members.size() > 1 ? " (member " + std::to_string(i) + " of the group)" : "";
+  if (!name.empty() && !is_another) where = ", " + name;
+  return first.label() + where + ": " + tell(claims, world_ranks, "has", value) +
+         (is_another || is_stand_in ? "; all ranks must have the same"
+          : is_free                 ? "; dtype and all but the first dimension must be the same on all ranks"
+                                    : "; dtype and shape must be the same on all ranks");
 }
 
 }  // namespace
@@ -113,22 +162,13 @@ std::string describe_disagreement(std::vector<Claim> claims, const std::vector<i
     const auto root = static_cast<std::size_t>(claim.request.root);
     if (claim.request.verb == Verb::broadcast && root < world_ranks.size()) claim.request.root = world_ranks[root];
   }
-  const auto& first = claims.front().request;
-  const std::string what = first.label();
   for (const auto& aspect : aspects()) {
     if (differ(claims, aspect.value)) {
-      return what + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) + "; all ranks must pass the same";
+      return claims.front().request.label() + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) +
+             "; all ranks must pass the same";
     }
   }
-  const auto i = differing_member(claims);
-  const auto value = [i](const Request& r) {
-    return std::string(name_of(r.members[i].dtype)) + to_string(r.members[i].shape);
-  };
-  const std::string where = first.members.size() > 1 ? " (member " + std::to_string(i) + " of the group)" : "";
-  const bool free = first.verb == Verb::allgather || first.verb == Verb::alltoall;
-  return what + where + ": " + tell(claims, world_ranks, "has", value) +
-         (free ? "; dtype and all but the first dimension must be the same on all ranks"
-               : "; dtype and shape must be the same on all ranks");
+  return describe_member(claims, world_ranks, differing_member(claims));
 }
 
 }  // namespace perseus

@@ -32,6 +32,7 @@ std::int64_t Request::bytes() const {
 }
 
 std::string Request::label() const {
+  if (!call.empty()) return call + " '" + name + "'";
   const std::string plain(name_of(verb)), said = verb == Verb::adasum ? "allreduce" : plain;
   for (const auto& word : {said, "grouped_" + said}) {
     if (name.starts_with(word + "."))
@@ -42,8 +43,9 @@ std::string Request::label() const {
 
 bool Request::agrees_with(const Request& other) const {
   const bool free = first_dimension_is_free(verb);
-  return verb == other.verb && op == other.op && scale == other.scale && wire == other.wire && root == other.root &&
-         on_host == other.on_host && ranks == other.ranks && members.size() == other.members.size() &&
+  return verb == other.verb && call == other.call && checked == other.checked && op == other.op &&
+         scale == other.scale && wire == other.wire && root == other.root && on_host == other.on_host &&
+         ranks == other.ranks && members.size() == other.members.size() &&
          std::equal(members.begin(), members.end(), other.members.begin(),
                     [free](const Member& a, const Member& b) { return members_agree(a, b, free); });
 }

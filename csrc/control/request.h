@@ -38,12 +38,17 @@ struct Member {
 struct Request {
   Verb verb = Verb::allreduce;
   std::string name;  // unique among the requests in flight in a process set
+  std::string call;  // in the words of the caller's framework, "reduce to rank 0"; empty: the verb's name
   std::vector<Member> members;
+  // What texts call the members, a line each; empty: their numbers. After a tab: what this rank has, where it cannot be
+  // told by dtype and shape.
+  std::string member_names;
   ReduceOp op = ReduceOp::sum;
   Scale scale;
   std::int8_t wire = -1;  // DType that values travel in; -1: their own
   int root = 0;
   bool on_host = true;              // host memory or an accelerator's
+  bool checked = false;             // alltoall: each rank says how many rows it expects of each
   std::vector<std::int64_t> ranks;  // process set verbs: the ranks or the id
 
   std::int64_t bytes() const;

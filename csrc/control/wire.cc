@@ -65,6 +65,8 @@ void Writer::runs(std::span<const std::uint32_t> ids) {
 void Writer::request(const Request& request) {
   number(static_cast<std::uint64_t>(request.verb));
   text(request.name);
+  text(request.call);
+  text(request.member_names);
   number(request.members.size());
   for (const auto& member : request.members) {
     number(static_cast<std::uint64_t>(member.dtype));
@@ -78,6 +80,7 @@ void Writer::request(const Request& request) {
   signed_number(request.wire);
   signed_number(request.root);
   number(request.on_host ? 1 : 0);
+  number(request.checked ? 1 : 0);
   number(request.ranks.size());
   for (const auto rank : request.ranks) signed_number(rank);
 }
@@ -152,6 +155,8 @@ Request Reader::request() {
   Request request;
   request.verb = checked(number(), Verb::remove_process_set);
   request.name = text();
+  request.call = text();
+  request.member_names = text();
   request.members.resize(length());
   for (auto& member : request.members) {
     member.dtype = checked(number(), DType::boolean);
@@ -167,6 +172,7 @@ Request Reader::request() {
   request.wire = static_cast<std::int8_t>(wire);
   request.root = small_number();
   request.on_host = number() != 0;
+  request.checked = number() != 0;
   request.ranks.resize(length());
   for (auto& rank : request.ranks) rank = signed_number();
   return request;

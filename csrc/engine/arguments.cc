@@ -33,6 +33,9 @@ void check_root(const Request& request, int ranks) {
 
 void check_splits(Work& work, int ranks) {
   const auto& request = work.request;
+  if (request.checked && work.expected.size() != static_cast<std::size_t>(ranks)) {
+    refuse(request, std::to_string(work.expected.size()) + " expected counts for " + std::to_string(ranks) + " ranks");
+  }
   const auto rows = request.members.front().shape.front();
   if (work.splits.empty()) {
     if (rows % ranks != 0) {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/fuse.h"
 #include "engine/lane.h"
+#include "engine/on_device.h"
 
 namespace perseus {
 
@@ -77,12 +78,15 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
   const auto& request = *tasks.front().request;
   const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
   Completion* completion = tasks.front().work == nullptr ? nullptr : &tasks.front().work->completion;
+  options_.underway->begin(request, tasks.size() - 1);
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(tasks);
+  options_.underway->end();
   // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
   if (!status.ok() && !about_sets) {
     link_.transport->give_up(status);
     if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
     break_off(status);
+    if (!request.on_host) tell_failure(status);
     return;
   }
   for (const auto& task : tasks) {
@@ -95,13 +99,57 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
 }
 
 Status Lane::move_data(const std::vector<Task>& tasks) {
-  if (!tracing_.on()) return execute(*link_.transport, tree_.world_ranks, tasks);
+  if (!tasks.front().request->on_host) return move_data_on_device(tasks);
+  if (!tracing_.on()) return execute(*link_.transport, tree_.world_ranks, tasks, options_.nan_check);
   const host::CopyMeter copies;
   const auto began = Clock::now();
   tracing_.begins(tasks, link_.transport->name());
-  auto status = execute(*link_.transport, tree_.world_ranks, tasks);
+  auto status = execute(*link_.transport, tree_.world_ranks, tasks, options_.nan_check);
   if (status.ok()) tracing_.ends(tasks, began, copies.times());
   return status;
+}
+
+Status Lane::move_data_on_device(const std::vector<Task>& tasks) {
+  try {
+    auto& lane = device_lane(tasks);
+    if (!tracing_.on()) return lane.execute(tasks);
+    const host::CopyMeter copies;
+    const auto began = Clock::now();
+    tracing_.begins(tasks, lane.name(*tasks.front().request));
+    auto status = lane.execute(tasks);
+    if (status.ok()) tracing_.ends(tasks, began, copies.times());
+    return status;
+  } catch (const Error& error) {
+    return Status::from(error);
+  }
+}
+
+// All ranks make theirs at the same place of the plan: those that have joined, too.
+DeviceLane& Lane::device_lane(const std::vector<Task>& tasks) {
+  if (device_lane_) return *device_lane_;
+  std::shared_ptr<Device> device;
+  for (const auto& task : tasks) {
+    if (task.work != nullptr) device = task.work->completion.on_device->device;
+  }
+  if (!device) device = options_.device();
+  device_lane_ = std::make_unique<DeviceLane>(std::move(device), *link_.transport, tree_.world_ranks,
+                                              options_.device_transports, options_.streams, registry_);
+  return *device_lane_;
+}
+
+// What was queued on the device fails when nobody may be looking any more.
+void Lane::check_device() {
+  if (const auto status = device_lane_->check(); !status.ok() && broken_.ok()) {
+    failed_itself_.store(true, std::memory_order_release);
+    break_off(status);
+    tell_failure(status);
+  }
+}
+
+// The others may see nothing of it: their part is queued, and waits on their devices for this rank's.
+void Lane::tell_failure(const Status& why) {
+  if (why.kind() == ErrorKind::peer_lost) return;
+  liveness_.report_lost(tree_.world_ranks[static_cast<std::size_t>(tree_.rank)], "could not go on: " + why.text());
 }
 
 void Lane::tune(const std::vector<Task>& tasks) {
@@ -123,6 +171,7 @@ void Lane::use(const std::vector<std::int64_t>& values) {
   options_.fusion_threshold_bytes = value(Tunable::fusion_threshold_bytes);
   options_.linger = std::chrono::microseconds(value(Tunable::linger_us));
   link_.transport->set_chunk_bytes(static_cast<std::size_t>(value(Tunable::chunk_bytes)));
+  link_.transport->set_streams(static_cast<int>(value(Tunable::streams)));
   if (autotuner_) autotuner_->applied();
 }
 
@@ -130,11 +179,7 @@ void Lane::finish(Work& work, Status status) {
   if (work.open_phases > 0) tracing_.finished(work, status);
   // The name is free before the waiter can know that the work is done.
   inbox_.done(work.request.name);
-  if (!status.ok() && status.kind() != ErrorKind::disagreement) {
-    // A text may be about this tensor by name.
-    const auto label = work.request.label();
-    if (!status.text().starts_with(label)) status = {status.kind(), label + ": " + status.text()};
-  }
+  if (!status.ok() && status.kind() != ErrorKind::disagreement) status = told_of(work, std::move(status));
   work.completion.finish(std::move(status));
 }
 
@@ -148,6 +193,8 @@ void Lane::fail(const Decision& decision) {
 
 void Lane::break_off(const Status& reason, bool all) {
   if (broken_.ok()) broken_ = reason;
+  // Work that is queued on a device would wait there for ever. Where a rank left in order it is queued there, too.
+  if (device_lane_ && (liveness_.any_lost() || failed_itself())) device_lane_->give_up(reason);
   inbox_.close(broken_);
   if (all) {
     hear_last_letters();

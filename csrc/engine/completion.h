@@ -17,6 +17,8 @@
 
 namespace perseus {
 
+struct OnDevice;  // on_device.h
+
 // A result that the core allocated, because its size is known only when all ranks have asked.
 class Result {
  public:
@@ -24,24 +26,27 @@ class Result {
   Result(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
     constexpr std::size_t kAlignment = 64;
     const auto bytes = (this->bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    data_.reset(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
+    data_ = {std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes), [](void* memory) { std::free(memory); }};
     if (!data_) {
       throw Error(ErrorKind::unavailable, "no memory for a result of " + std::to_string(bytes) + " bytes");
     }
   }
 
+  // In memory of an accelerator.
+  Result(DType dtype, Shape shape, std::shared_ptr<void> data, int device)
+      : dtype_(dtype), shape_(std::move(shape)), data_(std::move(data)), device_(device) {}
+
   void* data() const { return data_.get(); }
+  int device() const { return device_; }  // -1: host memory
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   std::size_t bytes() const { return static_cast<std::size_t>(count_of(shape_)) * size_of(dtype_); }
 
  private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
   DType dtype_;
   Shape shape_;
-  std::unique_ptr<void, Free> data_;
+  std::shared_ptr<void> data_;
+  int device_ = -1;
 };
 
 class Completion {
@@ -56,6 +61,7 @@ class Completion {
   // Everything but the state is written before finish() and read after done().
   std::vector<std::shared_ptr<Result>> results;
   std::vector<std::int64_t> received_splits;   // rows, by rank
+  std::shared_ptr<OnDevice> on_device;         // of tensors on an accelerator
   std::int64_t number = 0;                     // join: the last rank; add_process_set: the id
   std::function<void(const Status&)> on_done;  // called once, by whoever drives the lane, under its lock: be short
 

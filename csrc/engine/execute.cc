@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/adasum.h"
 
 namespace perseus {
@@ -25,43 +26,44 @@ Shape with_rows(Shape shape, std::int64_t rows) {
 
 // The pieces of a batch that share a dtype, and zeros where this rank has joined.
 struct Buffers {
+  // Which member of which task a piece is.
+  struct Origin {
+    std::size_t task, member;
+  };
   std::vector<Piece> in, out;
-  std::vector<std::vector<std::byte>> zeros;
+  std::vector<Origin> origins;
 
-  void add(const Task& task, std::size_t member, std::int64_t count, std::size_t bytes) {
+  void add(const Task& task, std::size_t member, std::int64_t count, std::size_t bytes, const Zeros& zeros) {
     if (task.work != nullptr) {
       in.push_back({task.work->inputs[member], count});
       out.push_back({task.work->outputs[member], count});
       return;
     }
-    zeros.emplace_back(bytes);
-    in.push_back({zeros.back().data(), count});
+    in.push_back({zeros(bytes), count});
     out.push_back(in.back());
   }
 };
 
-Status allreduce(Transport& transport, const std::vector<Task>& tasks) {
-  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    Buffers buffers;
-    for (const auto& task : tasks) {
-      for (std::size_t i = 0; i < task.request->members.size(); ++i) {
-        const auto& member = task.request->members[i];
-        if (static_cast<int>(member.dtype) != dtype) continue;
-        buffers.add(task, i, count_of(member.shape), static_cast<std::size_t>(member.bytes()));
-      }
-    }
-    if (buffers.in.empty()) continue;
-    const auto& request = *tasks.front().request;
-    Reduction reduction;
-    reduction.dtype = static_cast<DType>(dtype);
-    const bool compressible = reduction.dtype == DType::float32 || reduction.dtype == DType::float64;
-    reduction.wire = request.wire < 0 || !compressible ? reduction.dtype : static_cast<DType>(request.wire);
-    reduction.op = request.op;
-    reduction.scale = request.scale;
-    auto status = request.verb == Verb::adasum ? adasum(transport, reduction, buffers.in, buffers.out)
-                                               : transport.allreduce(reduction, buffers.in, buffers.out);
-    if (!status.ok()) return status;
+// What a reduction came to that is not finite, on all ranks alike.
+Status blame(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+             const Buffers& buffers, const std::optional<NotFinite>& mine, const NotFinite& result, NanCheck& check) {
+  Culprit culprit;
+  if (auto status = find_culprit(transport, mine, result, culprit); !status.ok()) return status;
+  const auto& origin = buffers.origins[static_cast<std::size_t>(culprit.found.piece)];
+  const auto& task = tasks[origin.task];
+  auto text = task.request->label();
+  if (task.request->members.size() > 1) text += ", tensor " + std::to_string(origin.member) + " of the group";
+  const auto where = "element " + std::to_string(culprit.found.element);
+  text += culprit.rank < 0
+              ? ": " + where + " of the result is a NaN or an infinity, though all ranks' values are finite"
+              : ": " + where + " of rank " + std::to_string(world_ranks[static_cast<std::size_t>(culprit.rank)]) +
+                    " is a NaN or an infinity";
+  if (check == NanCheck::fail) {
+    if (task.work != nullptr) task.work->failure = {ErrorKind::invalid_argument, text};
+    return {};
   }
+  check = NanCheck::off;
+  if (transport.rank() == 0) log(LogLevel::warning, text + "; PERSEUS_ALLREDUCE_NANCHECK looks no further");
   return {};
 }
 
@@ -84,11 +86,17 @@ Status broadcast(Transport& transport, const std::vector<Task>& tasks) {
 // collective. From so many bytes on, of all ranks together, they therefore ask one another first.
 constexpr std::int64_t kLargeBytes = std::int64_t{64} << 20;
 
+std::string text_of(const std::vector<int>& world_ranks, std::size_t rank) {
+  return "rank " + std::to_string(world_ranks[rank]);
+}
+
 // One gather, alltoall or reduce-scatter.
 struct Gathering {
+  Transport& host;  // what ranks tell one another beforehand
   Transport& transport;
   const std::vector<int>& world_ranks;
   Work& work;
+  const MakeResult& make;
 
   // Makes the results, one for each member, of so many rows. `bytes`: of all ranks, the same on each. Where a rank has
   // no memory, work.failure says so.
@@ -98,7 +106,7 @@ struct Gathering {
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto& member = work.request.members[i];
         lacking = std::max<std::int64_t>(1, rows[i] * row_bytes(member));
-        work.completion.results.push_back(std::make_shared<Result>(member.dtype, with_rows(member.shape, rows[i])));
+        work.completion.results.push_back(make(member.dtype, with_rows(member.shape, rows[i])));
       }
       lacking = 0;
     } catch (const Error&) {
@@ -107,13 +115,38 @@ struct Gathering {
     if (bytes < kLargeBytes) return {};
     std::vector<std::int64_t> all(world_ranks.size());
     const std::vector<std::int64_t> one_each(all.size(), sizeof lacking);
-    if (auto status = transport.allgather(&lacking, all.data(), one_each); !status.ok()) return status;
+    if (auto status = host.allgather(&lacking, all.data(), one_each); !status.ok()) return status;
     const auto found = std::find_if(all.begin(), all.end(), [](std::int64_t other) { return other > 0; });
     if (found == all.end()) return {};
     work.completion.results.clear();
-    const auto rank = world_ranks[static_cast<std::size_t>(found - all.begin())];
-    work.failure = {ErrorKind::unavailable, "rank " + std::to_string(rank) + " has no memory for a result of " +
-                                                std::to_string(*found) + " bytes; nothing was communicated"};
+    const auto rank = text_of(world_ranks, static_cast<std::size_t>(found - all.begin()));
+    work.failure = {ErrorKind::unavailable, rank + " has no memory for a result of " + std::to_string(*found) +
+                                                " bytes; nothing was communicated"};
+    return {};
+  }
+
+  // Whether what comes is what is expected, on all ranks: for each, the first rank of which it expects something else.
+  // Else work.failure has the same text everywhere.
+  Status compare(const std::vector<std::int64_t>& coming) {
+    struct Finding {
+      std::int64_t from = -1, comes = 0, expected = 0;
+    };
+    Finding mine;
+    for (std::size_t rank = 0; rank < coming.size() && mine.from < 0; ++rank) {
+      if (coming[rank] == work.expected[rank]) continue;
+      mine = {static_cast<std::int64_t>(rank), coming[rank], work.expected[rank]};
+    }
+    std::vector<Finding> all(world_ranks.size());
+    const std::vector<std::int64_t> one_each(all.size(), sizeof mine);
+    if (auto status = host.allgather(&mine, all.data(), one_each); !status.ok()) return status;
+    const auto found = std::find_if(all.begin(), all.end(), [](const Finding& other) { return other.from >= 0; });
+    if (found == all.end()) return {};
+    const std::string unit = work.request.members.front().shape.size() == 1 ? " elements" : " rows";
+    work.failure = {ErrorKind::disagreement,
+                    work.request.label() + ": " + text_of(world_ranks, static_cast<std::size_t>(found->from)) +
+                        " sends " + std::to_string(found->comes) + unit + " to " +
+                        text_of(world_ranks, static_cast<std::size_t>(found - all.begin())) + ", which expects " +
+                        std::to_string(found->expected) + "; nothing was communicated"};
     return {};
   }
 
@@ -123,14 +156,14 @@ struct Gathering {
 };
 
 Status allgather(Gathering to) {
-  auto& [transport, world_ranks, work] = to;
+  auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto members = work.inputs.size();
   std::vector<std::int64_t> mine;
   for (const auto& member : work.request.members) mine.push_back(member.shape.front());
   std::vector<std::int64_t> all(ranks * members);
   const std::vector<std::int64_t> equal(ranks, static_cast<std::int64_t>(members * sizeof(std::int64_t)));
-  if (auto status = transport.allgather(mine.data(), all.data(), equal); !status.ok()) return status;
+  if (auto status = host.allgather(mine.data(), all.data(), equal); !status.ok()) return status;
   std::vector<std::int64_t> rows(members, 0);
   std::vector<std::vector<std::int64_t>> bytes(members, std::vector<std::int64_t>(ranks));
   std::int64_t total = 0;
@@ -149,7 +182,7 @@ Status allgather(Gathering to) {
 }
 
 Status alltoall(Gathering to) {
-  auto& [transport, world_ranks, work] = to;
+  auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto& member = work.request.members.front();
   // What each rank gets from another: its rows, and how many the other sends in all.
@@ -160,7 +193,7 @@ Status alltoall(Gathering to) {
   std::vector<Note> mine, theirs(ranks);
   for (const auto rows : work.splits) mine.push_back({rows, sent});
   const std::vector<std::int64_t> one_each(ranks, sizeof(Note));
-  if (auto status = transport.alltoall(mine.data(), one_each, theirs.data(), one_each); !status.ok()) return status;
+  if (auto status = host.alltoall(mine.data(), one_each, theirs.data(), one_each); !status.ok()) return status;
   std::vector<std::int64_t> received, send_bytes, recv_bytes;
   std::int64_t rows = 0, all = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -170,13 +203,16 @@ Status alltoall(Gathering to) {
     rows += theirs[rank].rows;
     all += theirs[rank].sent;
   }
+  if (work.request.checked) {
+    if (auto status = to.compare(received); !status.ok() || !work.failure.ok()) return status;
+  }
   if (auto status = to.allocate({rows}, all * row_bytes(member)); !status.ok() || !to.allocated()) return status;
   work.completion.received_splits = std::move(received);
   return transport.alltoall(work.inputs.front(), send_bytes, to.result(0), recv_bytes);
 }
 
 Status reduce_scatter(Gathering to) {
-  auto& [transport, world_ranks, work] = to;
+  auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::int64_t>(transport.size());
   // The remainder goes to the first ranks, a row each.
   const auto rows_of = [&](const Member& member, std::int64_t rank) {
@@ -197,14 +233,20 @@ Status reduce_scatter(Gathering to) {
   return {};
 }
 
-Status run(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks) {
+Status run(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks, NanCheck& check) {
   switch (tasks.front().request->verb) {
     case Verb::allreduce:
-    case Verb::adasum: return allreduce(transport, tasks);
+    case Verb::adasum: {
+      std::vector<std::vector<std::byte>> kept;
+      const auto zeros = [&](std::size_t bytes) { return kept.emplace_back(bytes).data(); };
+      return allreduce(transport, world_ranks, tasks, zeros, check);
+    }
     case Verb::broadcast: return broadcast(transport, tasks);
-    case Verb::allgather: return allgather({transport, world_ranks, *tasks.front().work});
-    case Verb::alltoall: return alltoall({transport, world_ranks, *tasks.front().work});
-    case Verb::reduce_scatter: return reduce_scatter({transport, world_ranks, *tasks.front().work});
+    case Verb::allgather:
+    case Verb::alltoall:
+    case Verb::reduce_scatter:
+      return gather(transport, transport, world_ranks, *tasks.front().work,
+                    [](DType dtype, Shape shape) { return std::make_shared<Result>(dtype, std::move(shape)); });
     case Verb::barrier:  // that all ranks asked for it is the barrier
     case Verb::add_process_set:
     case Verb::remove_process_set:  // carried out by the session
@@ -215,9 +257,51 @@ Status run(Transport& transport, const std::vector<int>& world_ranks, const std:
 
 }  // namespace
 
-Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks) {
+Reduction reduction_of(const Request& request, DType dtype) {
+  const bool compressible = dtype == DType::float32 || dtype == DType::float64;
+  const auto wire = request.wire < 0 || !compressible ? dtype : static_cast<DType>(request.wire);
+  return {dtype, wire, request.op, request.scale};
+}
+
+Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, Work& work,
+              const MakeResult& make) {
+  const Gathering to{host, transport, world_ranks, work, make};
+  if (work.request.verb == Verb::allgather) return allgather(to);
+  return work.request.verb == Verb::alltoall ? alltoall(to) : reduce_scatter(to);
+}
+
+Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+                 const Zeros& zeros, NanCheck& check) {
+  const auto& request = *tasks.front().request;
+  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    Buffers buffers;
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      const auto& task = tasks[t];
+      for (std::size_t i = 0; i < task.request->members.size(); ++i) {
+        const auto& member = task.request->members[i];
+        if (static_cast<int>(member.dtype) != dtype) continue;
+        buffers.origins.push_back({t, i});
+        buffers.add(task, i, count_of(member.shape), static_cast<std::size_t>(member.bytes()), zeros);
+      }
+    }
+    if (buffers.in.empty()) continue;
+    const auto reduction = reduction_of(request, static_cast<DType>(dtype));
+    const bool checked = check != NanCheck::off && request.on_host;
+    const auto mine = checked ? find_not_finite(buffers.in, reduction.dtype) : std::nullopt;
+    auto status = request.verb == Verb::adasum ? adasum(transport, reduction, buffers.in, buffers.out)
+                                               : transport.allreduce(reduction, buffers.in, buffers.out);
+    if (!status.ok()) return status;
+    const auto result = checked ? find_not_finite(buffers.out, reduction.dtype) : std::nullopt;
+    if (!result) continue;
+    if (status = blame(transport, world_ranks, tasks, buffers, mine, *result, check); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+               NanCheck& check) {
   try {
-    return run(transport, world_ranks, tasks);
+    return run(transport, world_ranks, tasks, check);
   } catch (const Error& error) {
     return Status::from(error);
   } catch (const std::bad_alloc&) {

@@ -1,10 +1,15 @@
 // Moves the data of one batch: from this rank's memory through the transport to where the results belong.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/error.h"
+#include "base/reduce.h"
 #include "control/request.h"
+#include "engine/nan_check.h"
 #include "engine/work.h"
 #include "transport/transport.h"
 
@@ -17,7 +22,26 @@ struct Task {
 };
 
 // Collective over the transport's group, whose ranks in the job are `world_ranks`. All tasks are of one kind (see
-// fuse.h). Blocks; never throws. What goes wrong on all ranks alike, before data moved, is in Work::failure.
-Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks);
+// fuse.h). Blocks; never throws. What goes wrong on all ranks alike, before data moved or by what `check` finds, is in
+// Work::failure. `check` is turned off once it has warned.
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+               NanCheck& check);
+
+// What an allreduce does with its members of this type.
+Reduction reduction_of(const Request& request, DType dtype);
+
+// Makes the result of a gather, alltoall or reduce-scatter. Throws Error.
+using MakeResult = std::function<std::shared_ptr<Result>(DType dtype, Shape shape)>;
+
+// The part of execute() for these, wherever the tensors are. Sizes are exchanged by `host`, data goes by `transport`.
+Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, Work& work,
+              const MakeResult& make);
+
+// Memory that holds so many zero bytes, until the collective is carried out: of a rank that has joined.
+using Zeros = std::function<void*(std::size_t bytes)>;
+
+// The part of execute() for allreduce and adasum, wherever the tensors are; `check` is for tensors in host memory.
+Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+                 const Zeros& zeros, NanCheck& check);
 
 }  // namespace perseus

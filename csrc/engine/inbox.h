@@ -18,7 +18,7 @@ class Inbox {
   // Throws Error(invalid_argument) when the name is in flight already, or the reason given to close().
   void put(std::shared_ptr<Work> work) {
     std::scoped_lock lock(mutex_);
-    if (!closed_.ok()) throw Error(closed_.kind(), work->request.label() + ": " + closed_.text());
+    if (!closed_.ok()) told_of(*work, closed_).throw_if_failed();
     if (!in_flight_.insert(work->request.name).second) {
       throw Error(ErrorKind::invalid_argument,
                   work->request.label() +

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -54,18 +55,30 @@ Lane::Lane(Tree tree, Link link, LaneOptions options, Liveness& liveness, SetVer
       tracing_(options_.timeline, options_.trace_suffix),
       negotiator_(std::move(tree), options_.negotiator),
       letters_(*link_.control, tree_.world_ranks),
+      roll_call_(tree_, [this](const std::string& name) { return pending_.contains(name); }),
       spin_(options_.spin),
       autotuner_(make_autotuner()),
+      policy_(options_.several_hosts),
       thread_([this] { run(); }) {}
 
 std::unique_ptr<Autotuner> Lane::make_autotuner() const {
   if (!options_.autotune || !tree_.is_root()) return nullptr;
+  const auto streams = link_.transport->streams();
   const Tunables start = {options_.fusion_threshold_bytes, options_.linger.count(),
-                          static_cast<std::int64_t>(link_.transport->chunk_bytes())};
-  return std::make_unique<Autotuner>(*options_.autotune, start);
+                          static_cast<std::int64_t>(link_.transport->chunk_bytes()), streams};
+  auto options = *options_.autotune;
+  if (streams == 1) options.fixed[static_cast<std::size_t>(Tunable::streams)] = true;
+  if (std::all_of(options.fixed.begin(), options.fixed.end(), std::identity())) return nullptr;
+  return std::make_unique<Autotuner>(std::move(options), start);
 }
 
 Lane::~Lane() { close(std::chrono::milliseconds(0)); }
+
+void Lane::choose_wire(Request& request) const {
+  const bool may = request.verb == Verb::allreduce && request.op == ReduceOp::sum && request.wire < 0;
+  if (!may || !options_.wire || request.bytes() < options_.wire_from_bytes) return;
+  request.wire = static_cast<std::int8_t>(*options_.wire);
+}
 
 void Lane::submit(std::shared_ptr<Work> work, bool ring) {
   put(std::move(work));
@@ -114,9 +127,16 @@ std::shared_ptr<Completion> Lane::join(const Prepare& prepare) {
 }
 
 void Lane::wait(Completion& completion, bool rung, Clock::time_point until) {
+  if (completion.done()) return;
+  if (!policy_.looks()) return wait_or_drive(completion, rung, until);
+  const auto begin = Clock::now();
+  wait_or_drive(completion, rung, until);
+  policy_.add_wait(Clock::now() - begin);
+}
+
+void Lane::wait_or_drive(Completion& completion, bool rung, Clock::time_point until) {
   // Whoever holds the driver lock mostly holds it for a moment only.
   constexpr int kTries = 200;
-  if (completion.done()) return;
   const WaitTracing traced(tracing_);
   while (!completion.done() && Clock::now() < until) {
     urgent_.store(true, std::memory_order_release);
@@ -170,12 +190,12 @@ void Lane::run() {
   bind_to_core(options_.core);
   // The default slack of 50 microseconds is more than a whole linger.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
-  // Waking it must not take the core from a thread that computes; whoever waits drives the lane anyway.
-  const sched_param none{};
-  pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
   auto& bell = link_.control->doorbell();
-  while (!stop_.load(std::memory_order_acquire)) {
+  for (;;) {
+    // Before the look at stop_, after which there is one more ring: else it might be slept through.
     const auto seen = bell.rings();
+    if (stop_.load(std::memory_order_acquire)) return;
+    policy_.apply(Clock::now());
     auto limit = kLook;  // somebody else drives, and may stop any moment
     auto linger = std::chrono::microseconds(0);
     auto result = Cycle::idle;
@@ -192,8 +212,8 @@ void Lane::run() {
 }
 
 std::chrono::microseconds Lane::sleep_limit() {
-  const bool waiting =
-      negotiator_.waiting() || !pending_.empty() || joining_ || letters_.expects() || link_.control->keeps_any();
+  const bool waiting = negotiator_.waiting() || !pending_.empty() || joining_ || letters_.expects() ||
+                       roll_call_.open() || link_.control->keeps_any() || (device_lane_ && device_lane_->busy());
   if (!link_.control->needs_polling()) return waiting ? kLook : kForever;
   // Messages come without a ring: ask often while something is expected, else now and then for those who wait for us.
   poll_ = std::clamp(poll_ * 2, kShortestPoll, waiting ? kLongestPoll : kLook);
@@ -207,10 +227,13 @@ Lane::Cycle Lane::cycle() {
   negotiator_.note_arrivals(traced);
   if (urgent_.exchange(false, std::memory_order_acq_rel)) negotiator_.urge();
   const bool posted = attend_letters();
+  attend_roll_call(now);
   const bool arrived = take_inbox(now);
   const bool heard = receive(now);
   if (now >= next_stall_check_) {
     negotiator_.check_stalls(now);
+    tell_waiting(now);
+    if (device_lane_) check_device();
     next_stall_check_ = now + kLook;
   }
   if (traced) tracing_.arrived(negotiator_.take_arrivals());
@@ -223,6 +246,7 @@ Lane::Cycle Lane::cycle() {
     carry_out(plan);
     decided = true;
   }
+  if (decided || (awaited_ && letters_.awaited() != awaited_)) forget_waiting();
   const bool busy = posted || arrived || heard || decided;
   if (busy) poll_ = std::chrono::microseconds(0);
   return busy ? Cycle::busy : Cycle::idle;
@@ -294,6 +318,8 @@ bool Lane::receive(Clock::time_point now) {
     try {
       if (Letters::is_letter(message.bytes)) {
         letters_.hear(message.from, message.bytes);
+      } else if (RollCall::is_of(message.bytes)) {
+        roll_call_.hear(message.bytes, now);
       } else if (broken_.ok()) {
         negotiator_.receive(message.from, message.bytes, now);
       }

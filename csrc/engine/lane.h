@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,10 +18,15 @@
 
 #include "bootstrap/liveness.h"
 #include "control/negotiator.h"
+#include "control/roll_call.h"
+#include "engine/device_lane.h"
 #include "engine/execute.h"
 #include "engine/inbox.h"
 #include "engine/letters.h"
+#include "engine/registry.h"
+#include "engine/thread_policy.h"
 #include "engine/tracing.h"
+#include "engine/underway.h"
 #include "engine/work.h"
 #include "transport/fabric.h"
 #include "tune/autotuner.h"
@@ -33,9 +39,19 @@ struct LaneOptions {
   std::chrono::microseconds linger{20};
   std::chrono::microseconds spin{30};
   int core = -1;                 // that the thread is bound to; -1: any
+  bool several_hosts = false;    // its ranks are on
   Timeline* timeline = nullptr;  // outlives the lane
   std::string trace_suffix;      // behind the names of tensors there
   std::optional<AutotuneOptions> autotune;
+  NanCheck nan_check = NanCheck::off;
+  // The type that floating values travel in between hosts where the request names none, of tensors of so many bytes;
+  // only for sets on several hosts.
+  std::optional<DType> wire;
+  std::int64_t wire_from_bytes = 0;
+  int streams = 1;                                  // of an accelerator, for collectives beside one another
+  std::function<std::shared_ptr<Device>()> device;  // for a rank that has joined; throws Error
+  DeviceTransports device_transports;
+  std::shared_ptr<Underway> underway = std::make_shared<Underway>();  // is told what the lane does
 };
 
 // Process set verbs change the session, not data: the session carries them out.
@@ -56,6 +72,8 @@ class Lane {
   int size() const { return tree_.size(); }
   const std::vector<int>& world_ranks() const { return tree_.world_ranks; }
   Transport& transport() { return *link_.transport; }
+  // What travels with fewer bits by the settings alone.
+  void choose_wire(Request& request) const;
 
   // Throws Error(invalid_argument) for a name in flight, or the reason why the lane takes no more work.
   // A caller who waits at once drives the lane itself: it submits without a ring, so that no thread is woken for it.
@@ -73,9 +91,16 @@ class Lane {
   // submitted.
   void wait(Completion& completion, bool rung = true, Clock::time_point until = Clock::time_point::max());
 
+  // The ranks of the job that have not asked for `name`, which this rank waits for: all ranks are asked, until `until`.
+  // Nothing where they do not answer, as while data are under way.
+  std::optional<std::vector<int>> missing(const std::string& name, Clock::time_point until);
+
   // Tells the others that this rank leaves, finishes what is under way, and fails what is left. `grace`: how long the
   // others' answer is waited for. Idempotent. Not from a callback.
   void close(std::chrono::milliseconds grace);
+
+  // Memory on the device that comes again and again: see Registry.
+  std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) { return registry_.add(memory, bytes); }
 
   // A collective failed, and not because a peer was lost: others may be waiting for this rank in the middle of it.
   bool failed_itself() const { return failed_itself_.load(std::memory_order_acquire); }
@@ -85,6 +110,11 @@ class Lane {
 
  private:
   enum class Cycle { idle, busy, linger };
+  struct Question {
+    std::string name;
+    std::vector<int> missing;  // once it is complete
+    Completion completion;
+  };
 
   void put(std::shared_ptr<Work> work);
   void put_traced(std::shared_ptr<Work> work);
@@ -92,8 +122,12 @@ class Lane {
   void run();
   Cycle cycle();
   void drive(Completion& completion, Clock::time_point until);
+  void wait_or_drive(Completion& completion, bool rung, Clock::time_point until);
+  void tell_waiting(Clock::time_point now);
+  void forget_waiting();
   bool take_inbox(Clock::time_point now);
   bool attend_letters();
+  void attend_roll_call(Clock::time_point now);
   void hear_last_letters();
   void send_last_letters(Clock::time_point deadline);
   bool receive(Clock::time_point now);
@@ -104,6 +138,10 @@ class Lane {
   void carry_out_other(const Decision& decision);
   void run_batch(const std::vector<Task>& tasks);
   Status move_data(const std::vector<Task>& tasks);
+  Status move_data_on_device(const std::vector<Task>& tasks);
+  DeviceLane& device_lane(const std::vector<Task>& tasks);
+  void check_device();
+  void tell_failure(const Status& why);
   void tune(const std::vector<Task>& tasks);
   void use(const std::vector<std::int64_t>& values);
   void finish(Work& work, Status status);
@@ -123,6 +161,11 @@ class Lane {
   std::mutex driver_;  // guards what follows, up to the blank line: whoever holds it drives
   Negotiator negotiator_;
   Letters letters_;
+  RollCall roll_call_;
+  std::map<std::uint64_t, std::shared_ptr<Question>> questions_;  // by number
+  std::uint64_t next_question_ = 0;
+  Registry registry_;                                                    // of memory for the device's transports
+  std::unique_ptr<DeviceLane> device_lane_;                              // made by the first plan that needs it
   std::unordered_map<std::string_view, std::shared_ptr<Work>> pending_;  // by the names in the works themselves
   std::shared_ptr<Completion> joining_;
   Status broken_;
@@ -134,11 +177,19 @@ class Lane {
   std::chrono::microseconds spin_;
   std::chrono::microseconds poll_{0};
   Clock::time_point next_stall_check_{};
+  Clock::time_point quiet_since_{};  // nothing was decided, though work is pending, or awaited_ has not come
+  std::shared_ptr<const Letter> awaited_;
+  bool told_waiting_ = false;             // so
   std::unique_ptr<Autotuner> autotuner_;  // at the root, where asked for
   std::int64_t carried_out_ = 0;          // runs of the plans so far, the same on all ranks
 
   std::mutex join_mutex_;  // guards asked_join_
   std::shared_ptr<Completion> asked_join_;
+
+  std::mutex questions_mutex_;  // guards asked_questions_
+  std::vector<std::shared_ptr<Question>> asked_questions_;
+
+  ThreadPolicy policy_;
   std::atomic<bool> failed_itself_{false};
   std::atomic<bool> urgent_{false};
   std::atomic<bool> leaving_{false};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace perseus {
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::size_t kInline = 4096;     // so much travels with the announcement
 constexpr std::size_t kPart = 256 << 10;  // so much of the rest at a time
-enum class Kind : std::uint8_t { announcement, part, taken, leaving };
+enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };
 
 struct Head {
   char mark;
@@ -53,7 +54,9 @@ bool Letters::attend() {
   }
   bool busy = !posted.empty();
   for (auto& letter : posted) {
-    if (!letter->outgoing) {
+    if (letter->peer != Letter::kAnybody && !refused_[static_cast<std::size_t>(letter->peer)].ok()) {
+      letter->completion.finish(std::exchange(refused_[static_cast<std::size_t>(letter->peer)], {}));
+    } else if (!letter->outgoing) {
       expect(std::move(letter));
     } else if (const auto* reason = hopeless(*letter)) {
       letter->completion.finish(*reason);
@@ -63,6 +66,7 @@ bool Letters::attend() {
       message.id = next_id_++;
       message.letter = std::move(letter);
       outgoing_[to].push_back(std::move(message));
+      if (!std::exchange(has_sent_, true)) look_where_needed();
     }
   }
   for (std::size_t to = 0; to < outgoing_.size(); ++to) {
@@ -122,7 +126,7 @@ void Letters::match(const std::shared_ptr<Incoming>& message, std::shared_ptr<Le
   message->letter = std::move(letter);
   auto& into = *message->letter;
   into.completion.number = message->from;
-  message->failed = into.count != message->count || into.dtype != message->dtype;
+  if (into.count != message->count || into.dtype != message->dtype) refuse(*message);
   if (message->place) {
     take_from_place(*message);
   } else if (!message->kept.empty()) {
@@ -137,7 +141,7 @@ void Letters::add(Incoming& message, const char* data, std::size_t bytes) {
   if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
   if (!message.letter) {
     message.kept.append(data, bytes);
-  } else if (!message.failed && bytes > 0) {
+  } else if (message.refusal.ok() && bytes > 0) {
     std::memcpy(static_cast<char*>(message.letter->data) + message.came, data, bytes);
   }
   message.came += bytes;
@@ -153,15 +157,27 @@ void Letters::take_from_place(Incoming& message) {
 
 void Letters::finish_if_complete(const std::shared_ptr<Incoming>& message) {
   if (!message->letter || message->came < message->bytes()) return;
-  auto& letter = *message->letter;
-  if (!message->failed) {
-    letter.completion.finish({});
-    return;
+  message->letter->completion.finish(message->refusal);
+}
+
+// The sender hears of it, too.
+void Letters::refuse(Incoming& message) {
+  const auto& letter = *message.letter;
+  message.refusal = {ErrorKind::disagreement,
+                     "a message with tag " + std::to_string(message.tag) + ": " + rank_text(message.from) + " sent " +
+                         shape_text(message.dtype, message.count) + ", " + rank_text(channel_.rank()) +
+                         " has room for " + shape_text(letter.dtype, letter.count) + "; both must be the same"};
+  const auto& text = message.refusal.text();
+  const Head head{.mark = kMark, .kind = Kind::refusal};
+  if (over_.ok() && message.from != channel_.rank()) {
+    channel_.send(message.from, bytes_of(head, text.data(), text.size()));
   }
-  letter.completion.finish({ErrorKind::disagreement,
-                            "recv with tag " + std::to_string(message->tag) + ": " + rank_text(message->from) +
-                                " sent " + shape_text(message->dtype, message->count) + ", the receiver has room for " +
-                                shape_text(letter.dtype, letter.count) + "; both must be the same"});
+}
+
+void Letters::hear_refusal(int from, std::string_view bytes) {
+  auto& refused = refused_[static_cast<std::size_t>(from)];
+  refused = {ErrorKind::disagreement, std::string(bytes.substr(sizeof(Head)))};
+  log(LogLevel::error, refused.text());
 }
 
 void Letters::hear(int from, const std::string& bytes) {
@@ -176,6 +192,7 @@ void Letters::hear(int from, const std::string& bytes) {
       return;
     }
     case Kind::leaving: return hear_leaving(from);
+    case Kind::refusal: return hear_refusal(from, bytes);
   }
   throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
 }
@@ -208,6 +225,17 @@ void Letters::hear_announcement(int from, std::string_view bytes) {
   expected_.erase(found);
   look_where_needed();
   match(message, std::move(letter));
+}
+
+std::shared_ptr<const Letter> Letters::awaited() const {
+  const auto certain = [](const auto& letter) { return letter && letter->peer != Letter::kAnybody; };
+  for (const auto& messages : coming_) {
+    for (const auto& message : messages) {
+      if (certain(message->letter)) return message->letter;
+    }
+  }
+  const auto found = std::find_if(expected_.begin(), expected_.end(), certain);
+  return found == expected_.end() ? nullptr : *found;
 }
 
 bool Letters::expects() const {

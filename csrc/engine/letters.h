@@ -38,6 +38,9 @@ struct Letter {
 // and then receive cannot block each other. Messages of one sender with one tag are received in the order in which they
 // were sent, by receives in the order in which they were asked for.
 //
+// A message that does not fit its receive is an error there. The sender has gone on by then: its log says so at once,
+// and its next message from or to that rank fails with the same text.
+//
 // post() from any thread; everything else is the driver's. Letters share the lane's control channel: their messages
 // begin with a byte that no message of the negotiation begins with.
 class Letters {
@@ -47,7 +50,8 @@ class Letters {
         world_ranks_(world_ranks),
         outgoing_(world_ranks.size()),
         coming_(world_ranks.size()),
-        left_(world_ranks.size()) {}
+        left_(world_ranks.size()),
+        refused_(world_ranks.size()) {}
 
   static bool is_letter(const std::string& bytes) { return !bytes.empty() && bytes[0] == kMark; }
 
@@ -61,6 +65,8 @@ class Letters {
   bool has_outgoing() const;
   // A message, or the rest of one.
   bool expects() const;
+  // The receive that waits for longest, of those from a certain rank; null where none does.
+  std::shared_ptr<const Letter> awaited() const;
 
   // Tells all others that this rank sends no more. What it has sent can be received afterwards, and the others go on.
   void leave();
@@ -92,7 +98,7 @@ class Letters {
     std::string kept;                // what came before somebody asked for it
     std::size_t came = 0;            // bytes
     std::shared_ptr<Letter> letter;  // who asked for it
-    bool failed = false;
+    Status refusal;                  // where it does not fit
 
     std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
   };
@@ -106,8 +112,11 @@ class Letters {
   void hear_announcement(int from, std::string_view bytes);
   void hear_part(int from, std::string_view bytes);
   void hear_leaving(int from);
+  void hear_refusal(int from, std::string_view bytes);
+  void refuse(Incoming& message);
   const Status* hopeless(const Letter& letter) const;
-  void look_where_needed() { channel_.expect_anybody(expects()); }
+  // Who has sent may hear that it did not fit.
+  void look_where_needed() { channel_.expect_anybody(has_sent_ || expects()); }
   std::string rank_text(int rank) const;
 
   ControlChannel& channel_;
@@ -118,6 +127,8 @@ class Letters {
   std::deque<std::shared_ptr<Incoming>> arrived_;              // messages that nobody has asked for
   std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: parts are still on their way
   std::vector<Status> left_;                                   // by rank: why it neither sends nor receives any more
+  std::vector<Status> refused_;                                // by rank: what it had no room for
+  bool has_sent_ = false;
   Status over_;
 
   std::mutex mutex_;  // guards the rest

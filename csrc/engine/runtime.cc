@@ -15,7 +15,8 @@ struct Runtime {
   std::mutex mutex;  // guards the rest, but for `forked`
   std::shared_ptr<Session> session;
   std::map<std::vector<int>, int> generations;  // how often each selection of ranks was started
-  bool failed = false;                          // the session before failed by itself
+  bool failed = false;                          // the session before failed, or has lost a rank
+  bool cut_off = false;                         // it has lost a host without a word
   std::atomic<bool> forked{false};
 };
 
@@ -48,14 +49,18 @@ void start_session(Config config, BootstrapOptions options) {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
   options.generation = state.generations[options.selection]++;
   state.session = std::make_shared<Session>(std::move(config), options);
-  state.failed = false;
+  state.failed = state.cut_off = false;
 }
 
 void stop_session() {
   auto& state = runtime();
   if (state.forked) return;
   std::scoped_lock lock(state.mutex);
-  if (state.session && state.session->failed_itself()) state.failed = true;
+  if (state.session) {
+    const auto& liveness = state.session->liveness();
+    state.failed = state.failed || state.session->failed_itself() || liveness.any_lost();
+    state.cut_off = state.cut_off || liveness.is_cut_off();
+  }
   state.session.reset();
 }
 
@@ -63,6 +68,12 @@ bool has_session_failed() {
   auto& state = runtime();
   std::scoped_lock lock(state.mutex);
   return state.failed;
+}
+
+bool was_session_cut_off() {
+  auto& state = runtime();
+  std::scoped_lock lock(state.mutex);
+  return state.cut_off;
 }
 
 bool is_session_running() { return runtime().session != nullptr && !runtime().forked; }

@@ -13,8 +13,12 @@ void start_session(Config config, BootstrapOptions options);
 void stop_session();
 bool is_session_running();
 
-// Whether the one that was stopped had failed by itself: other ranks may still wait for this process.
+// Whether the one that was stopped had failed, by itself or with a rank that was lost: other ranks may still wait for
+// this process, or never answer it.
 bool has_session_failed();
+
+// Whether it had lost a host that went without a word.
+bool was_session_cut_off();
 
 // True in a process forked from one that had a session: it has none of the session's threads.
 bool is_forked_child();

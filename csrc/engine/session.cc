@@ -6,24 +6,38 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "control/agreement.h"
+#include "device/open.h"
 #include "engine/arguments.h"
+#include "engine/exchange.h"
+#include "engine/on_device.h"
 
 namespace perseus {
 
 namespace {
 
-FabricOptions fabric_options(const Config& config) {
+// Ranks of other hosts that have not made their connection for the heartbeat by then are left out of it.
+constexpr std::chrono::milliseconds kMeeting{10'000};
+
+FabricOptions fabric_options(const Config& config, const BootstrapOptions& bootstrap) {
   FabricOptions options;
   if (config.transport == "shm") options.local_engine = LocalEngine::shm;
   if (config.transport == "mpi") options.local_engine = LocalEngine::mpi;
+  if (config.transport == "oneccl") options.local_engine = LocalEngine::oneccl;
+  options.oneccl_library = config.oneccl_library;
+  options.python_prefix = bootstrap.environment.python_prefix;
   options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);
   options.chunk_bytes = static_cast<std::size_t>(config.chunk_bytes);
   options.tunable = config.autotune;
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
+  if (bootstrap.meeting) options.called_off = bootstrap.meeting->called_off;
+  // Who calls ranks off makes other jobs of the same processes later, and MPI cannot lose a rank.
+  if (bootstrap.meeting && bootstrap.meeting->called_off < 0) options.mpi = mpi_job(bootstrap);
+  options.flat_allreduce = config.flat_allreduce;
   return options;
 }
 
@@ -33,6 +47,7 @@ LaneOptions lane_options(const Config& config, int local_rank) {
   options.fusion_threshold_bytes = config.fusion_threshold_bytes;
   options.linger = config.linger;
   options.spin = config.spin;
+  options.nan_check = config.nan_check == 0 ? NanCheck::off : config.nan_check == 1 ? NanCheck::warn : NanCheck::fail;
   const auto place = static_cast<std::size_t>(local_rank);
   if (place < config.thread_affinity.size()) options.core = config.thread_affinity[place];
   return options;
@@ -42,39 +57,35 @@ AutotuneOptions autotune_options(const Config& config) {
   return {.warmup_samples = config.autotune_warmup_samples,
           .steps_per_sample = config.autotune_steps_per_sample,
           .log = config.autotune_log,
-          .fixed = {config.fusion_threshold_is_given, config.linger_is_given, config.chunk_is_given}};
-}
-
-// The bytes of every rank of a transport's group. Throws Error.
-std::vector<std::string> exchange_over(Transport& transport, std::string_view mine) {
-  const auto ranks = static_cast<std::size_t>(transport.size());
-  const auto size = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> sizes(ranks);
-  transport.allgather(&size, sizes.data(), std::vector<std::int64_t>(ranks, sizeof size)).throw_if_failed();
-  std::string all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})), '\0');
-  transport.allgather(mine.data(), all.data(), sizes).throw_if_failed();
-  std::vector<std::string> texts;
-  std::size_t at = 0;
-  for (const auto length : sizes) {
-    texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
-    at += static_cast<std::size_t>(length);
-  }
-  return texts;
+          .fixed = {!config.autotune || config.fusion_threshold_is_given, !config.autotune || config.linger_is_given,
+                    !config.autotune || config.chunk_is_given, !config.tunes_streams}};
 }
 
 std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(ranks.begin(), ranks.end())); }
 
 }  // namespace
 
-Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std::move(config)) {
+Session::Session(Config config, const BootstrapOptions& bootstrap)
+    : config_(std::move(config)), python_prefix_(bootstrap.environment.python_prefix) {
   bootstrap_ = choose_bootstrap(bootstrap);
   set_log_identity(bootstrap_->rank(), config_.log_level, config_.log_time);
   if (bootstrap_->rank() == 0) {
     for (const auto& remark : config_.remarks) log(LogLevel::warning, remark);
   }
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
-  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_)).release(),
+  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_, bootstrap)).release(),
              [liveness = liveness_](Fabric* fabric) { delete fabric; }};
+  if (topology_->size() > 1 && (topology_->host_count() > 1 || !fabric_->watches_host())) {
+    liveness_->name_hosts(topology_->host_names());
+    host_watch_ = watch_hosts(*bootstrap_, *topology_, fabric_->watches_host(), *liveness_,
+                              {.timeout = config_.heartbeat_timeout,
+                               .interfaces = config_.network_interfaces,
+                               .patience = std::min(kMeeting, std::chrono::milliseconds(config_.start_timeout))});
+  }
+  if (topology_->size() > 1) {
+    const std::vector<Watch*> wires{fabric_->local_watch(), host_watch_.get()};
+    stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), wires, *liveness_);
+  }
   liveness_->on_lost([this] {
     std::scoped_lock lock(mutex_);
     for (const auto& [id, set] : sets_) {
@@ -84,7 +95,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap) : config_(std
   std::vector<int> everybody(static_cast<std::size_t>(topology_->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   auto options = lane_options(config_, topology_->local_rank());
-  if (config_.autotune && everybody.size() > 1) options.autotune = autotune_options(config_);
+  if (everybody.size() > 1) options.autotune = autotune_options(config_);
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
   auto lane = make_lane(everybody, exchange, std::move(options));
   std::scoped_lock lock(mutex_);
@@ -110,7 +121,9 @@ Session::~Session() {
     if (it->second.lane) it->second.lane->close(grace);
   }
   timeline_->stop();
-  if (!failing_ && !failed_itself()) fabric_->say_goodbye();
+  if (failing_ || failed_itself()) return;
+  if (host_watch_) host_watch_->say_goodbye();
+  fabric_->say_goodbye();
 }
 
 bool Session::failed_itself() const {
@@ -135,7 +148,25 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
     return change_sets(request, completion);
   };
   options.timeline = timeline_.get();
+  options.several_hosts = std::set(hosts.begin(), hosts.end()).size() > 1;
+  if (options.several_hosts) {
+    options.wire = config_.wire;
+    options.wire_from_bytes = config_.wire_from_bytes;
+  }
+  options.streams = config_.streams;
+  options.device = [this] { return device_for_zeros(); };
+  options.device_transports = [this, ranks](const auto& device, const auto& stream, const Exchange& by, auto& why) {
+    const DeviceGroup group{.members = ranks,
+                            .rank = topology_->rank(),
+                            .exchange = by,
+                            .liveness = *liveness_,
+                            .start_timeout = config_.start_timeout,
+                            .library = config_.nccl_library,
+                            .python_prefix = python_prefix_};
+    return make_device_transport(device, stream, group, why);
+  };
   const bool is_world = static_cast<int>(ranks.size()) == topology_->size();
+  if (stall_watch_) options.underway = stall_watch_->open(tree, options.negotiator);
   if (!is_world) options.trace_suffix = " on ranks " + text_of(ranks);
   return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
           [fabric = fabric_, timeline = timeline_](Lane* lane) { delete lane; }};
@@ -176,17 +207,52 @@ std::shared_ptr<Lane> Session::lane_of(ProcessSetId set) const {
                                                std::to_string(set) + " (ranks " + text_of(ranks_of(set)) + ")");
 }
 
+std::shared_ptr<OnDevice> Session::on_device(int number, Stream stream, const std::string& label) {
+  return perseus::on_device(device(number, label), stream, label);
+}
+
+std::shared_ptr<Device> Session::device(int number, const std::string& label) {
+  const std::scoped_lock lock(device_mutex_);
+  if (!device_) device_ = open_device(number);
+  if (device_->number() == number) return device_;
+  throw Error(
+      ErrorKind::invalid_argument,
+      label + ": the tensor is on device " + std::to_string(number) + ", but rank " +
+          std::to_string(topology_->rank()) + " communicates on " + device_->description() +
+          "; a process has one device: make it the current one, by local_rank(), before tensors are made there");
+}
+
+// Of a rank that has joined the others' work before it had a tensor on a device.
+std::shared_ptr<Device> Session::device_for_zeros() {
+  {
+    const std::scoped_lock lock(device_mutex_);
+    if (device_) return device_;
+  }
+  return device(topology_->local_rank(), "join");
+}
+
 Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring) {
   auto lane = lane_of(set);
   auto& request = work->request;
   if (average) request.scale.divisor = lane->size();
+  lane->choose_wire(request);
   check_arguments(*work, lane->size());
   Handle handle{std::move(lane), completion_of(work)};
   handle.lane->submit(std::move(work), ring);
   return handle;
 }
 
+std::shared_ptr<void> Session::register_memory(ProcessSetId set, void* memory, std::size_t bytes) {
+  if (!config_.nccl_registers) return nullptr;
+  return lane_of(set)->register_memory(memory, bytes);
+}
+
 Handle Session::join(ProcessSetId set, const Prepare& prepare) {
+  if (config_.nccl_registers) {
+    throw Error(ErrorKind::invalid_argument,
+                "join() would give zeros from memory that NCCL does not know, and the others' is registered; unset "
+                "PERSEUS_NCCL_REGISTER on all ranks");
+  }
   auto lane = lane_of(set);
   auto completion = lane->join(prepare);
   return {std::move(lane), std::move(completion)};
@@ -282,6 +348,10 @@ std::shared_ptr<void> Session::allocate(std::size_t bytes) {
           }};
 }
 
-void Session::abandon_after_fork() { fabric_->close_after_fork(); }
+void Session::abandon_after_fork() {
+  if (stall_watch_) stall_watch_->abandon_after_fork();
+  fabric_->close_after_fork();
+  if (host_watch_) host_watch_->close_after_fork();
+}
 
 }  // namespace perseus

@@ -6,14 +6,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/config.h"
 #include "bootstrap/choose.h"
+#include "bootstrap/host_watch.h"
 #include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
+#include "device/device.h"
 #include "engine/lane.h"
+#include "engine/stall_watch.h"
 #include "transport/fabric.h"
 
 namespace perseus {
@@ -49,10 +53,17 @@ class Session {
   // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
   // `ring`: see Lane.
   Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring = true);
+  // For the tensors of a request on this device: what `stream` was given until now comes first. Throws Error.
+  std::shared_ptr<OnDevice> on_device(int number, Stream stream, const std::string& label);
   Handle join(ProcessSetId set, const Prepare& prepare = {});
 
   // A message between two ranks of a set; `letter.peer` is a rank in the set. Throws Error.
   Handle post(ProcessSetId set, std::shared_ptr<Letter> letter);
+
+  // See Lane::missing.
+  std::optional<std::vector<int>> missing(ProcessSetId set, const std::string& name, Lane::Clock::time_point until) {
+    return lane_of(set)->missing(name, until);
+  }
 
   // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
   std::vector<int> ranks_of(ProcessSetId set) const;
@@ -67,12 +78,19 @@ class Session {
   // Memory that local peers reduce in place. Throws Error(unavailable).
   std::shared_ptr<void> allocate(std::size_t bytes);
 
+  // Device memory that requests of this set come with again and again. Empty where it is not to be registered. Throws
+  // Error.
+  std::shared_ptr<void> register_memory(ProcessSetId set, void* memory, std::size_t bytes);
+  bool registers_memory() const { return config_.nccl_registers; }
+
   // The timeline of this rank; nobody else need take part. Throws Error.
   void start_timeline(const std::string& path, bool mark_cycles);
   void stop_timeline() { timeline_->stop(); }
 
   // The process ends because of an error: nobody's answer is waited for.
   void mark_failing() { failing_ = true; }
+
+  const Liveness& liveness() const { return *liveness_; }
 
   // See Lane::failed_itself: of some set's lane.
   bool failed_itself() const;
@@ -86,6 +104,8 @@ class Session {
     std::shared_ptr<Lane> lane;  // null on ranks outside
   };
 
+  std::shared_ptr<Device> device(int number, const std::string& label);
+  std::shared_ptr<Device> device_for_zeros();
   std::shared_ptr<Lane> lane_of(ProcessSetId set) const;
   std::shared_ptr<Lane> make_lane(const std::vector<int>& ranks, const Exchange& exchange, LaneOptions options);
   Status change_sets(const Request& request, Completion* completion);
@@ -93,11 +113,17 @@ class Session {
   Status remove_set(const Request& request, Completion* completion);
 
   Config config_;
+  std::string python_prefix_;  // where libraries of wheels lie
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Topology> topology_;
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by lanes
+  std::unique_ptr<Watch> host_watch_;
   std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
+  std::unique_ptr<StallWatch> stall_watch_;
+
+  std::mutex device_mutex_;  // guards device_
+  std::shared_ptr<Device> device_;
 
   mutable std::mutex mutex_;  // guards sets_, next_set_ and next_group_
   std::map<ProcessSetId, Set> sets_;

@@ -1,6 +1,7 @@
 #include "trace/json_array.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,14 @@ namespace {
 
 constexpr std::string_view kClosing = "\n]\n";
 
+// A device stays where it is.
+void close_and_remove(int file, const std::string& path) {
+  struct stat what{};
+  const bool is_file = fstat(file, &what) == 0 && S_ISREG(what.st_mode);
+  close(file);
+  if (is_file) unlink(path.c_str());
+}
+
 }  // namespace
 
 JsonArrayFile::JsonArrayFile(const std::string& path, std::string_view elements)
@@ -24,7 +33,7 @@ JsonArrayFile::JsonArrayFile(const std::string& path, std::string_view elements)
   text += kClosing;
   if (file_ >= 0 && write_at(0, text)) return;
   const std::string why = std::strerror(errno);
-  if (file_ >= 0) close(file_);
+  if (file_ >= 0) close_and_remove(file_, path);
   throw Error(ErrorKind::invalid_argument, "the timeline cannot be written to " + path + ": " + why);
 }
 

@@ -11,7 +11,8 @@ namespace perseus {
 // process leaves behind can be parsed. (Not after a power cut: nothing is synced.)
 class JsonArrayFile {
  public:
-  // Throws Error(invalid_argument) where the file cannot be made. `elements`: at least one, joined by ",\n".
+  // Throws Error(invalid_argument) where the file cannot be made, and leaves none. `elements`: at least one, joined by
+  // ",\n".
   JsonArrayFile(const std::string& path, std::string_view elements);
   ~JsonArrayFile();
   JsonArrayFile(const JsonArrayFile&) = delete;

@@ -44,6 +44,7 @@ void Timeline::start(const std::string& path, bool mark_cycles, const TraceIdent
   finish();
   file_ = std::move(file);
   format_ = std::move(format);
+  is_full_ = false;
   {
     std::scoped_lock lock(mutex_);
     events_.clear();
@@ -117,7 +118,10 @@ void Timeline::write(std::vector<TraceEvent> events, std::int64_t dropped) {
   std::string elements;
   for (const auto& event : events) format_->add(event, elements);
   if (dropped > 0) elements += (elements.empty() ? "" : ",\n") + format_->dropped(dropped);
-  if (elements.empty() || file_->append(elements) || !on_.exchange(false)) return;
+  // Later events may belong to some that found no room.
+  if (is_full_ || elements.empty() || file_->append(elements)) return;
+  is_full_ = true;
+  on_ = false;
   log(LogLevel::error, "the timeline ends here: " + file_->path() + " takes no more (is the disk full?)");
 }
 

@@ -51,6 +51,7 @@ class Timeline {
   std::unique_ptr<JsonArrayFile> file_;
   std::unique_ptr<ChromeFormat> format_;
   std::thread writer_;
+  bool is_full_ = false;  // the writer's, while it runs
 
   std::mutex mutex_;  // guards events_, dropped_ and stopping_
   std::condition_variable changed_;

@@ -10,6 +10,7 @@
 #include "transport/mpi/fabric.h"
 #include "transport/self/fabric.h"
 #include "transport/shm/fabric.h"
+#include "transport/xccl/fabric.h"
 
 namespace perseus {
 
@@ -18,7 +19,8 @@ namespace {
 std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
                                      const FabricOptions& options) {
   if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
-  auto star = std::make_unique<LocalStar>(address, topology.local_rank(), topology.local_size(), options.start_timeout);
+  auto star = std::make_unique<LocalStar>(address, topology.local_rank(), topology.local_size(), options.start_timeout,
+                                          options.called_off);
   return shm::ShmFabric::create(std::move(star), topology.local_ranks(), liveness, options);
 }
 
@@ -42,11 +44,32 @@ std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topo
   return nullptr;
 }
 
+// Null where no mpirun has started the ranks, and MPI cannot do without.
+std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                       const FabricOptions& options) {
+  auto fabric = mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
+  if (fabric != nullptr || !options.mpi) return fabric;
+  auto job = *options.mpi;
+  job.meeting = MpiMeeting{.rank = topology.rank(),
+                           .hosts = {},
+                           .host_names = topology.host_names(),
+                           .exchange = [&](std::string_view mine) { return bootstrap.allgather(mine); }};
+  for (int rank = 0; rank < topology.size(); ++rank) job.meeting->hosts.push_back(topology.host_of(rank));
+  const auto world = make_mpi_bootstrap(job);
+  return mpi::make_mpi_fabric(*world, liveness, options.spin);
+}
+
 }  // namespace
 
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                     const FabricOptions& options) {
   if (topology.size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
+  if (options.local_engine == LocalEngine::oneccl) {
+    auto below = options;
+    below.local_engine = LocalEngine::automatic;
+    auto fabric = make_fabric(bootstrap, topology, liveness, below);
+    return xccl::make_oneccl_fabric(std::move(fabric), topology, liveness, options, mpi::is_intel(bootstrap));
+  }
   std::unique_ptr<Fabric> local;
   std::string why = "PERSEUS_CPU_TRANSPORT asks for MPI";
   if (options.local_engine != LocalEngine::mpi) local = connect_hosts(bootstrap, topology, liveness, options, why);
@@ -55,7 +78,7 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
   if (local == nullptr && options.local_engine == LocalEngine::shm) {
     throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
-  auto cross = mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
+  auto cross = connect_by_mpi(bootstrap, topology, liveness, options);
   if (cross == nullptr) {
     throw Error(
         ErrorKind::unavailable,
@@ -67,7 +90,7 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
     log(LogLevel::warning,
         "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
   }
-  return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross));
+  return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross), options.flat_allreduce);
 }
 
 }  // namespace perseus

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,9 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/liveness.h"
+#include "bootstrap/mpi.h"
 #include "bootstrap/topology.h"
+#include "bootstrap/watch.h"
 #include "transport/control_channel.h"
 #include "transport/transport.h"
 
@@ -35,10 +38,19 @@ class Fabric {
   // ranks outside `members` take part in the exchange and get an empty link. Throws Error.
   virtual Link connect(std::span<const int> members, const Exchange& exchange) = 0;
 
+  // Whether two of its transports of the same ranks are worth using by two threads at once.
+  virtual bool works_beside() const { return true; }
+
   // Memory that local peers can reduce in place, or nullptr when there is none left. 64-byte aligned, zeroed
   // when fresh. Any thread.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
+
+  // Whether the first rank of each host learns at once that another rank of its host has ended.
+  virtual bool watches_host() const { return false; }
+
+  // This rank's end of that watch; null on a host's only rank, too.
+  virtual Watch* local_watch() const { return nullptr; }
 
   // The destruction that follows is orderly. Without it the peers take it for the death of this rank.
   virtual void say_goodbye() {}
@@ -50,8 +62,8 @@ class Fabric {
   virtual std::string description() const = 0;
 };
 
-// Which engine carries the ranks of one host.
-enum class LocalEngine { automatic, shm, mpi };
+// Which engine carries the ranks of one host; oneccl: those of all hosts.
+enum class LocalEngine { automatic, shm, mpi, oneccl };
 
 struct FabricOptions {
   LocalEngine local_engine = LocalEngine::automatic;  // automatic: shm, and MPI where the ranks cannot reach each other
@@ -60,9 +72,15 @@ struct FabricOptions {
   bool tunable = false;                               // chunk_bytes is where set_chunk_bytes() may go up from
   std::chrono::microseconds spin{30};                 // a wait polls at most so long before it sleeps
   std::chrono::milliseconds start_timeout{60'000};
+  int called_off = -1;          // a descriptor that becomes readable when ranks will not come
+  std::string python_prefix;    // sys.prefix: wheels put libraries below it
+  std::string oneccl_library;   // its path; empty: found by itself
+  std::optional<MpiJob> mpi;    // how MPI is to start where it connects ranks that no mpirun has started
+  bool flat_allreduce = false;  // over several hosts without regard to which ranks share one
 };
 
-// Chooses by topology: self for one rank, shm on one host, hierarchy of shm and mpi on several.
+// Chooses by topology: self for one rank, shm on one host, hierarchy of shm and mpi on several; above them oneCCL where
+// it is asked for.
 // Collective over the bootstrap's ranks. Throws Error.
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                     const FabricOptions& options = {});

@@ -32,6 +32,12 @@ void Scattered::each_run(std::int64_t begin, std::int64_t count, const Visit& vi
   }
 }
 
+std::vector<Piece> Scattered::cut(std::int64_t begin, std::int64_t count) const {
+  std::vector<Piece> pieces;
+  each_run(begin, count, [&](std::byte* at, std::int64_t run, std::int64_t) { pieces.push_back({at, run}); });
+  return pieces;
+}
+
 void Scattered::pack(const Reduction& reduction, std::int64_t begin, std::int64_t count, void* to) const {
   const auto width = size_of(reduction.wire);
   each_run(begin, count, [&](const std::byte* from, std::int64_t run, std::int64_t done) {

@@ -1,6 +1,7 @@
 // Scattered pieces seen as one logical buffer of elements, any range of which can be packed and unpacked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,12 @@
 #include "transport/transport.h"
 
 namespace perseus {
+
+// Memory for what is scattered, kept between calls: it only grows.
+inline std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
+  if (buffer.size() < bytes) buffer.resize(bytes);
+  return buffer.data();
+}
 
 class Scattered {
  public:
@@ -17,6 +24,9 @@ class Scattered {
 
   // The memory of element `at`, when all elements lie in one piece; else null.
   std::byte* contiguous(std::int64_t at = 0) const;
+
+  // The pieces of a range, without empty ones.
+  std::vector<Piece> cut(std::int64_t begin, std::int64_t count) const;
 
   // Elements [begin, begin + count) from or to consecutive memory of type reduction.wire.
   void pack(const Reduction& reduction, std::int64_t begin, std::int64_t count, void* to) const;

@@ -54,6 +54,11 @@ class Transport {
   // same two calls.
   virtual std::size_t chunk_bytes() const { return 0; }
   virtual void set_chunk_bytes([[maybe_unused]] std::size_t bytes) {}
+
+  // Connections that data is spread over, for a transport between hosts. Changed as the pieces are; it takes as many as
+  // it has.
+  virtual int streams() const { return 1; }
+  virtual void set_streams([[maybe_unused]] int count) {}
 };
 
 }  // namespace perseus

@@ -1,6 +1,7 @@
 #include "tune/autotuner.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 
@@ -13,6 +14,13 @@ constexpr std::chrono::seconds kMarkerLost{20};
 constexpr std::chrono::seconds kSampleWithoutMarker{2};
 constexpr std::size_t kMostSeen = 1U << 16;
 
+// Powers of two: one connection more or less makes no difference that can be measured.
+std::vector<std::int64_t> fewer_than(std::int64_t streams) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t count = 1; count < streams; count *= 2) counts.push_back(count);
+  return counts;
+}
+
 Search::Candidates candidates_for(const Tunables& start, const std::array<bool, kTunables>& fixed) {
   constexpr std::int64_t kMiB = 1 << 20;
   const auto chunk = value_of(start, Tunable::chunk_bytes);
@@ -20,6 +28,7 @@ Search::Candidates candidates_for(const Tunables& start, const std::array<bool, 
       {kMiB / 4, 4 * kMiB, 16 * kMiB, 256 * kMiB},
       {0, 5, 100},
       {chunk / 4, chunk / 2, chunk * 2, chunk * 4},
+      fewer_than(value_of(start, Tunable::streams)),
   }};
   for (std::size_t i = 0; i < kTunables; ++i) {
     if (fixed[i]) candidates[i].clear();
@@ -114,6 +123,9 @@ void Autotuner::write_log(double seconds, double score, const char* what) {
   log_ << "," << steps_ << "," << bytes_ << "," << seconds << "," << static_cast<std::int64_t>(score) << "," << what
        << "\n"
        << std::flush;
+  if (log_) return;
+  log_.close();
+  log(LogLevel::error, "the autotuning log ends here: " + options_.log + " takes no more (is the disk full?)");
 }
 
 }  // namespace perseus

@@ -8,12 +8,12 @@
 
 namespace perseus {
 
-inline constexpr std::size_t kTunables = 3;
+inline constexpr std::size_t kTunables = 4;
 
-enum class Tunable : std::size_t { fusion_threshold_bytes, linger_us, chunk_bytes };
+enum class Tunable : std::size_t { fusion_threshold_bytes, linger_us, chunk_bytes, streams };
 
 inline constexpr std::array<std::string_view, kTunables> kTunableNames = {"fusion_threshold_bytes", "linger_us",
-                                                                          "chunk_bytes"};
+                                                                          "chunk_bytes", "streams"};
 
 using Tunables = std::array<std::int64_t, kTunables>;
 

@@ -207,6 +207,19 @@ void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t
 
 void reduce(const ReduceCall& call) { reduce(best(), call); }
 
+void reduce_packed(const Reduction& reduction, std::span<const void* const> from, void* to, bool to_wire,
+                   std::int64_t count) {
+  if (count == 0) return;
+  ReduceCall call;
+  call.reduction = reduction;
+  call.from = from;
+  call.packed = true;
+  call.to = std::span<void* const>(&to, 1);
+  call.to_wire = to_wire;
+  call.count = count;
+  reduce(call);
+}
+
 const char* instruction_set() { return best().name; }
 
 }  // namespace perseus::host

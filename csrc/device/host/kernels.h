@@ -67,6 +67,10 @@ struct ReduceCall {
 // Reduction, a divisor of 0.
 void reduce(const ReduceCall& call);
 
+// The same of contributions that have travelled, into one place.
+void reduce_packed(const Reduction& reduction, std::span<const void* const> from, void* to, bool to_wire,
+                   std::int64_t count);
+
 // "avx512", "avx2", "neon" or "scalar": for the log and the tests, which run every form this processor has.
 const char* instruction_set();
 

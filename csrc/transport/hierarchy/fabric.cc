@@ -12,8 +12,8 @@ namespace {
 
 class ClusterFabric final : public Fabric {
  public:
-  ClusterFabric(const Topology& topology, std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross)
-      : topology_(topology), local_(std::move(local)), cross_(std::move(cross)) {}
+  ClusterFabric(const Topology& topology, std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross, bool flat)
+      : topology_(topology), local_(std::move(local)), cross_(std::move(cross)), flat_(flat) {}
 
   // All ranks make the same calls of the two fabrics, members or not: both exchange.
   Link connect(std::span<const int> members, const Exchange& exchange) override {
@@ -25,17 +25,21 @@ class ClusterFabric final : public Fabric {
 
     auto local = local_->connect(neighbours, exchange);
     auto all = cross_->connect(members, exchange);
-    Link own_lane, leaders;
+    Link own_lane, leaders, beside;
     for (int lane = 0; lane < layout.lane_count(); ++lane) {
       auto link = cross_->connect(layout.lane_members(lane), exchange);
       if (lane == 0) leaders.control = std::move(link.control);
       if (link.transport) own_lane.transport = std::move(link.transport);
+      if (!cross_->works_beside()) continue;
+      auto again = cross_->connect(layout.lane_members(lane), exchange);
+      if (again.transport) beside.transport = std::move(again.transport);
     }
     const auto place = std::find(members.begin(), members.end(), topology_.rank());
     if (place == members.end()) return {};
     const int rank = static_cast<int>(place - members.begin());
-    Engines engines{std::move(local.transport), std::move(own_lane.transport), std::move(all.transport)};
-    return {std::make_unique<ClusterTransport>(layout, rank, std::move(engines)),
+    Engines engines{std::move(local.transport), std::move(own_lane.transport), std::move(all.transport),
+                    std::move(beside.transport)};
+    return {std::make_unique<ClusterTransport>(layout, rank, std::move(engines), flat_),
             std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control),
                                              std::move(all.control))};
   }
@@ -43,6 +47,8 @@ class ClusterFabric final : public Fabric {
   void* allocate(std::size_t bytes) override { return local_->allocate(bytes); }
   void release(void* memory) override { local_->release(memory); }
 
+  bool watches_host() const override { return true; }
+  Watch* local_watch() const override { return local_->local_watch(); }
   void say_goodbye() override {
     local_->say_goodbye();
     cross_->say_goodbye();
@@ -60,14 +66,15 @@ class ClusterFabric final : public Fabric {
  private:
   Topology topology_;
   std::unique_ptr<Fabric> local_, cross_;
+  bool flat_;
 };
 
 }  // namespace
 
 std::unique_ptr<Fabric> make_cluster_fabric(const Topology& topology, std::unique_ptr<Fabric> local,
-                                            std::unique_ptr<Fabric> cross) {
+                                            std::unique_ptr<Fabric> cross, bool flat_allreduce) {
   if (local == nullptr) return cross;
-  return std::make_unique<ClusterFabric>(topology, std::move(local), std::move(cross));
+  return std::make_unique<ClusterFabric>(topology, std::move(local), std::move(cross), flat_allreduce);
 }
 
 }  // namespace perseus::hierarchy

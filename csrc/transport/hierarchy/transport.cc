@@ -1,82 +1,46 @@
 #include "transport/hierarchy/transport.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <new>
+#include <map>
 #include <utility>
 
+#include "transport/hierarchy/staging.h"
 #include "transport/scattered.h"
 
 namespace perseus::hierarchy {
 namespace {
 
-// Bounds the memory that a chunk's slices and scattered pieces are staged in.
-constexpr std::size_t kChunkBytes = 64 << 20;
-// Below it one message between hosts beats one per lane.
-constexpr std::int64_t kSliceBytes = 64 << 10;
-constexpr std::int64_t kGrain = 64;  // elements: slices begin at multiples of it
+constexpr std::size_t kLeastChunkBytes = 1 << 20;
+constexpr std::size_t kMostChunkBytes = 8 << 20;
+// What one collective has posted to the wires: it uses that collective's memory, so it ends before it.
+class Pending {
+ public:
+  Pending() = default;
+  ~Pending() { (void)wait(); }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
 
-std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
-  if (buffer.size() < bytes) buffer.resize(bytes);
-  return buffer.data();
-}
-
-bool is_16_bit(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
-// Packs and unpacks elements as they are.
-Reduction copy_of(DType dtype) {
-  Reduction reduction;
-  reduction.dtype = reduction.wire = dtype;
-  return reduction;
-}
-
-// One reduction as two: within hosts, then between them.
-struct Levels {
-  explicit Levels(const Reduction& whole) : local(whole), cross(whole) {
-    local.wire = whole.dtype;
-    // A host's sum that is to be averaged may not fit 16 bits, and what follows is linear: it is scaled early.
-    const bool early = whole.op == ReduceOp::sum && is_16_bit(whole.wire);
-    if (!early) local.scale = {.pre = whole.scale.pre};
-    cross.scale = early ? Scale{} : Scale{.post = whole.scale.post, .divisor = whole.scale.divisor};
+  std::int64_t post(Wire& wire, Wire::Job job) { return last_[&wire] = wire.post(std::move(job)); }
+  Status wait() {
+    Status first;
+    for (const auto& [wire, job] : last_) {
+      if (auto status = wire->wait(job); first.ok()) first = std::move(status);
+    }
+    return first;
   }
 
-  Reduction local, cross;
+ private:
+  std::map<Wire*, std::int64_t> last_;
 };
-
-std::vector<std::size_t> offsets_of(Counts counts) {
-  std::vector<std::size_t> offsets(counts.size() + 1, 0);
-  for (std::size_t r = 0; r < counts.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<std::size_t>(counts[r]);
-  return offsets;
-}
-
-// `all` holds the ranks' bytes in another order than theirs.
-void put_in_order(const std::vector<int>& order, Counts bytes, const std::byte* all, std::byte* out) {
-  const auto offsets = offsets_of(bytes);
-  for (const int r : order) {
-    const auto rank = static_cast<std::size_t>(r);
-    const auto count = static_cast<std::size_t>(bytes[rank]);
-    if (count > 0) std::memcpy(out + offsets[rank], all, count);
-    all += count;
-  }
-}
-
-template <class Work>
-Status guarded(const Work& work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return {ErrorKind::unavailable, "not enough memory to stage a collective between hosts"};
-  }
-}
 
 }  // namespace
 
-ClusterTransport::ClusterTransport(const Layout& layout, int rank, Engines engines)
+ClusterTransport::ClusterTransport(const Layout& layout, int rank, Engines engines, bool flat_allreduce)
     : layout_(layout),
       rank_(rank),
       host_(layout.host_of(rank)),
       index_(layout.index_of(rank)),
+      flat_allreduce_(flat_allreduce),
       leader_hosts_(layout.hosts_of_lane(0)),
       engines_(std::move(engines)) {
   if (has_lane()) lane_hosts_ = layout.hosts_of_lane(index_);
@@ -98,206 +62,150 @@ std::vector<std::int64_t> ClusterTransport::slice_counts(std::int64_t count) con
   return counts;
 }
 
+// Chunks are few enough that their beginnings and ends, when the wire is idle, hardly count.
+std::int64_t ClusterTransport::chunk_elements(std::int64_t count, std::size_t width) {
+  const auto bytes = std::clamp(static_cast<std::size_t>(count) * width / 8, kLeastChunkBytes, kMostChunkBytes);
+  return static_cast<std::int64_t>(bytes / width) / kGrain * kGrain;
+}
+
+std::int64_t ClusterTransport::chunk_number(std::int64_t count, std::size_t width) {
+  const auto most = chunk_elements(count, width);
+  return (count + most - 1) / most;
+}
+
+Status ClusterTransport::in_chunks(std::int64_t count, std::size_t width, const Phase& before, const Phase& across,
+                                   const Phase& after) {
+  const auto most = chunk_elements(count, width);
+  const auto number = chunk_number(count, width);
+  const bool aside = has_lane() && number > 1;
+  Pending pending;
+  Status status;
+  for (std::int64_t i = 0; i < number + kDepth && status.ok(); ++i) {
+    if (i < number) {
+      auto& chunk = chunks_[static_cast<std::size_t>(i) % chunks_.size()];
+      chunk.index = i;
+      chunk.begin = i * most;
+      chunk.count = std::min(most, count - chunk.begin);
+      chunk.counts = slice_counts(chunk.count);
+      chunk.lane = engines_.lane.get();
+      if (aside) choose_wire(chunk, i);
+      status = before(chunk);
+      if (status.ok() && aside) chunk.job = pending.post(*chunk.wire, [&chunk, &across] { return across(chunk); });
+      if (status.ok() && has_lane() && !aside) status = across(chunk);
+    }
+    if (i < kDepth || !status.ok()) continue;
+    auto& chunk = chunks_[static_cast<std::size_t>(i - kDepth) % chunks_.size()];
+    if (aside) status = chunk.wire->wait(chunk.job);
+    if (status.ok()) status = after(chunk);
+  }
+  auto failure = pending.wait();
+  return status.ok() ? failure : status;
+}
+
+// They take turns, alike on all ranks.
+void ClusterTransport::choose_wire(Chunk& chunk, std::int64_t number) {
+  const bool beside = engines_.beside != nullptr && number % 2 == 1;
+  auto& wire = wires_[beside ? 1 : 0];
+  if (wire == nullptr) wire = std::make_unique<Wire>();
+  chunk.wire = wire.get();
+  if (beside) chunk.lane = engines_.beside.get();
+}
+
+std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, std::size_t width) {
+  auto* data = scattered.contiguous(chunk.begin);
+  return data != nullptr ? data : resized(chunk.packed, static_cast<std::size_t>(chunk.count) * width);
+}
+
 Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  if (flat_allreduce_) return engines_.all->allreduce(reduction, in, out);
   return guarded([&]() -> Status {
+    const Levels levels(reduction);
     const auto as_it_is = copy_of(reduction.dtype);
     const auto width = size_of(reduction.dtype);
     const Scattered from(in, width), to(out, width);
-    const auto chunk = static_cast<std::int64_t>(kChunkBytes / width);
-    for (std::int64_t begin = 0; begin < from.count(); begin += chunk) {
-      const auto count = std::min(chunk, from.count() - begin);
-      auto* source = from.contiguous(begin);
-      auto* target = to.contiguous(begin);
-      auto* staged =
-          source != nullptr && target != nullptr ? nullptr : resized(whole_, static_cast<std::size_t>(count) * width);
-      if (source == nullptr) from.pack(as_it_is, begin, count, staged);
-      auto status =
-          allreduce_chunk(reduction, source == nullptr ? staged : source, target == nullptr ? staged : target, count);
-      if (!status.ok()) return status;
-      if (target == nullptr) to.unpack(as_it_is, begin, count, staged);
-    }
-    return {};
+    const auto own = static_cast<std::size_t>(index_);
+    const auto before = [&](Chunk& chunk) {
+      auto* source = place_of(from, chunk, width);
+      if (from.contiguous() == nullptr) from.pack(as_it_is, chunk.begin, chunk.count, source);
+      auto* slice = resized(chunk.slice, static_cast<std::size_t>(chunk.counts[own]) * width);
+      return engines_.local->reduce_scatter(levels.local, source, slice, chunk.counts);
+    };
+    const auto across = [&](Chunk& chunk) {
+      const Piece piece{chunk.slice.data(), chunk.counts[own]};
+      return chunk.lane->allreduce(levels.cross, {&piece, 1}, {&piece, 1});
+    };
+    const auto after = [&](Chunk& chunk) {
+      auto* target = place_of(to, chunk, width);
+      for (auto& bytes : chunk.counts) bytes *= static_cast<std::int64_t>(width);
+      auto status = engines_.local->allgather(chunk.slice.data(), target, chunk.counts);
+      if (to.contiguous() == nullptr) to.unpack(as_it_is, chunk.begin, chunk.count, target);
+      return status;
+    };
+    return in_chunks(from.count(), width, before, across, after);
   });
-}
-
-Status ClusterTransport::allreduce_chunk(const Reduction& reduction, const void* in, void* out, std::int64_t count) {
-  const Levels levels(reduction);
-  const auto width = size_of(reduction.dtype);
-  auto counts = slice_counts(count);
-  const auto mine = counts[static_cast<std::size_t>(index_)];
-  auto* slice = resized(slice_, static_cast<std::size_t>(mine) * width);
-  if (auto status = engines_.local->reduce_scatter(levels.local, in, slice, counts); !status.ok()) return status;
-  if (has_lane()) {
-    const Piece piece{slice, mine};
-    if (auto status = engines_.lane->allreduce(levels.cross, {&piece, 1}, {&piece, 1}); !status.ok()) return status;
-  }
-  for (auto& bytes : counts) bytes *= static_cast<std::int64_t>(width);
-  return engines_.local->allgather(slice, out, counts);
 }
 
 Status ClusterTransport::broadcast(Pieces buffers, int root) {
   return guarded([&]() -> Status {
-    const auto as_it_is = copy_of(DType::uint8);
     const Scattered scattered(buffers, 1);
-    const auto chunk = static_cast<std::int64_t>(kChunkBytes);
-    for (std::int64_t begin = 0; begin < scattered.count(); begin += chunk) {
-      const auto bytes = std::min(chunk, scattered.count() - begin);
-      auto* data = scattered.contiguous(begin);
-      const bool staged = data == nullptr;
-      if (staged) data = resized(whole_, static_cast<std::size_t>(bytes));
-      if (staged && rank_ == root) scattered.pack(as_it_is, begin, bytes, data);
-      auto status = bytes <= kSliceBytes ? broadcast_whole(data, bytes, root) : broadcast_slices(data, bytes, root);
-      if (!status.ok()) return status;
-      if (staged && rank_ != root) scattered.unpack(as_it_is, begin, bytes, data);
-    }
-    return {};
+    return scattered.count() <= kSliceBytes ? broadcast_whole(scattered, root) : broadcast_slices(scattered, root);
   });
 }
 
 // Root's host, leader to leader, the other hosts.
-Status ClusterTransport::broadcast_whole(void* data, std::int64_t bytes, int root) {
+Status ClusterTransport::broadcast_whole(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
-  const Piece piece{data, bytes};
+  const auto as_it_is = copy_of(DType::uint8);
+  const bool staged = buffers.contiguous() == nullptr;
+  auto* data = staged ? resized(whole_, static_cast<std::size_t>(buffers.count())) : buffers.contiguous();
+  if (staged && rank_ == root) buffers.pack(as_it_is, 0, buffers.count(), data);
+  const Piece piece{data, buffers.count()};
   if (host_ == root_host) {
     if (auto status = engines_.local->broadcast({&piece, 1}, layout_.index_of(root)); !status.ok()) return status;
   }
   if (index_ == 0) {
     if (auto status = engines_.lane->broadcast({&piece, 1}, lane_place(root_host)); !status.ok()) return status;
   }
-  return host_ == root_host ? Status() : engines_.local->broadcast({&piece, 1}, 0);
+  if (host_ != root_host) {
+    if (auto status = engines_.local->broadcast({&piece, 1}, 0); !status.ok()) return status;
+  }
+  if (staged && rank_ != root) buffers.unpack(as_it_is, 0, buffers.count(), data);
+  return {};
 }
 
 // Root's host, each lane its slice to the other hosts, and there all slices to everybody.
-Status ClusterTransport::broadcast_slices(void* data, std::int64_t bytes, int root) {
+Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
-  const Piece all{data, bytes};
-  if (host_ == root_host) {
-    if (auto status = engines_.local->broadcast({&all, 1}, layout_.index_of(root)); !status.ok()) return status;
-  }
-  const auto counts = slice_counts(bytes);
-  const auto mine = counts[static_cast<std::size_t>(index_)];
-  std::byte* slice = nullptr;
-  if (has_lane()) {
-    slice = host_ == root_host ? static_cast<std::byte*>(data) + slice_begin(bytes, index_)
-                               : resized(slice_, static_cast<std::size_t>(mine));
-    const Piece piece{slice, mine};
-    if (auto status = engines_.lane->broadcast({&piece, 1}, lane_place(root_host)); !status.ok()) return status;
-  }
-  return host_ == root_host ? Status() : engines_.local->allgather(slice, data, counts);
-}
-
-// Hosts gather theirs, leaders exchange them, and everybody gets all from its leader.
-Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&]() -> Status {
-    std::vector<int> order;  // group ranks as the leaders' blocks hold them
-    std::vector<std::int64_t> local_bytes, host_bytes;
-    for (const int host : leader_hosts_) {
-      std::int64_t sum = 0;
-      for (const int rank : layout_.ranks_on(host)) {
-        order.push_back(rank);
-        sum += bytes[static_cast<std::size_t>(rank)];
-        if (host == host_) local_bytes.push_back(bytes[static_cast<std::size_t>(rank)]);
-      }
-      host_bytes.push_back(sum);
+  const auto as_it_is = copy_of(DType::uint8);
+  const bool staged = buffers.contiguous() == nullptr;
+  const auto own = static_cast<std::size_t>(index_);
+  const auto before = [&](Chunk& chunk) -> Status {
+    auto* data = place_of(buffers, chunk, 1);
+    if (host_ != root_host) {
+      resized(chunk.slice, static_cast<std::size_t>(chunk.counts[own]));
+      return {};
     }
-    std::int64_t total = 0;
-    for (const auto sum : host_bytes) total += sum;
-    const bool in_order = std::is_sorted(order.begin(), order.end());
-    // Staged before anything is written to `out`, of which `in` may be a part.
-    std::int64_t mine = 0;
-    for (const auto count : local_bytes) mine += count;
-    auto* block = resized(slice_, static_cast<std::size_t>(mine));
-    if (auto status = engines_.local->allgather(in, block, local_bytes); !status.ok()) return status;
-    auto* all = in_order ? static_cast<std::byte*>(out) : resized(whole_, static_cast<std::size_t>(total));
-    if (index_ == 0) {
-      if (auto status = engines_.lane->allgather(block, all, host_bytes); !status.ok()) return status;
-    }
-    const Piece piece{all, total};
-    if (auto status = engines_.local->broadcast({&piece, 1}, 0); !status.ok()) return status;
-    if (!in_order) put_in_order(order, bytes, all, static_cast<std::byte*>(out));
-    return {};
-  });
+    if (staged && rank_ == root) buffers.pack(as_it_is, chunk.begin, chunk.count, data);
+    const Piece all{data, chunk.count};
+    return engines_.local->broadcast({&all, 1}, layout_.index_of(root));
+  };
+  const auto across = [&](Chunk& chunk) {
+    auto* slice =
+        host_ == root_host ? place_of(buffers, chunk, 1) + slice_begin(chunk.count, index_) : chunk.slice.data();
+    const Piece piece{slice, chunk.counts[own]};
+    return chunk.lane->broadcast({&piece, 1}, lane_place(root_host));
+  };
+  const auto after = [&](Chunk& chunk) -> Status {
+    auto* data = place_of(buffers, chunk, 1);
+    auto status = host_ == root_host ? Status() : engines_.local->allgather(chunk.slice.data(), data, chunk.counts);
+    if (staged && rank_ != root) buffers.unpack(as_it_is, chunk.begin, chunk.count, data);
+    return status;
+  };
+  return in_chunks(buffers.count(), 1, before, across, after);
 }
 
 Status ClusterTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
   return engines_.all->alltoall(in, send_bytes, out, recv_bytes);
-}
-
-// Every host's block is cut into one part per lane. The input is arranged by lane, so that within the host lane k gets
-// its part of every host's block; across hosts each host keeps its own; within the host the parts make the block.
-Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&]() -> Status {
-    const Levels levels(reduction);
-    const auto width = size_of(reduction.dtype);
-    const auto blocks = block_counts(counts);
-    std::vector<std::int64_t> by_lane(local_size(), 0);
-    for (const auto block : blocks) {
-      const auto parts = slice_counts(block);
-      std::transform(by_lane.begin(), by_lane.end(), parts.begin(), by_lane.begin(), std::plus<>());
-    }
-    const auto index = static_cast<std::size_t>(index_);
-    const auto* arranged = arrange_by_lane(static_cast<const std::byte*>(in), counts, width);
-    auto* partial = resized(slice_, static_cast<std::size_t>(by_lane[index]) * width);
-    if (auto status = engines_.local->reduce_scatter(levels.local, arranged, partial, by_lane); !status.ok()) {
-      return status;
-    }
-    const auto own_block = blocks[static_cast<std::size_t>(host_)];
-    auto part_bytes = slice_counts(own_block);
-    for (auto& bytes : part_bytes) bytes *= static_cast<std::int64_t>(width);
-    Memory part(static_cast<std::size_t>(part_bytes[index]));
-    if (has_lane()) {
-      std::vector<std::int64_t> by_host;
-      for (const int host : lane_hosts_) by_host.push_back(slice_counts(blocks[static_cast<std::size_t>(host)])[index]);
-      auto status = engines_.lane->reduce_scatter(levels.cross, partial, part.data(), by_host);
-      if (!status.ok()) return status;
-    }
-    auto* block = resized(whole_, static_cast<std::size_t>(own_block) * width);
-    if (auto status = engines_.local->allgather(part.data(), block, part_bytes); !status.ok()) return status;
-    copy_own(counts, width, block, out);
-    return {};
-  });
-}
-
-// Elements that the ranks of each host get together.
-std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
-  std::vector<std::int64_t> blocks(static_cast<std::size_t>(layout_.host_count()), 0);
-  for (int r = 0; r < size(); ++r) {
-    blocks[static_cast<std::size_t>(layout_.host_of(r))] += counts[static_cast<std::size_t>(r)];
-  }
-  return blocks;
-}
-
-// By lane, then by host as that lane counts them: the lane's part of the host's block.
-const std::byte* ClusterTransport::arrange_by_lane(const std::byte* in, Counts counts, std::size_t width) {
-  const auto offsets = offsets_of(counts);
-  const auto blocks = block_counts(counts);
-  auto* base = resized(whole_, offsets.back() * width);
-  auto* to = base;
-  for (int lane = 0; lane < layout_.lane_count(); ++lane) {
-    for (const int host : layout_.hosts_of_lane(lane)) {
-      // The host's ranks as pieces of one block.
-      std::vector<Piece> pieces;
-      for (const int r : layout_.ranks_on(host)) {
-        const auto rank = static_cast<std::size_t>(r);
-        pieces.push_back({const_cast<std::byte*>(in) + offsets[rank] * width, counts[rank]});
-      }
-      const auto block = blocks[static_cast<std::size_t>(host)];
-      const auto begin = slice_begin(block, lane), count = slice_begin(block, lane + 1) - begin;
-      const auto bytes = static_cast<std::int64_t>(width);
-      for (auto& piece : pieces) piece.count *= bytes;
-      Scattered(pieces, 1).pack(copy_of(DType::uint8), begin * bytes, count * bytes, to);
-      to += static_cast<std::size_t>(count) * width;
-    }
-  }
-  return base;
-}
-
-void ClusterTransport::copy_own(Counts counts, std::size_t width, const std::byte* block, void* out) const {
-  for (const int r : layout_.ranks_on(host_)) {
-    const auto bytes = static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]) * width;
-    if (r == rank_ && bytes > 0) std::memcpy(out, block, bytes);
-    block += bytes;
-  }
 }
 
 Status ClusterTransport::barrier() {

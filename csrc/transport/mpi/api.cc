@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string_view>
 #include <type_traits>
@@ -20,14 +21,19 @@ void* Symbols::require(const char* name) const {
 
 namespace {
 
-// The first words of MPI_Get_library_version, without build options: "MPICH 5.0.2", "Open MPI v5.0.11".
-std::string library_version(const Symbols& symbols) {
+// What MPI_Get_library_version tells.
+std::string library_text(const Symbols& symbols) {
   // 8192: the longest that any family asks for.
   std::string text(8192, '\0');
   int length = 0;
   auto* get = reinterpret_cast<int (*)(char*, int*)>(symbols.require("MPI_Get_library_version"));
   if (get(text.data(), &length) != 0) return "unknown";
   text.resize(std::string_view(text.c_str()).size());
+  return text;
+}
+
+// Its first words, without build options: "MPICH 5.0.2", "Open MPI v5.0.11".
+std::string short_version(std::string text) {
   text.resize(text.find_first_of(",\n\t") == std::string::npos ? text.size() : text.find_first_of(",\n\t"));
   if (const auto label = text.find(" Version:"); label != std::string::npos) {
     const auto number = text.find_first_not_of(' ', label + 9);
@@ -36,16 +42,26 @@ std::string library_version(const Symbols& symbols) {
   return text;
 }
 
+// What stands behind "MPICH Device:".
+std::string device_in(const std::string& text) {
+  constexpr std::string_view kLabel = "Device:";
+  const auto label = text.find(kLabel);
+  if (label == std::string::npos) return "";
+  const auto begin = std::min(text.find_first_not_of(" \t", label + kLabel.size()), text.size());
+  return text.substr(begin, std::min(text.find('\n', begin), text.size()) - begin);
+}
+
 template <class Abi>
 class ApiOf final : public Api {
  public:
   using Handle = typename Abi::Handle;
 
-  ApiOf(const Symbols& symbols, Family family, std::string version)
-      : abi_(symbols), mpi_(symbols), family_(family), version_(std::move(version)) {}
+  ApiOf(const Symbols& symbols, Family family, const std::string& text)
+      : abi_(symbols), mpi_(symbols), family_(family), version_(short_version(text)), device_(device_in(text)) {}
 
   Family family() const override { return family_; }
   std::string version() override { return version_; }
+  std::string device() override { return device_; }
 
   bool initialized() override {
     int flag = 0;
@@ -111,6 +127,18 @@ class ApiOf final : public Api {
     check(mpi_.comm_set_errhandler(made, abi_.errors_return()), "MPI_Comm_set_errhandler");
     check(mpi_.group_free(&some), "MPI_Group_free");
     check(mpi_.group_free(&all), "MPI_Group_free");
+    return wide(made);
+  }
+
+  Comm duplicate_as_stream(Comm comm, int number) override {
+    Handle info{}, made{};
+    const auto lock = enter();
+    check(mpi_.info_create(&info), "MPI_Info_create");
+    // Intel MPI's; others do not look at it.
+    check(mpi_.info_set(info, "thread_id", std::to_string(number).c_str()), "MPI_Info_set");
+    check(mpi_.comm_dup_with_info(narrow(comm), info, &made), "MPI_Comm_dup_with_info");
+    check(mpi_.info_free(&info), "MPI_Info_free");
+    check(mpi_.comm_set_errhandler(made, abi_.errors_return()), "MPI_Comm_set_errhandler");
     return wide(made);
   }
 
@@ -197,7 +225,7 @@ class ApiOf final : public Api {
   Abi abi_;
   Functions<Abi> mpi_;
   Family family_;
-  std::string version_;
+  std::string version_, device_;
   bool one_at_a_time_ = false;  // set before other threads call
   std::mutex mutex_;            // taken around every call when one_at_a_time_
 };
@@ -216,16 +244,16 @@ std::string_view name_of(Family family) {
 
 std::unique_ptr<Api> make_api(void* library, const std::string& path) {
   const Symbols symbols(library);
-  const auto version = library_version(symbols);
+  const auto text = library_text(symbols);
   const auto name = path.substr(path.find_last_of('/') + 1);
   if (name.starts_with("libmpi_abi.")) {
-    return std::make_unique<ApiOf<StandardAbi>>(symbols, Family::standard, version);
+    return std::make_unique<ApiOf<StandardAbi>>(symbols, Family::standard, text);
   }
   if (symbols.find("ompi_mpi_comm_world") != nullptr) {
-    return std::make_unique<ApiOf<OpenMpiAbi>>(symbols, Family::openmpi, version);
+    return std::make_unique<ApiOf<OpenMpiAbi>>(symbols, Family::openmpi, text);
   }
-  const bool intel = version.find("Intel") != std::string::npos;
-  return std::make_unique<ApiOf<MpichAbi>>(symbols, intel ? Family::intel : Family::mpich, version);
+  const bool intel = text.find("Intel") != std::string::npos;
+  return std::make_unique<ApiOf<MpichAbi>>(symbols, intel ? Family::intel : Family::mpich, text);
 }
 
 }  // namespace perseus::mpi

@@ -35,6 +35,7 @@ class Api {
 
   virtual Family family() const = 0;
   virtual std::string version() = 0;  // "Open MPI v5.0.11"; before initialize too
+  virtual std::string device() = 0;   // of MPICH: "ch4:ucx ofi"; empty for others
   virtual bool initialized() = 0;
   virtual bool finalized() = 0;
 
@@ -55,6 +56,9 @@ class Api {
   virtual Comm duplicate(Comm comm) = 0;
   // Collective over `ranks` of `parent`; calls with different tags may overlap.
   virtual Comm create(Comm parent, std::span<const int> ranks, int tag) = 0;
+  // The same ranks again, by a connection of their own where MPI has several; connections are numbered from 0.
+  // Collective over `comm`.
+  virtual Comm duplicate_as_stream(Comm comm, int number) = 0;
   virtual void free(Comm comm) = 0;
 
   virtual Request send(Comm comm, const void* data, int bytes, int to, int tag) = 0;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "transport/mpi/apart.h"
 #include "transport/mpi/moves.h"
 #include "transport/mpi/process.h"
 
@@ -38,8 +39,17 @@ std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
 namespace perseus {
 
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
-  auto& api = mpi::start(job);
-  return std::make_unique<mpi::MpiBootstrap>(api, mpi::communicator_of(api, job.selection), job.start_timeout);
+  auto ranks = job.selection;
+  auto& api = job.meeting ? mpi::start_met(job, ranks) : mpi::start(job);
+  const auto make = [api = &api, ranks] { return mpi::communicator_of(*api, ranks); };
+  if (!job.meeting) return std::make_unique<mpi::MpiBootstrap>(api, make(), job.start_timeout);
+  try {
+    const auto comm = mpi::apart<mpi::Comm>(make, nullptr, job.start_timeout);
+    return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout);
+  } catch (const Error& error) {
+    mpi::mark_broken(error.what());
+    throw;
+  }
 }
 
 }  // namespace perseus

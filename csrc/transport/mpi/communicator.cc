@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
@@ -71,12 +72,16 @@ Messages::~Messages() {
   for (auto& pending : pending_) communicator_->api().abandon(pending.request, pending.receiving);
 }
 
+Messages::Messages(Communicator& communicator, std::int64_t turn)
+    : communicator_(&communicator),
+      comm_(communicator.streams_[static_cast<std::size_t>(turn % communicator.streams())]) {}
+
 void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
+  const Sends::Call call(communicator_->options().sends);
   for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
     const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
     const auto* from = static_cast<const std::byte*>(data) + at;
-    pending_.push_back(
-        {communicator_->api().send(communicator_->comm(), from, count, to, static_cast<int>(tag)), to, false});
+    pending_.push_back({communicator_->api().send(comm_, from, count, to, static_cast<int>(tag)), to, false});
   }
 }
 
@@ -84,8 +89,7 @@ void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
     const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
     auto* to = static_cast<std::byte*>(data) + at;
-    pending_.push_back(
-        {communicator_->api().receive(communicator_->comm(), to, count, from, static_cast<int>(tag)), from, true});
+    pending_.push_back({communicator_->api().receive(comm_, to, count, from, static_cast<int>(tag)), from, true});
   }
 }
 
@@ -118,14 +122,19 @@ std::string Messages::peers() const {
   return text;
 }
 
-Communicator::Communicator(Api& api, Comm comm, const WaitOptions& options)
-    : api_(api), comm_(comm), options_(options), rank_(api.rank(comm)), size_(api.size(comm)) {}
+Communicator::Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options)
+    : api_(api),
+      streams_(std::move(streams)),
+      in_use_(static_cast<int>(streams_.size())),
+      options_(options),
+      rank_(api.rank(streams_.front())),
+      size_(api.size(streams_.front())) {}
 
 Communicator::~Communicator() {
   const bool lost = options_.liveness != nullptr && options_.liveness->any_lost();
   if (!healthy_ || lost || api_.finalized()) return;
   try {
-    api_.free(comm_);
+    for (const auto comm : streams_) api_.free(comm);
   } catch (const Error&) {
     // It is of no use any more in either case.
   }

@@ -2,12 +2,15 @@
 // peer.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "bootstrap/liveness.h"
 #include "transport/mpi/api.h"
+#include "transport/mpi/sends.h"
 
 namespace perseus::mpi {
 
@@ -18,6 +21,7 @@ struct WaitOptions {
   const Liveness* liveness = nullptr;
   std::chrono::microseconds spin{30};  // polls so long before it sleeps between looks
   std::chrono::milliseconds limit{0};  // a wait without any progress for so long is an error; 0: none
+  Sends* sends = nullptr;              // of ranks without an mpirun
 };
 
 class Communicator;
@@ -25,7 +29,8 @@ class Communicator;
 // Messages under way. What is unfinished when it goes out of scope (an error is on its way) is given up.
 class Messages {
  public:
-  explicit Messages(Communicator& communicator) : communicator_(&communicator) {}
+  // Consecutive turns go by different streams; who sends and who receives take the same.
+  explicit Messages(Communicator& communicator, std::int64_t turn = 0);
   ~Messages();
   Messages(Messages&&) = default;
   Messages& operator=(Messages&&) = delete;
@@ -49,22 +54,29 @@ class Messages {
   std::string peers() const;
 
   Communicator* communicator_;
+  Comm comm_;
   std::vector<Pending> pending_;
 };
 
 class Communicator {
  public:
   // Owns `comm`, which returns its errors. Used by one thread at a time.
-  Communicator(Api& api, Comm comm, const WaitOptions& options);
+  Communicator(Api& api, Comm comm, const WaitOptions& options) : Communicator(api, std::vector{comm}, options) {}
+  // Communicators of the same ranks, each by a connection of its own.
+  Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   Api& api() const { return api_; }
-  Comm comm() const { return comm_; }
+  Comm comm() const { return streams_.front(); }
   int rank() const { return rank_; }
   int size() const { return size_; }
   const WaitOptions& options() const { return options_; }
+
+  // How many streams messages are spread over; all ranks change it between the same two operations.
+  int streams() const { return in_use_; }
+  void use_streams(int count) { in_use_ = std::clamp(count, 1, static_cast<int>(streams_.size())); }
 
   // From here on nobody's loss ends a wait.
   void outlive_session() { options_.liveness = nullptr; }
@@ -80,7 +92,8 @@ class Communicator {
   void give_up() { healthy_ = false; }
 
   Api& api_;
-  Comm comm_;
+  std::vector<Comm> streams_;
+  int in_use_;
   WaitOptions options_;
   int rank_;
   int size_;

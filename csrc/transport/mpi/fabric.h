@@ -15,4 +15,7 @@ namespace perseus::mpi {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness,
                                         std::chrono::microseconds spin = std::chrono::microseconds(30));
 
+// Whether the ranks are connected by Intel MPI.
+bool is_intel(const Bootstrap& bootstrap);
+
 }  // namespace perseus::mpi

@@ -10,9 +10,15 @@ namespace {
 
 constexpr std::size_t kTreeBytes = 64 << 10;
 constexpr std::size_t kSegmentBytes = 256 << 10;
-constexpr std::size_t kSegmentsAhead = 4;
-constexpr std::size_t kRoundBytes = 1 << 20;
-constexpr std::size_t kRoundsAhead = 4;
+constexpr std::size_t kRoundBytes = 512 << 10;
+constexpr std::size_t kLeastAhead = 4;  // segments, or rounds, under way
+
+std::size_t ahead_on(const Communicator& communicator) {
+  return std::max(kLeastAhead, 2 * static_cast<std::size_t>(communicator.streams()));
+}
+
+// Which of the pieces of that size begins there.
+std::int64_t turn_of(std::size_t at, std::size_t piece) { return static_cast<std::int64_t>(at / piece); }
 
 // Ranks as seen from the root: the root is 0.
 void broadcast_tree(Communicator& communicator, void* data, std::size_t bytes, int root) {
@@ -38,18 +44,23 @@ void broadcast_chain(Communicator& communicator, void* data, std::size_t bytes, 
   auto* base = static_cast<std::byte*>(data);
   const auto length = [&](std::size_t at) { return std::min(kSegmentBytes, bytes - at); };
 
+  const auto ahead = ahead_on(communicator);
   std::deque<Messages> arriving, leaving;
   std::size_t asked = 0;
   for (std::size_t at = 0; at < bytes; at += kSegmentBytes) {
     if (place > 0) {
-      for (; asked < bytes && arriving.size() < kSegmentsAhead; asked += kSegmentBytes) {
-        arriving.emplace_back(communicator).receive(base + asked, length(asked), before, Tag::broadcast);
+      for (; asked < bytes && arriving.size() < ahead; asked += kSegmentBytes) {
+        auto& messages = arriving.emplace_back(communicator, turn_of(asked, kSegmentBytes));
+        messages.receive(base + asked, length(asked), before, Tag::broadcast);
       }
       arriving.front().wait();
       arriving.pop_front();
     }
-    if (place < size - 1) leaving.emplace_back(communicator).send(base + at, length(at), after, Tag::broadcast);
-    if (leaving.size() > kSegmentsAhead) {
+    if (place < size - 1) {
+      auto& messages = leaving.emplace_back(communicator, turn_of(at, kSegmentBytes));
+      messages.send(base + at, length(at), after, Tag::broadcast);
+    }
+    if (leaving.size() > ahead) {
       leaving.front().wait();
       leaving.pop_front();
     }
@@ -68,10 +79,11 @@ std::vector<std::size_t> offsets_of(Counts bytes) {
 // `start` posts what lies in [at, at + kRoundBytes) of each part.
 template <class Start>
 void in_rounds(Communicator& communicator, std::size_t longest, const Start& start) {
+  const auto ahead = ahead_on(communicator);
   std::deque<Messages> under_way;
   for (std::size_t at = 0; at < longest; at += kRoundBytes) {
-    start(under_way.emplace_back(communicator), at);
-    if (under_way.size() > kRoundsAhead) {
+    start(under_way.emplace_back(communicator, turn_of(at, kRoundBytes)), at);
+    if (under_way.size() > ahead) {
       under_way.front().wait();
       under_way.pop_front();
     }

@@ -1,13 +1,14 @@
 // The MPI of this process: opened and initialised once, shared by all sessions that follow one another.
 #pragma once
 
-#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bootstrap/mpi.h"
 #include "transport/mpi/api.h"
 #include "transport/mpi/post.h"
+#include "transport/mpi/sends.h"
 
 namespace perseus::mpi {
 
@@ -16,8 +17,25 @@ namespace perseus::mpi {
 // transport).
 Api& start(const MpiJob& job);
 
+// The same for ranks that no mpirun has started (`job.meeting`), and for those of them that have been in one MPI world
+// before: `ranks` are these ranks there, empty for all in order. Throws Error(unavailable) on all ranks alike, and what
+// the exchange throws.
+Api& start_met(const MpiJob& job, std::vector<int>& ranks);
+
+// Of the library that is open.
+std::optional<Family> family_in_use();
+
+// Of ranks that have no mpirun, which would end those that wait for a lost one; null for others.
+Sends* guarded_sends();
+
+// Of such ranks: MPI is left as it is from now on. It cannot lose a rank, and a thread may still wait in it.
+void mark_broken(const std::string& why);
+
 // A new communicator of these ranks of the world, of all where none are named. Collective over them.
 Comm communicator_of(Api& api, const std::vector<int>& selection);
+
+// Connections that data between two ranks can be spread over.
+int stream_count();
 
 // What channels of this process have left behind.
 Retired& retired();

@@ -15,27 +15,10 @@ constexpr std::size_t kSmallBytes = 64 << 10;  // in all from the peers: gatheri
 constexpr std::size_t kShortestSegment = 64 << 10;
 constexpr std::size_t kLongestSegment = 512 << 10;
 constexpr std::size_t kStagingBytes = 64 << 20;  // contributions under way, at most
-constexpr std::int64_t kAhead = 4;               // segments under way
+constexpr std::int64_t kLeastAhead = 4;          // segments under way
 constexpr std::int64_t kGrain = 64;              // elements: blocks and segments begin at multiples of it
 
-std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
-  if (buffer.size() < bytes) buffer.resize(bytes);
-  return buffer.data();
-}
-
 std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
-
-void reduce_packed(const Reduction& reduction, std::span<const void* const> from, void* to, bool to_wire,
-                   std::int64_t count) {
-  host::ReduceCall call;
-  call.reduction = reduction;
-  call.from = from;
-  call.packed = true;
-  call.to = std::span<void* const>(&to, 1);
-  call.to_wire = to_wire;
-  call.count = count;
-  host::reduce(call);
-}
 
 struct Range {
   std::int64_t begin = 0, count = 0;
@@ -55,14 +38,16 @@ class Contributions {
         direct_(in.contiguous() != nullptr && reduction.wire == reduction.dtype && reduction.scale.pre == 1.0) {
     std::int64_t longest = 0;
     for (int r = 0; r < communicator.size(); ++r) longest = std::max(longest, owned(r));
+    ahead_ = std::max<std::int64_t>(kLeastAhead, 2 * communicator.streams());
     segment_ = choose_segment(longest);
     segments_ = (longest + segment_ - 1) / segment_;
     if (!direct_) packed_ = resized(staging.packed, offset(in.count(), width_));
     const auto peers = static_cast<std::size_t>(communicator.size());
-    arrived_ = resized(staging.contributions, static_cast<std::size_t>(kAhead) * peers * offset(segment_, width_));
+    arrived_ = resized(staging.contributions, static_cast<std::size_t>(ahead_) * peers * offset(segment_, width_));
   }
 
   std::int64_t segments() const { return segments_; }
+  std::int64_t ahead() const { return ahead_; }
 
   Range range(int owner, std::int64_t segment) const {
     const auto skip = std::min(segment * segment_, owned(owner));
@@ -70,15 +55,15 @@ class Contributions {
   }
   Range own(std::int64_t segment) const { return range(communicator_.rank(), segment); }
 
-  // At most kAhead segments may be started and not yet combined.
+  // At most ahead() segments may be started and not yet combined.
   void start(std::int64_t segment) {
     const int size = communicator_.size(), rank = communicator_.rank();
-    auto& receiving = receiving_.emplace_back(communicator_);
+    auto& receiving = receiving_.emplace_back(communicator_, segment);
     for (int step = 1; step < size; ++step) {
       const int peer = (rank - step + size) % size;
       receiving.receive(place(segment, peer), offset(own(segment).count, width_), peer, Tag::contribution);
     }
-    auto& sending = sending_.emplace_back(communicator_);
+    auto& sending = sending_.emplace_back(communicator_, segment);
     for (int step = 1; step < size; ++step) {
       const int peer = (rank + step) % size;
       const auto part = range(peer, segment);
@@ -95,7 +80,7 @@ class Contributions {
     }
     receiving_.front().wait();
     receiving_.pop_front();
-    if (part.count > 0) reduce_packed(reduction_, from, to, to_wire, part.count);
+    if (part.count > 0) host::reduce_packed(reduction_, from, to, to_wire, part.count);
   }
 
   // The oldest segment has left: the memory of its input may be written.
@@ -110,8 +95,9 @@ class Contributions {
   }
 
   std::int64_t choose_segment(std::int64_t longest) const {
-    const auto all = static_cast<std::size_t>(kAhead) * static_cast<std::size_t>(communicator_.size());
-    auto bytes = std::clamp(offset(longest, width_) / 8, kShortestSegment, kLongestSegment);
+    const auto all = static_cast<std::size_t>(ahead_) * static_cast<std::size_t>(communicator_.size());
+    auto bytes =
+        std::clamp(offset(longest, width_) / static_cast<std::size_t>(2 * ahead_), kShortestSegment, kLongestSegment);
     bytes = std::min(bytes, kStagingBytes / all);
     return std::max(kGrain, static_cast<std::int64_t>(bytes / width_) / kGrain * kGrain);
   }
@@ -125,7 +111,7 @@ class Contributions {
   }
 
   std::byte* place(std::int64_t segment, int peer) const {
-    return arrived_ + offset((segment % kAhead) * communicator_.size() + peer, offset(segment_, width_));
+    return arrived_ + offset((segment % ahead_) * communicator_.size() + peer, offset(segment_, width_));
   }
 
   Communicator& communicator_;
@@ -134,7 +120,7 @@ class Contributions {
   std::vector<std::int64_t> begins_;
   std::size_t width_;
   bool direct_;  // the input itself can travel
-  std::int64_t segment_ = 1, segments_ = 0;
+  std::int64_t segment_ = 1, segments_ = 0, ahead_ = kLeastAhead;
   std::byte* packed_ = nullptr;
   std::byte* arrived_ = nullptr;
   std::deque<Messages> receiving_, sending_;
@@ -155,7 +141,7 @@ void allreduce_small(Communicator& communicator, Staging& staging, const Reducti
   }
   const bool direct = out.contiguous() != nullptr;
   void* to = direct ? out.contiguous() : resized(staging.packed, bytes);
-  reduce_packed(reduction, from, to, !direct, in.count());
+  host::reduce_packed(reduction, from, to, !direct, in.count());
   if (!direct) out.unpack(reduction, 0, out.count(), to);
 }
 
@@ -178,7 +164,7 @@ class Results {
 
   void start(std::int64_t segment) {
     const int size = communicator_.size(), rank = communicator_.rank();
-    auto& messages = under_way_.emplace_back(communicator_);
+    auto& messages = under_way_.emplace_back(communicator_, segment);
     for (int step = 1; step < size; ++step) {
       const int peer = (rank - step + size) % size;
       const auto part = contributions_.range(peer, segment);
@@ -188,7 +174,7 @@ class Results {
     for (int step = 1; step < size; ++step) {
       messages.send(at(own), offset(own.count, width_), (rank + step) % size, Tag::result);
     }
-    if (std::ssize(under_way_) > kAhead) finish_oldest();
+    if (std::ssize(under_way_) > contributions_.ahead()) finish_oldest();
   }
 
   void finish() {
@@ -238,13 +224,13 @@ void allreduce(Communicator& communicator, Staging& staging, const Reduction& re
   }
   Contributions contributions(communicator, staging, reduction, from, even_blocks(from.count(), communicator.size()));
   Results results(communicator, staging, reduction, to, contributions);
-  const auto segments = contributions.segments();
-  for (std::int64_t s = 0; s < std::min(kAhead, segments); ++s) contributions.start(s);
+  const auto segments = contributions.segments(), ahead = contributions.ahead();
+  for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
   for (std::int64_t s = 0; s < segments; ++s) {
     contributions.combine(s, results.at(contributions.own(s)), !results.direct());
     contributions.wait_sent();
     results.start(s);
-    if (s + kAhead < segments) contributions.start(s + kAhead);
+    if (s + ahead < segments) contributions.start(s + ahead);
   }
   results.finish();
 }
@@ -263,13 +249,13 @@ void reduce_scatter(Communicator& communicator, Staging& staging, const Reductio
   std::vector<std::byte> aside(in == out ? mine : 0);
   auto* to = in == out ? aside.data() : static_cast<std::byte*>(out);
   Contributions contributions(communicator, staging, reduction, from, begins);
-  const auto segments = contributions.segments();
+  const auto segments = contributions.segments(), ahead = contributions.ahead();
   const auto origin = contributions.own(0).begin;
-  for (std::int64_t s = 0; s < std::min(kAhead, segments); ++s) contributions.start(s);
+  for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
   for (std::int64_t s = 0; s < segments; ++s) {
     contributions.combine(s, to + offset(contributions.own(s).begin - origin, width), false);
     contributions.wait_sent();
-    if (s + kAhead < segments) contributions.start(s + kAhead);
+    if (s + ahead < segments) contributions.start(s + ahead);
   }
   if (in == out && mine > 0) std::memcpy(out, aside.data(), mine);
 }

@@ -27,6 +27,8 @@ class ShmFabric final : public Fabric {
   Link connect(std::span<const int> members, const Exchange& exchange) override;
   void* allocate(std::size_t bytes) override { return arena_->allocate(bytes); }
   void release(void* memory) override { arena_->release(memory); }
+  bool watches_host() const override { return true; }
+  Watch* local_watch() const override { return star_ ? star_->wires() : nullptr; }
   void say_goodbye() override;
   void close_after_fork() override;
   std::string description() const override;

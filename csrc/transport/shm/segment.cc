@@ -25,8 +25,9 @@ constexpr unsigned MFD_NOEXEC_SEAL = 0x0008U;
 std::string size_text(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 Error unavailable(const std::string& what, int error) {
+  const std::string limit = error == EFBIG ? "ulimit -f" : "ulimit -v";
   return {ErrorKind::unavailable,
-          what + ": " + std::strerror(error) + ". Set PERSEUS_ARENA_BYTES to less, or raise the limit (ulimit -v)"};
+          what + ": " + std::strerror(error) + ". Set PERSEUS_ARENA_BYTES to less, or raise the limit (" + limit + ")"};
 }
 
 UniqueFd new_memory() {

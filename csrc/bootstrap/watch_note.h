@@ -1,0 +1,53 @@
+// What watches say to each other, on one host and between hosts: that a rank leaves in order, that one is lost, or
+// words of somebody else who uses their wires.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "bootstrap/liveness.h"
+
+namespace perseus {
+
+inline constexpr std::string_view kEnded =
+    "ended without shutting down (it was killed, crashed, or left because of an error)";
+
+struct WatchNote {
+  enum class Word : std::int32_t { goodbye = 1, lost = 2, cut_off = 3, stalled = 4, words = 5 };
+
+  static constexpr std::size_t kText = 248;
+
+  Word word = Word::goodbye;
+  std::int32_t number = 0;         // the rank that is lost, or the length of words
+  std::array<char, kText> text{};  // of a loss: ends with a zero
+
+  static WatchNote goodbye() { return {}; }
+  static WatchNote of(const Loss& loss) {
+    WatchNote note{loss.cut_off ? Word::cut_off : loss.stalled ? Word::stalled : Word::lost, loss.rank, {}};
+    std::copy_n(loss.text.data(), std::min(loss.text.size(), note.text.size() - 1), note.text.data());
+    return note;
+  }
+  // At most kText bytes.
+  static WatchNote of(std::string_view words) {
+    WatchNote note{Word::words, static_cast<std::int32_t>(words.size()), {}};
+    std::copy(words.begin(), words.end(), note.text.begin());
+    return note;
+  }
+
+  // As much of the text as there is, whatever a peer has sent.
+  Loss loss() const {
+    return {number,
+            {text.begin(), std::find(text.begin(), text.end(), '\0')},
+            word == Word::cut_off,
+            word == Word::stalled};
+  }
+  std::string_view words() const {
+    return {text.data(), static_cast<std::size_t>(std::clamp<std::int32_t>(number, 0, kText))};
+  }
+};
+
+}  // namespace perseus

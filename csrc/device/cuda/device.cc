@@ -1,0 +1,288 @@
+#include "device/cuda/device.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace perseus::cuda {
+
+namespace {
+
+constexpr unsigned kBesideTheDefaultStream = 1;  // CU_STREAM_NON_BLOCKING
+constexpr unsigned kSleepsAndHasNoTime = 3;      // CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
+constexpr int kRelaxed = 2;                      // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr Result kCaptureElsewhere = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: on a stream that this one waits for
+constexpr Result kNotSupported = 801;      // CUDA_ERROR_NOT_SUPPORTED
+constexpr unsigned kForAllContexts = 1;    // CU_MEMHOSTALLOC_PORTABLE
+
+StreamHandle handle_of(Stream stream) { return reinterpret_cast<StreamHandle>(stream); }
+Pointer pointer(const void* memory) { return reinterpret_cast<Pointer>(memory); }
+
+}  // namespace
+
+class CudaDevice::Event final : public DeviceEvent {
+ public:
+  Event(std::shared_ptr<CudaDevice> device, EventHandle handle) : device_(std::move(device)), handle_(handle) {}
+  ~Event() override {
+    const std::scoped_lock lock(device_->mutex_);
+    device_->idle_events_.push_back(handle_);
+  }
+  EventHandle handle() const { return handle_; }
+  static EventHandle of(const DeviceEvent& event) { return static_cast<const Event&>(event).handle(); }
+
+ private:
+  std::shared_ptr<CudaDevice> device_;
+  EventHandle handle_;
+};
+
+class CudaDevice::Memory final : public DeviceMemory {
+ public:
+  Memory(std::shared_ptr<CudaDevice> device, std::shared_ptr<const Stream> made_on, Pointer memory, bool in_order)
+      : device_(std::move(device)),
+        made_on_(std::move(made_on)),
+        memory_(memory),
+        in_order_(in_order),
+        last_(*made_on_) {}
+  ~Memory() override {
+    if (in_order_) {
+      device_->free_on(last_, memory_);
+    } else {
+      device_->free_device(data());
+    }
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void* data() const override { return reinterpret_cast<void*>(memory_); }
+  void pass_to(Stream stream) override { last_ = stream; }
+
+ private:
+  std::shared_ptr<CudaDevice> device_;
+  std::shared_ptr<const Stream> made_on_;
+  Pointer memory_;
+  bool in_order_;
+  Stream last_;
+};
+
+CudaDevice::Current::Current(const CudaDevice& device) : driver_(device.driver_), capture_mode_(kRelaxed) {
+  driver_.check("cuCtxPushCurrent", driver_.push(device.context_));
+  driver_.exchange_capture_mode(&capture_mode_);
+}
+
+CudaDevice::Current::~Current() {
+  driver_.exchange_capture_mode(&capture_mode_);
+  ContextHandle ours = nullptr;
+  driver_.pop(&ours);
+}
+
+std::shared_ptr<CudaDevice> CudaDevice::open(const Driver& driver, int number) {
+  return std::make_shared<CudaDevice>(Private{}, driver, number);
+}
+
+CudaDevice::CudaDevice(Private, const Driver& driver, int number) : driver_(driver), number_(number) {
+  int devices = 0;
+  driver_.check("cuDeviceGetCount", driver_.device_count(&devices));
+  if (number < 0 || number >= devices) {
+    throw Error(ErrorKind::invalid_argument,
+                "there is no CUDA device " + std::to_string(number) + ": this process sees " + std::to_string(devices));
+  }
+  driver_.check("cuDeviceGet", driver_.device(&device_, number));
+  std::array<char, 256> name{};
+  driver_.check("cuDeviceGetName", driver_.device_name(name.data(), static_cast<int>(name.size()) - 1, device_));
+  name_ = "CUDA device " + std::to_string(number) + " (" + name.data() + ")";
+  driver_.check("cuDevicePrimaryCtxRetain", driver_.retain(&context_, device_));
+  try {
+    load_kernels();
+  } catch (...) {
+    driver_.release(device_);
+    throw;
+  }
+}
+
+CudaDevice::~CudaDevice() {
+  quietly([this] {
+    kernels_.reset();
+    for (auto* event : idle_events_) driver_.event_destroy(event);
+    for (const auto& [stream, memory] : to_free_) driver_.free(memory);
+  });
+  driver_.release(device_);
+}
+
+void CudaDevice::load_kernels() {
+  if (*kPackPtx == '\0') {
+    log(LogLevel::warning, name_ +
+                               ": this build of perseus_like has no kernels (there was no nvcc); gradients are "
+                               "packed by copies, and are neither scaled nor compressed on the device");
+    return;
+  }
+  const Current current(*this);
+  try {
+    kernels_ = std::make_unique<Kernels>(driver_, kPackPtx);
+  } catch (const Error& error) {
+    log(LogLevel::warning, name_ + ": the kernels cannot be used (" + error.what() +
+                               "), they need a driver of CUDA 11 and a device of compute capability 7.5; gradients are "
+                               "packed by copies, and are neither scaled nor compressed on the device");
+  }
+}
+
+std::shared_ptr<DeviceEvent> CudaDevice::record(Stream stream) {
+  const Current current(*this);
+  EventHandle handle = nullptr;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!idle_events_.empty()) {
+      handle = idle_events_.back();
+      idle_events_.pop_back();
+    }
+  }
+  if (handle == nullptr) driver_.check("cuEventCreate", driver_.event_create(&handle, kSleepsAndHasNoTime));
+  auto event = std::make_shared<Event>(shared_from_this(), handle);
+  driver_.check("cuEventRecord", driver_.event_record(handle, handle_of(stream)));
+  return event;
+}
+
+void CudaDevice::wait(Stream stream, const DeviceEvent& event) {
+  const Current current(*this);
+  driver_.check("cuStreamWaitEvent", driver_.stream_wait(handle_of(stream), Event::of(event), 0));
+}
+
+bool CudaDevice::is_done(const DeviceEvent& event) {
+  const Current current(*this);
+  const auto result = driver_.event_query(Event::of(event));
+  if (result == kNotReady) return false;
+  driver_.check("cuEventQuery", result);
+  return true;
+}
+
+void CudaDevice::synchronize(const DeviceEvent& event) {
+  const Current current(*this);
+  driver_.check("cuEventSynchronize", driver_.event_synchronize(Event::of(event)));
+}
+
+bool CudaDevice::is_capturing(Stream stream) {
+  const Current current(*this);
+  int status = 0;
+  const auto result = driver_.stream_is_capturing(handle_of(stream), &status);
+  if (result == kCaptureElsewhere) return true;
+  driver_.check("cuStreamIsCapturing", result);
+  return status != 0;
+}
+
+std::shared_ptr<const Stream> CudaDevice::make_stream() {
+  const Current current(*this);
+  StreamHandle made = nullptr;
+  driver_.check("cuStreamCreateWithPriority", driver_.stream_create(&made, kBesideTheDefaultStream, 0));
+  return {new Stream(reinterpret_cast<Stream>(made)), [device = shared_from_this()](const Stream* stream) {
+            device->quietly([&] { device->driver_.stream_destroy(handle_of(*stream)); });
+            delete stream;
+          }};
+}
+
+std::shared_ptr<void> CudaDevice::allocate(std::size_t bytes) {
+  const Current current(*this);
+  Pointer memory = 0;
+  driver_.check("cuMemAlloc", driver_.allocate(&memory, bytes == 0 ? 1 : bytes));
+  return adopt(reinterpret_cast<void*>(memory), &CudaDevice::free_device);
+}
+
+std::shared_ptr<void> CudaDevice::allocate_pinned(std::size_t bytes) {
+  const Current current(*this);
+  void* memory = nullptr;
+  driver_.check("cuMemHostAlloc", driver_.allocate_host(&memory, bytes == 0 ? 1 : bytes, kForAllContexts));
+  return adopt(memory, &CudaDevice::free_host);
+}
+
+std::shared_ptr<void> CudaDevice::adopt(void* memory, void (CudaDevice::*free)(void*) const) {
+  return {memory, [device = shared_from_this(), free](void* given) { (device.get()->*free)(given); }};
+}
+
+void CudaDevice::free_device(void* memory) const {
+  quietly([&] { driver_.free(pointer(memory)); });
+}
+
+void CudaDevice::free_host(void* memory) const {
+  quietly([&] { driver_.free_host(memory); });
+}
+
+// Drivers before CUDA 11.2, and some virtual devices, have no such memory.
+std::shared_ptr<DeviceMemory> CudaDevice::allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) {
+  std::vector<std::pair<Stream, Pointer>> left;
+  {
+    const std::scoped_lock lock(mutex_);
+    left.swap(to_free_);
+  }
+  for (const auto& [last, memory] : left) free_on(last, memory);
+  const Current current(*this);
+  Pointer memory = 0;
+  const auto size = bytes == 0 ? 1 : bytes;
+  const auto result =
+      driver_.allocate_async == nullptr ? kNotSupported : driver_.allocate_async(&memory, size, handle_of(*stream));
+  if (result == kNotSupported) {
+    driver_.check("cuMemAlloc", driver_.allocate(&memory, size));
+  } else {
+    driver_.check("cuMemAllocAsync", result);
+  }
+  return std::make_shared<Memory>(shared_from_this(), stream, memory, result != kNotSupported);
+}
+
+// Freeing on a stream that is being captured would become a part of the graph.
+void CudaDevice::free_on(Stream stream, Pointer memory) {
+  quietly([&] {
+    int status = 0;
+    const bool asked = driver_.stream_is_capturing(handle_of(stream), &status) == kSuccess;
+    if (asked && status == 0 && driver_.free_async(memory, handle_of(stream)) == kSuccess) return;
+    const std::scoped_lock lock(mutex_);
+    to_free_.emplace_back(stream, memory);
+  });
+}
+
+// Not by the call without a stream: that works on the default one, which streams of ours do not wait for.
+void CudaDevice::zero(Stream stream, void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Current current(*this);
+  driver_.check("cuMemsetD8Async", driver_.set_bytes(pointer(memory), 0, bytes, handle_of(stream)));
+}
+
+void CudaDevice::copy(Stream stream, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Current current(*this);
+  driver_.check("cuMemcpyAsync", driver_.copy(pointer(to), pointer(from), bytes, handle_of(stream)));
+}
+
+void CudaDevice::pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) {
+  if (launch(stream, Direction::pack, reduction, from, buffer)) return;
+  auto* to = static_cast<std::byte*>(buffer);
+  for (const auto& piece : from) {
+    const auto bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
+    copy(stream, to, piece.data, bytes);
+    to += bytes;
+  }
+}
+
+void CudaDevice::unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) {
+  if (launch(stream, Direction::unpack, reduction, to, const_cast<void*>(buffer))) return;
+  const auto* from = static_cast<const std::byte*>(buffer);
+  for (const auto& piece : to) {
+    const auto bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
+    if (piece.data != from) copy(stream, piece.data, from, bytes);
+    from += bytes;
+  }
+}
+
+// False: plain copies do it.
+bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& reduction, std::span<const Piece> pieces,
+                        void* buffer) {
+  const auto plan = plan_launch(direction, reduction);
+  const bool one = pieces.size() == 1 && plan.as_bytes;
+  if (one) return false;
+  if (kernels_ == nullptr) {
+    if (plan.as_bytes) return false;
+    throw Error(ErrorKind::unavailable, name_ + " has no kernels here, which scaling and compression need");
+  }
+  const Current current(*this);
+  kernels_->run(handle_of(stream), direction, reduction, pieces, buffer);
+  return true;
+}
+
+}  // namespace perseus::cuda

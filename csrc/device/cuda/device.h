@@ -1,0 +1,94 @@
+// One CUDA device through the driver's functions, in the primary context that the framework uses too.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/cuda/driver.h"
+#include "device/cuda/kernels.h"
+#include "device/device.h"
+
+namespace perseus::cuda {
+
+class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
+ public:
+  // `number` as the framework counts devices, after CUDA_VISIBLE_DEVICES. Throws Error. The driver outlives the device.
+  static std::shared_ptr<CudaDevice> open(const Driver& driver, int number);
+  ~CudaDevice() override;
+
+  int number() const override { return number_; }
+  std::string description() const override { return name_; }
+
+  std::shared_ptr<void> use() override { return std::make_shared<Current>(*this); }
+  void activate() override { driver_.check("cuCtxSetCurrent", driver_.set_current(context_)); }
+
+  std::shared_ptr<DeviceEvent> record(Stream stream) override;
+  void wait(Stream stream, const DeviceEvent& event) override;
+  bool is_done(const DeviceEvent& event) override;
+  void synchronize(const DeviceEvent& event) override;
+  bool is_capturing(Stream stream) override;
+  std::shared_ptr<const Stream> make_stream() override;
+  std::shared_ptr<void> allocate(std::size_t bytes) override;
+  std::shared_ptr<void> allocate_pinned(std::size_t bytes) override;
+  std::shared_ptr<DeviceMemory> allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) override;
+  void zero(Stream stream, void* memory, std::size_t bytes) override;
+  void copy(Stream stream, void* to, const void* from, std::size_t bytes) override;
+  bool has_kernels() const override { return kernels_ != nullptr; }
+  void pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) override;
+  void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) override;
+
+  // Makes the device current on this thread while it lives, and then what was current before. Meanwhile calls are
+  // allowed that would break off a graph which another thread captures; ours are no part of it.
+  class Current {
+   public:
+    explicit Current(const CudaDevice& device);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const Driver& driver_;
+    int capture_mode_;
+  };
+
+ private:
+  class Event;
+  class Memory;
+  struct Private {};
+
+ public:
+  CudaDevice(Private, const Driver& driver, int number);
+
+ private:
+  void load_kernels();
+  // With the device current, and without a word where that fails: at the end of a process the driver may be gone.
+  template <typename Action>
+  void quietly(const Action& action) const {
+    ContextHandle ours = nullptr;
+    if (driver_.push(context_) != kSuccess) return;
+    action();
+    driver_.pop(&ours);
+  }
+  std::shared_ptr<void> adopt(void* memory, void (CudaDevice::*free)(void*) const);
+  void free_device(void* memory) const;
+  void free_host(void* memory) const;
+  void free_on(Stream stream, Pointer memory);
+  bool launch(Stream stream, Direction direction, const Reduction& reduction, std::span<const Piece> pieces,
+              void* buffer);
+
+  const Driver& driver_;
+  int number_;
+  std::string name_;
+  DeviceNumber device_ = 0;
+  ContextHandle context_ = nullptr;
+  std::unique_ptr<Kernels> kernels_;
+
+  std::mutex mutex_;  // guards the rest
+  std::vector<EventHandle> idle_events_;
+  std::vector<std::pair<Stream, Pointer>> to_free_;  // once the stream is captured no more
+};
+
+}  // namespace perseus::cuda

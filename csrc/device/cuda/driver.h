@@ -1,0 +1,81 @@
+// The few functions of CUDA's driver that are used here. libcuda is opened at run time; tests fill the table
+// themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace perseus::cuda {
+
+// CUDA's own types, by their size: its header is not needed to build.
+using Result = int;
+using DeviceNumber = int;
+using ContextHandle = void*;
+using StreamHandle = void*;
+using EventHandle = void*;
+using ModuleHandle = void*;
+using FunctionHandle = void*;
+using Pointer = std::uint64_t;
+
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kNotReady = 600;
+
+struct Driver {
+  Result (*init)(unsigned flags);
+  Result (*driver_version)(int* version);
+  Result (*error_name)(Result, const char** text);
+  Result (*error_string)(Result, const char** text);
+  Result (*device_count)(int* count);
+  Result (*device)(DeviceNumber*, int ordinal);
+  Result (*device_name)(char* name, int length, DeviceNumber);
+  Result (*retain)(ContextHandle*, DeviceNumber);
+  Result (*release)(DeviceNumber);
+  Result (*push)(ContextHandle);
+  Result (*pop)(ContextHandle*);
+  Result (*set_current)(ContextHandle);
+  Result (*exchange_capture_mode)(int* mode);
+  Result (*stream_create)(StreamHandle*, unsigned flags, int priority);
+  Result (*stream_destroy)(StreamHandle);
+  Result (*stream_wait)(StreamHandle, EventHandle, unsigned flags);
+  Result (*stream_is_capturing)(StreamHandle, int* status);
+  Result (*event_create)(EventHandle*, unsigned flags);
+  Result (*event_destroy)(EventHandle);
+  Result (*event_record)(EventHandle, StreamHandle);
+  Result (*event_query)(EventHandle);
+  Result (*event_synchronize)(EventHandle);
+  Result (*allocate)(Pointer*, std::size_t bytes);
+  Result (*free)(Pointer);
+  // Null before CUDA 11.2.
+  Result (*allocate_async)(Pointer*, std::size_t bytes, StreamHandle);
+  Result (*free_async)(Pointer, StreamHandle);
+  Result (*allocate_host)(void**, std::size_t bytes, unsigned flags);
+  Result (*free_host)(void*);
+  Result (*copy)(Pointer to, Pointer from, std::size_t bytes, StreamHandle);
+  Result (*set_bytes)(Pointer, unsigned char value, std::size_t bytes, StreamHandle);
+  Result (*module_load)(ModuleHandle*, const void* image, unsigned options, const int* names, void** values);
+  Result (*module_unload)(ModuleHandle);
+  Result (*module_function)(FunctionHandle*, ModuleHandle, const char* name);
+  Result (*launch)(FunctionHandle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
+                   void** extra);
+
+  // "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
+  std::string text(const char* call, Result result) const;
+  // Throws Error(transport) with that text; Error(unavailable) where memory is lacking.
+  void check(const char* call, Result result) const;
+};
+
+// The machine's driver, opened and started at the first call and never closed. Throws Error(unavailable): there is no
+// libcuda, it is too old, or it finds no device; the text says what to do.
+const Driver& driver();
+
+inline constexpr const char* kDriverLibrary = "libcuda.so.1";
+
+// The same for a library of this name. Throws Error(unavailable).
+Driver open_driver(const char* library);
+
+// What `driver` does after opening: starts it and looks at its age. Throws Error(unavailable).
+void start_driver(const Driver& driver);
+
+}  // namespace perseus::cuda

@@ -1,0 +1,19 @@
+#include "device/open.h"
+
+#include "base/error.h"
+#include "device/cuda/device.h"
+
+namespace perseus {
+
+std::shared_ptr<Device> open_device(int number) { return cuda::CudaDevice::open(cuda::driver(), number); }
+
+bool has_driver() {
+  try {
+    cuda::open_driver(cuda::kDriverLibrary);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,44 @@
+#include "engine/on_device.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace perseus {
+
+namespace {
+
+void require_no_capture(Device& device, Stream stream, const std::string& what) {
+  if (!device.is_capturing(stream)) return;
+  throw Error(ErrorKind::invalid_argument,
+              what +
+                  ": the current stream is being captured into a CUDA graph, of which communication can be no part; "
+                  "capture the model alone, and communicate before or after the graph is replayed");
+}
+
+}  // namespace
+
+std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream stream, const std::string& label) {
+  require_no_capture(*device, stream, label);
+  auto ready = device->record(stream);
+  return std::make_shared<OnDevice>(OnDevice{std::move(device), stream, std::move(ready), nullptr, {}, false});
+}
+
+void arrive(OnDevice& work, Stream stream) {
+  if (!work.done) return;
+  require_no_capture(*work.device, stream, "synchronize");
+  work.device->wait(stream, *work.done);
+  if (stream != work.stream) work.device->wait(work.stream, *work.done);
+  for (const auto& memory : work.results) memory->pass_to(stream);
+  work.arrived = true;
+}
+
+bool in_use(const OnDevice& work) {
+  try {
+    return work.done && !work.arrived && !work.device->is_done(*work.done);
+  } catch (const Error&) {
+    return false;  // of a device that has failed nothing works any more
+  }
+}
+
+}  // namespace perseus

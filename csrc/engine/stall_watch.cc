@@ -1,0 +1,271 @@
+#include "engine/stall_watch.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "bootstrap/host_watch.h"
+
+namespace perseus {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A process that runs answers at once; where cores are few its thread may have to wait for one.
+constexpr milliseconds kPatience{1000};
+constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
+constexpr milliseconds kWhileAsking{50};
+
+constexpr auto kQuestion = ". Is it stopped (SIGSTOP, a debugger), or its host overloaded?";
+
+std::uint64_t number_of(const std::vector<int>& members) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const int rank : members) hash = (hash ^ static_cast<std::uint64_t>(rank)) * 0x100000001b3;
+  return hash;
+}
+
+std::string seconds_text(milliseconds time) {
+  const auto tenths = (time.count() + 50) / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+milliseconds since(std::chrono::steady_clock::time_point then, std::chrono::steady_clock::time_point now) {
+  return std::chrono::duration_cast<milliseconds>(now - then);
+}
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> wires, Liveness& liveness)
+    : rank_(topology.rank()),
+      wires_(std::move(wires)),
+      liveness_(liveness),
+      inquiry_(
+          rank_, watch_parents(topology, has_local_watch),
+          [this](const WorkPlace& place) {
+            const auto found = lanes_.find(place.lane);
+            const auto lane = found == lanes_.end() ? nullptr : found->second.underway.lock();
+            return lane && lane->step().number >= place.number ? Progress::reached : Progress::behind;
+          },
+          kPatience) {
+  if (topology.host_count() > 1) hosts_ = topology.host_names();
+  std::erase(wires_, nullptr);
+  std::vector<int> neighbours;
+  for (const auto* wire : wires_) {
+    const auto those = wire->neighbours();
+    neighbours.insert(neighbours.end(), those.begin(), those.end());
+  }
+  inquiry_.set_neighbours(std::move(neighbours));
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "perseus-stalls");
+  for (auto* wire : wires_) wire->listen([this](int from, std::string_view words) { hear(from, words); });
+}
+
+StallWatch::~StallWatch() {
+  if (!thread_.joinable()) return;
+  for (auto* wire : wires_) wire->listen({});
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void StallWatch::abandon_after_fork() {
+  if (thread_.joinable()) thread_.detach();
+}
+
+std::shared_ptr<Underway> StallWatch::open(const Tree& tree, const NegotiatorOptions& options) {
+  auto underway = std::make_shared<Underway>();
+  Watched watched;
+  watched.underway = underway;
+  watched.members = tree.world_ranks;
+  watched.warning = options.stall_warning;
+  watched.shutdown = options.stall_shutdown;
+  if (!tree.is_root()) {
+    watched.leaders.push_back(tree.world_ranks.front());
+    if (tree.parent != 0) watched.leaders.push_back(tree.world_ranks[static_cast<std::size_t>(tree.parent)]);
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto members = number_of(tree.world_ranks);
+    lanes_[members + opened_[members]++] = std::move(watched);
+  }
+  changed_.notify_all();
+  return underway;
+}
+
+milliseconds StallWatch::period() const {
+  auto shortest = milliseconds::max();
+  for (const auto& [number, lane] : lanes_) {
+    for (const auto limit : {lane.warning, lane.shutdown}) {
+      if (limit.count() > 0) shortest = std::min(shortest, limit);
+    }
+  }
+  if (shortest == milliseconds::max()) return shortest;
+  return inquiry_.open() ? kWhileAsking : std::clamp(shortest / 8, kShortestPeriod, kLongestPeriod);
+}
+
+void StallWatch::run() {
+  std::unique_lock lock(mutex_);
+  looked_ = Clock::now();
+  while (!stop_) {
+    const auto limit = period();
+    if (limit == milliseconds::max()) {
+      changed_.wait(lock);
+      looked_ = Clock::now();
+      inquiry_.take_verdicts();  // of others
+      continue;
+    }
+    changed_.wait_for(lock, limit, [this] { return stop_ || inquiry_.has_verdicts(); });
+    auto news = look(Clock::now());
+    send_messages();
+    lock.unlock();
+    for (const auto& warning : news.warnings) log(LogLevel::warning, warning);
+    for (const auto& loss : news.losses) liveness_.report_lost(loss);
+    lock.lock();
+  }
+}
+
+void StallWatch::hear(int from, std::string_view words) {
+  const std::scoped_lock lock(mutex_);
+  try {
+    inquiry_.hear(from, words, Clock::now());
+  } catch (const Error& error) {
+    log(LogLevel::debug, "rank " + std::to_string(from) + ": " + error.what());
+  }
+  send_messages();
+  if (inquiry_.has_verdicts()) changed_.notify_all();
+}
+
+// Each neighbour is at one of the wires.
+void StallWatch::send_messages() {
+  for (const auto& message : inquiry_.take_messages()) {
+    for (auto* wire : wires_) wire->say(message.to, message.bytes);
+  }
+}
+
+StallWatch::News StallWatch::look(Clock::time_point now) {
+  // Who was stopped itself has seen nothing of that time.
+  const bool was_stopped = since(looked_, now) > 4 * period() + kPatience;
+  looked_ = now;
+  std::erase_if(lanes_, [](const auto& each) { return each.second.underway.expired(); });
+  News news;
+  if (liveness_.any_lost()) return news;
+  for (auto& [number, lane] : lanes_) look_at(number, lane, now, was_stopped);
+  inquiry_.look(now);
+  for (const auto& verdict : inquiry_.take_verdicts()) judge(verdict, now, news);
+  return news;
+}
+
+void StallWatch::look_at(std::uint64_t lane, Watched& watched, Clock::time_point now, bool was_stopped) {
+  const auto underway = watched.underway.lock();
+  if (!underway) return;
+  const auto step = underway->step();
+  const auto late = [&](milliseconds waited, milliseconds limit) { return limit.count() > 0 && waited >= limit; };
+  if (step.active) {
+    if (was_stopped || !watched.step.active || watched.step.number != step.number) {
+      watched.step = step;
+      watched.since = watched.warned = watched.asked = now;
+    }
+    const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= kPatience;
+    if (over || late(since(watched.warned, now), watched.warning)) {
+      inquiry_.ask({lane, step.number}, watched.members, now, over);
+    }
+    return;
+  }
+  watched.step = step;
+  const auto waiting = underway->waiting();
+  const auto asked = asked_about(watched, waiting);
+  if (waiting.label.empty() || asked.empty()) return;
+  if (was_stopped || watched.waiting != waiting.since) {
+    watched.waiting = waiting.since;
+    watched.asked = was_stopped ? now : waiting.since;
+  }
+  // Those who lead the negotiation warn of it themselves where they can.
+  const auto limit = watched.warning + watched.warning / 4;
+  const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + kPatience &&
+                    since(watched.asked, now) >= kPatience;
+  if (over || late(since(watched.asked, now), limit)) inquiry_.ask({lane, -1}, asked, now, over);
+}
+
+std::vector<int> StallWatch::asked_about(const Watched& watched, const Underway::Wait& waiting) {
+  return waiting.from < 0 ? watched.leaders : std::vector<int>{waiting.from};
+}
+
+void StallWatch::judge(const Inquiry::Verdict& verdict, Clock::time_point now, News& news) {
+  const auto found = lanes_.find(verdict.place.lane);
+  if (found == lanes_.end() || contains(verdict.silent, rank_) || contains(verdict.behind, rank_)) return;
+  auto& watched = found->second;
+  const auto underway = watched.underway.lock();
+  if (!underway) return;
+  const auto step = underway->step();
+  if (verdict.place.number < 0) {
+    const auto waiting = underway->waiting();
+    if (step.active || waiting.label.empty() || waiting.since != watched.waiting) return;
+    watched.asked = now;
+    const auto asked = asked_about(watched, waiting);
+    const bool silent =
+        std::any_of(verdict.silent.begin(), verdict.silent.end(), [&](int rank) { return contains(asked, rank); });
+    const auto what = waiting.label + (waiting.from < 0 ? " waits to be agreed on, for " : " does not come, for ");
+    if (silent) report(watched, verdict, what, since(waiting.since, now), news);
+    return;
+  }
+  // Another rank may have looked a little earlier.
+  const bool here = step.active && step.number == verdict.place.number && step.number == watched.step.number;
+  const auto waited = since(watched.since, now), warned = since(watched.warned, now);
+  if (!here || (warned < watched.warning / 2 && !verdict.last)) return;
+  const auto label = underway->label();
+  if (label.empty()) return;
+  watched.warned = watched.asked = now;
+  const bool none = verdict.silent.empty() && verdict.behind.empty();
+  if (!none) return report(watched, verdict, label + " stands still, for ", waited, news);
+  if (verdict.asker != rank_ || watched.warning.count() == 0) return;
+  news.warnings.push_back(label + " has been under way for " + seconds_text(waited) +
+                          ", and all ranks take part in it: the network or a host is slow");
+}
+
+void StallWatch::report(const Watched& watched, const Inquiry::Verdict& verdict, const std::string& what,
+                        milliseconds waited, News& news) const {
+  const auto text = what + seconds_text(waited) + ": " + who(verdict);
+  if (watched.shutdown.count() > 0 && verdict.last) {
+    const auto& blamed = verdict.silent.empty() ? verdict.behind : verdict.silent;
+    Loss loss{blamed.front(), "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text};
+    loss.stalled = true;
+    news.losses.push_back(std::move(loss));
+  } else if (watched.warning.count() > 0) {
+    news.warnings.push_back(text + kQuestion);
+  }
+}
+
+std::string StallWatch::who(const Inquiry::Verdict& verdict) const {
+  const auto several = [](const std::vector<int>& ranks) { return ranks.size() > 1; };
+  std::string text;
+  if (!verdict.silent.empty()) {
+    text = names_of(verdict.silent) + (several(verdict.silent) ? " do not answer" : " does not answer");
+  }
+  if (!verdict.behind.empty()) {
+    text += (text.empty() ? "" : ", and ") + names_of(verdict.behind) +
+            (several(verdict.behind) ? " have not come to it" : " has not come to it");
+  }
+  return verdict.more == 0 ? text : text + ", and " + std::to_string(verdict.more) + " more like these";
+}
+
+std::string StallWatch::names_of(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int rank : ranks) {
+    const auto place = static_cast<std::size_t>(rank);
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    if (place < hosts_.size()) text += " on " + hosts_[place];
+  }
+  return text;
+}
+
+}  // namespace perseus

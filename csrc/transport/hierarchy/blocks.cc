@@ -1,0 +1,301 @@
+// Verbs in which ranks have blocks of their own: a host's ranks together have one, each lane carries a slice of it.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "transport/hierarchy/staging.h"
+#include "transport/hierarchy/transport.h"
+
+namespace perseus::hierarchy {
+namespace {
+
+std::vector<std::size_t> offsets_of(Counts counts) {
+  std::vector<std::size_t> offsets(counts.size() + 1, 0);
+  for (std::size_t r = 0; r < counts.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<std::size_t>(counts[r]);
+  return offsets;
+}
+
+// `all` holds the ranks' bytes in another order than theirs.
+void put_in_order(const std::vector<int>& order, Counts bytes, const std::byte* all, std::byte* out) {
+  const auto offsets = offsets_of(bytes);
+  for (const int r : order) {
+    const auto rank = static_cast<std::size_t>(r);
+    const auto count = static_cast<std::size_t>(bytes[rank]);
+    if (count > 0) std::memcpy(out + offsets[rank], all, count);
+    all += count;
+  }
+}
+
+bool overlaps(const std::byte* part, std::size_t bytes, const std::byte* whole, std::size_t whole_bytes) {
+  const std::less<> before;
+  return before(part, whole + whole_bytes) && before(whole, part + bytes);
+}
+
+}  // namespace
+
+ClusterTransport::Share ClusterTransport::share_of(std::int64_t block, std::int64_t index, std::int64_t number) {
+  const auto units = block / kGrain;
+  const auto end_of = [&](std::int64_t i) { return (units / number * i + std::min(i, units % number)) * kGrain; };
+  const auto begin = end_of(index);
+  return {begin, (index + 1 == number ? block : end_of(index + 1)) - begin};
+}
+
+// Every host's share of its block, and of this rank's lane the slice of each, in the order of the lane's ranks.
+void ClusterTransport::take_shares(Chunk& chunk, Counts blocks, std::int64_t number) const {
+  chunk.shares.clear();
+  for (const auto block : blocks) chunk.shares.push_back(share_of(block, chunk.index, number));
+  chunk.counts.clear();
+  for (const int host : lane_hosts_) {
+    const auto count = chunk.shares[static_cast<std::size_t>(host)].count;
+    chunk.counts.push_back(slice_counts(count)[static_cast<std::size_t>(index_)]);
+  }
+}
+
+// Where those begin when they lie one after the other, by host; and one more: where all end.
+std::vector<std::size_t> ClusterTransport::lane_places(Counts counts) const {
+  std::vector<std::size_t> places(static_cast<std::size_t>(layout_.host_count()) + 1, 0);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < lane_hosts_.size(); ++i) {
+    places[static_cast<std::size_t>(lane_hosts_[i])] = at;
+    at += static_cast<std::size_t>(counts[i]);
+  }
+  places.back() = at;
+  return places;
+}
+
+Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
+  return guarded([&]() -> Status {
+    std::vector<int> order;  // group ranks as the hosts' blocks follow one another
+    for (const int host : leader_hosts_) {
+      order.insert(order.end(), layout_.ranks_on(host).begin(), layout_.ranks_on(host).end());
+    }
+    const auto total = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    const bool in_order = std::is_sorted(order.begin(), order.end());
+    auto* all = in_order ? static_cast<std::byte*>(out) : resized(whole_, static_cast<std::size_t>(total));
+    const auto* mine = static_cast<const std::byte*>(in);
+    const auto status = total <= kSliceBytes * layout_.host_count() ? allgather_whole(mine, all, bytes)
+                                                                    : allgather_slices(mine, all, bytes);
+    if (status.ok() && !in_order) put_in_order(order, bytes, all, static_cast<std::byte*>(out));
+    return status;
+  });
+}
+
+// Hosts gather theirs, leaders exchange them, and everybody gets all from its leader.
+Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Counts bytes) {
+  std::vector<std::int64_t> local_bytes, host_bytes;
+  for (const int rank : layout_.ranks_on(host_)) local_bytes.push_back(bytes[static_cast<std::size_t>(rank)]);
+  const auto blocks = block_counts(bytes);
+  for (const int host : leader_hosts_) host_bytes.push_back(blocks[static_cast<std::size_t>(host)]);
+  // Staged before anything is written to `all`, of which `in` may be a part.
+  auto* block = resized(slice_, static_cast<std::size_t>(blocks[static_cast<std::size_t>(host_)]));
+  if (auto status = engines_.local->allgather(in, block, local_bytes); !status.ok()) return status;
+  if (index_ == 0) {
+    if (auto status = engines_.lane->allgather(block, all, host_bytes); !status.ok()) return status;
+  }
+  const Piece piece{all, std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0})};
+  return engines_.local->broadcast({&piece, 1}, 0);
+}
+
+// Hosts gather theirs, each lane exchanges its slice of every host's block, and within the host the slices make blocks.
+Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
+  const auto blocks = block_counts(bytes);
+  const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+  const auto number = chunk_number(total, 1);
+  const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
+  std::vector<std::byte*> block(blocks.size());
+  auto* next = all;
+  for (const int host : leader_hosts_) {
+    block[static_cast<std::size_t>(host)] = next;
+    next += blocks[static_cast<std::size_t>(host)];
+  }
+  std::vector<std::int64_t> begins{0};  // of the local ranks' bytes in their block
+  for (const int rank : layout_.ranks_on(host_))
+    begins.push_back(begins.back() + bytes[static_cast<std::size_t>(rank)]);
+  const auto mine = static_cast<std::size_t>(begins[index + 1] - begins[index]);
+  if (overlaps(in, mine, all, static_cast<std::size_t>(total))) {
+    in = static_cast<const std::byte*>(std::memcpy(resized(slice_, mine), in, mine));
+  }
+  const auto before = [&](Chunk& chunk) {
+    take_shares(chunk, blocks, number);
+    resized(chunk.slice, lane_places(chunk.counts).back());
+    const auto [begin, count] = chunk.shares[own];
+    std::vector<std::int64_t> cuts;
+    for (const auto at : begins) cuts.push_back(std::clamp(at, begin, begin + count));
+    std::vector<std::int64_t> counts;
+    for (std::size_t r = 0; r + 1 < cuts.size(); ++r) counts.push_back(cuts[r + 1] - cuts[r]);
+    return engines_.local->allgather(in + (cuts[index] - std::min(cuts[index], begins[index])), block[own] + begin,
+                                     counts);
+  };
+  const auto across = [&](Chunk& chunk) {
+    const auto [begin, count] = chunk.shares[own];
+    const auto* slice = block[own] + begin + slice_begin(count, index_);
+    return chunk.lane->allgather(slice, chunk.slice.data(), chunk.counts);
+  };
+  const auto after = [&](Chunk& chunk) -> Status {
+    const auto places = lane_places(chunk.counts);
+    for (std::size_t host = 0; host < blocks.size(); ++host) {
+      if (host == own) continue;
+      const auto [begin, count] = chunk.shares[host];
+      auto status =
+          engines_.local->allgather(chunk.slice.data() + places[host], block[host] + begin, slice_counts(count));
+      if (!status.ok()) return status;
+    }
+    return {};
+  };
+  return in_chunks(total, 1, before, across, after);
+}
+
+Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return guarded([&]() -> Status {
+    const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const auto bytes = total * static_cast<std::int64_t>(size_of(reduction.dtype));
+    if (bytes <= kSliceBytes * layout_.host_count()) return reduce_scatter_whole(reduction, in, out, counts);
+    return reduce_scatter_slices(reduction, static_cast<const std::byte*>(in), out, counts);
+  });
+}
+
+// Every host's block is cut into one part per lane. The input is arranged by lane, so that within the host lane k gets
+// its part of every host's block; across hosts each host keeps its own; within the host the parts make the block.
+Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  const Levels levels(reduction);
+  const auto width = size_of(reduction.dtype);
+  const auto blocks = block_counts(counts);
+  std::vector<std::int64_t> by_lane(local_size(), 0);
+  for (const auto block : blocks) {
+    const auto parts = slice_counts(block);
+    std::transform(by_lane.begin(), by_lane.end(), parts.begin(), by_lane.begin(), std::plus<>());
+  }
+  const auto index = static_cast<std::size_t>(index_);
+  const auto* arranged = arrange_by_lane(static_cast<const std::byte*>(in), counts, width);
+  auto* partial = resized(slice_, static_cast<std::size_t>(by_lane[index]) * width);
+  if (auto status = engines_.local->reduce_scatter(levels.local, arranged, partial, by_lane); !status.ok()) {
+    return status;
+  }
+  const auto own_block = blocks[static_cast<std::size_t>(host_)];
+  auto part_bytes = slice_counts(own_block);
+  for (auto& bytes : part_bytes) bytes *= static_cast<std::int64_t>(width);
+  Memory part(static_cast<std::size_t>(part_bytes[index]));
+  if (has_lane()) {
+    std::vector<std::int64_t> by_host;
+    for (const int host : lane_hosts_) by_host.push_back(slice_counts(blocks[static_cast<std::size_t>(host)])[index]);
+    auto status = engines_.lane->reduce_scatter(levels.cross, partial, part.data(), by_host);
+    if (!status.ok()) return status;
+  }
+  auto* block = resized(whole_, static_cast<std::size_t>(own_block) * width);
+  if (auto status = engines_.local->allgather(part.data(), block, part_bytes); !status.ok()) return status;
+  copy_own(counts, width, block, out);
+  return {};
+}
+
+// The same without arranging anything: in every chunk each host's share of its block is reduced by itself.
+Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const std::byte* in, void* out,
+                                               Counts counts) {
+  const Levels levels(reduction);
+  const auto width = size_of(reduction.dtype);
+  const auto blocks = block_counts(counts);
+  const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+  const auto number = chunk_number(total, width);
+  const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
+  const auto inputs = block_inputs(in, counts, width);
+  auto* block = resized(whole_, static_cast<std::size_t>(blocks[own]) * width);
+  const auto before = [&](Chunk& chunk) -> Status {
+    take_shares(chunk, blocks, number);
+    const auto places = lane_places(chunk.counts);
+    auto* partial = resized(chunk.slice, places.back() * width);
+    resized(chunk.part, static_cast<std::size_t>(slice_counts(chunk.shares[own].count)[index]) * width);
+    for (std::size_t host = 0; host < blocks.size(); ++host) {
+      const auto [begin, count] = chunk.shares[host];
+      const Scattered input(inputs[host], width);
+      const std::byte* source = input.contiguous() == nullptr ? nullptr : input.contiguous(begin);
+      if (source == nullptr) {
+        auto* packed = resized(chunk.packed, static_cast<std::size_t>(count) * width);
+        input.pack(copy_of(reduction.dtype), begin, count, packed);
+        source = packed;
+      }
+      auto status =
+          engines_.local->reduce_scatter(levels.local, source, partial + places[host] * width, slice_counts(count));
+      if (!status.ok()) return status;
+    }
+    return {};
+  };
+  const auto across = [&](Chunk& chunk) {
+    return chunk.lane->reduce_scatter(levels.cross, chunk.slice.data(), chunk.part.data(), chunk.counts);
+  };
+  const auto after = [&](Chunk& chunk) {
+    const auto [begin, count] = chunk.shares[own];
+    auto bytes = slice_counts(count);
+    for (auto& each : bytes) each *= static_cast<std::int64_t>(width);
+    return engines_.local->allgather(chunk.part.data(), block + static_cast<std::size_t>(begin) * width, bytes);
+  };
+  if (auto status = in_chunks(total, width, before, across, after); !status.ok()) return status;
+  copy_own(counts, width, block, out);
+  return {};
+}
+
+// Every host's block in the input: its ranks' parts, which are one piece where they follow one another.
+std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* in, Counts counts,
+                                                               std::size_t width) const {
+  const auto offsets = offsets_of(counts);
+  std::vector<std::vector<Piece>> inputs(static_cast<std::size_t>(layout_.host_count()));
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    auto& pieces = inputs[static_cast<std::size_t>(host)];
+    for (const int r : layout_.ranks_on(host)) {
+      const auto rank = static_cast<std::size_t>(r);
+      auto* data = const_cast<std::byte*>(in) + offsets[rank] * width;
+      const auto* end = pieces.empty() ? nullptr
+                                       : static_cast<const std::byte*>(pieces.back().data) +
+                                             static_cast<std::size_t>(pieces.back().count) * width;
+      if (end == data) {
+        pieces.back().count += counts[rank];
+      } else {
+        pieces.push_back({data, counts[rank]});
+      }
+    }
+  }
+  return inputs;
+}
+
+// Elements that the ranks of each host get together.
+std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
+  std::vector<std::int64_t> blocks(static_cast<std::size_t>(layout_.host_count()), 0);
+  for (int r = 0; r < size(); ++r) {
+    blocks[static_cast<std::size_t>(layout_.host_of(r))] += counts[static_cast<std::size_t>(r)];
+  }
+  return blocks;
+}
+
+// By lane, then by host as that lane counts them: the lane's part of the host's block.
+const std::byte* ClusterTransport::arrange_by_lane(const std::byte* in, Counts counts, std::size_t width) {
+  const auto offsets = offsets_of(counts);
+  const auto blocks = block_counts(counts);
+  auto* base = resized(whole_, offsets.back() * width);
+  auto* to = base;
+  for (int lane = 0; lane < layout_.lane_count(); ++lane) {
+    for (const int host : layout_.hosts_of_lane(lane)) {
+      // The host's ranks as pieces of one block.
+      std::vector<Piece> pieces;
+      for (const int r : layout_.ranks_on(host)) {
+        const auto rank = static_cast<std::size_t>(r);
+        pieces.push_back({const_cast<std::byte*>(in) + offsets[rank] * width, counts[rank]});
+      }
+      const auto block = blocks[static_cast<std::size_t>(host)];
+      const auto begin = slice_begin(block, lane), count = slice_begin(block, lane + 1) - begin;
+      const auto bytes = static_cast<std::int64_t>(width);
+      for (auto& piece : pieces) piece.count *= bytes;
+      Scattered(pieces, 1).pack(copy_of(DType::uint8), begin * bytes, count * bytes, to);
+      to += static_cast<std::size_t>(count) * width;
+    }
+  }
+  return base;
+}
+
+void ClusterTransport::copy_own(Counts counts, std::size_t width, const std::byte* block, void* out) const {
+  for (const int r : layout_.ranks_on(host_)) {
+    const auto bytes = static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]) * width;
+    if (r == rank_ && bytes > 0) std::memcpy(out, block, bytes);
+    block += bytes;
+  }
+}
+
+}  // namespace perseus::hierarchy

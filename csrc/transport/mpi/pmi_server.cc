@@ -1,0 +1,188 @@
+#include "transport/mpi/pmi_server.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/config.h"
+#include "base/error.h"
+
+namespace perseus::mpi {
+namespace {
+
+constexpr std::size_t kLongestLine = 65536;
+
+// Variables of this process that are as before when it goes out of scope.
+class Variables {
+ public:
+  Variables() = default;
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+  ~Variables() {
+    for (auto it = before_.rbegin(); it != before_.rend(); ++it) put(it->first, it->second);
+  }
+
+  // Nothing takes it away.
+  void set(const std::string& name, const std::optional<std::string>& value) {
+    before_.emplace_back(name, environment(name));
+    put(name, value);
+  }
+
+ private:
+  static void put(const std::string& name, const std::optional<std::string>& value) {
+    if (value) {
+      setenv(name.c_str(), value->c_str(), /*replace=*/1);
+    } else {
+      unsetenv(name.c_str());
+    }
+  }
+
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
+// What launchers around this one have left: torchrun may itself have been started by an mpirun or srun.
+std::vector<std::string> launchers_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    for (const std::string_view prefix :
+         {"PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "I_MPI_HYDRA_", "I_MPI_PMI_", "I_MPI_INFO_"}) {
+      if (text.starts_with(prefix)) names.emplace_back(text.substr(0, text.find('=')));
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+PmiServer::PmiServer(int rank, const std::vector<int>& hosts, PmiAnswers::Exchange exchange)
+    : rank_(rank),
+      size_(static_cast<int>(hosts.size())),
+      answers_(hosts, [this](std::string_view mine) { return this->exchange(mine); }),
+      exchange_(std::move(exchange)) {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw Error(ErrorKind::transport, "cannot make a pair of sockets: error " + std::to_string(errno));
+  }
+  ours_.reset(ends[0]);
+  theirs_.reset(ends[1]);
+  thread_ = std::thread([this] { serve(); });
+}
+
+PmiServer::~PmiServer() {
+  shutdown(ours_.get(), SHUT_RDWR);
+  thread_.join();
+}
+
+void PmiServer::run(const std::function<void()>& initialize, std::chrono::milliseconds limit) {
+  Variables variables;
+  for (const auto& name : launchers_variables()) variables.set(name, std::nullopt);
+  variables.set("PMI_FD", std::to_string(theirs_.get()));
+  variables.set("PMI_RANK", std::to_string(rank_));
+  variables.set("PMI_SIZE", std::to_string(size_));
+  variables.set("MPIR_CVAR_PMI_VERSION", "1");
+  variables.set("MPIR_CVAR_PMI_DISABLE_GROUP", "1");
+  // On a thread of its own: it cannot be told that a rank will not come, and this one must not wait for ever.
+  std::thread([this, initialize] {
+    pthread_setname_np(pthread_self(), "perseus-start");
+    std::exception_ptr failure;
+    try {
+      initialize();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const std::scoped_lock lock(mutex_);
+    has_run_ = true;
+    failure_ = failure;
+    changed_.notify_all();
+  }).detach();
+  wait(limit);
+}
+
+void PmiServer::wait(std::chrono::milliseconds limit) {
+  std::exception_ptr failure;
+  PmiAnswers::Exchange exchange;  // let go of outside the lock
+  {
+    std::unique_lock lock(mutex_);
+    bool stands_still = false;
+    while (!has_run_ && !failure_ && !stands_still) {
+      const int before = steps_;
+      const auto moves = [&] { return has_run_ || failure_ || steps_ != before; };
+      stands_still = !changed_.wait_for(lock, limit, moves) && !in_exchange_;
+    }
+    given_up_ = !has_run_;
+    failure = failure_;
+    exchange.swap(exchange_);
+  }
+  if (failure) std::rethrow_exception(failure);
+  if (!given_up_) return;
+  throw Error(ErrorKind::timed_out,
+              "MPI_Init of rank " + std::to_string(rank_) + " has not come further for " +
+                  std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
+                  " s (PERSEUS_START_TIMEOUT). Do all ranks run, and do their hosts reach each other by the network "
+                  "that MPI has chosen? FI_TCP_IFACE names another interface");
+}
+
+std::vector<std::string> PmiServer::exchange(std::string_view mine) {
+  PmiAnswers::Exchange exchange;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!exchange_) return {};
+    exchange = exchange_;
+    in_exchange_ = true;
+  }
+  return exchange(mine);
+}
+
+// False once nobody is answered any more.
+bool PmiServer::answer(std::string_view line) {
+  std::optional<std::string> answer;
+  std::exception_ptr failure;
+  try {
+    answer = answers_.answer(line);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    in_exchange_ = false;
+    ++steps_;
+    if (failure) {
+      given_up_ = true;
+      failure_ = failure;
+    }
+    changed_.notify_all();
+    if (given_up_) return false;
+  }
+  if (!answer) return true;
+  const auto bytes = *answer + '\n';
+  return send_all(ours_.get(), bytes.data(), bytes.size(), Deadline::max()) == Wire::ok;
+}
+
+void PmiServer::serve() {
+  pthread_setname_np(pthread_self(), "perseus-pmi");
+  std::string text;
+  std::array<char, 4096> bytes{};
+  bool answers = true;
+  for (;;) {
+    const auto count = read(ours_.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
+      if (answers) answers = answer(std::string_view(text).substr(0, end));
+    }
+    if (text.size() > kLongestLine) return;
+  }
+}
+
+}  // namespace perseus::mpi

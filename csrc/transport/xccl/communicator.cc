@@ -1,0 +1,167 @@
+#include "transport/xccl/communicator.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+
+namespace perseus::xccl {
+namespace {
+
+// Between looks at the device and at the peers.
+constexpr std::chrono::microseconds kLongestPause{200};
+// Some libraries wait for the peers when a communicator ends.
+constexpr std::chrono::seconds kPatienceAtEnd{2};
+
+}  // namespace
+
+void Communicator::Handle::abort(const Library& library) {
+  const std::scoped_lock lock(mutex);
+  if (aborted) return;
+  aborted = true;
+  // Its result is of no interest: this is the way out of a failure.
+  if (comm != nullptr && library.call.comm_abort != nullptr && !library.traits.blocking) library.call.comm_abort(comm);
+}
+
+Communicator::Communicator(std::shared_ptr<const Library> library, std::shared_ptr<Device> device, const UniqueId& id,
+                           int rank, int size, Liveness& liveness, const Options& options)
+    : library_(std::move(library)),
+      device_(std::move(device)),
+      rank_(rank),
+      size_(size),
+      liveness_(liveness),
+      queue_only_(options.queue_only),
+      caller_(std::make_unique<Caller>()) {
+  start(id, options.start_timeout);
+  if (library_->traits.blocking) return;
+  caller_.reset();
+  liveness_.on_lost([handle = std::weak_ptr(handle_), library = library_] {
+    if (const auto still_there = handle.lock()) still_there->abort(*library);
+  });
+}
+
+// Every library waits here until all ranks have come, and none can be told to stop.
+void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
+  struct Made {
+    std::shared_ptr<Device> device;
+    UniqueId id;
+    Comm comm = nullptr;
+  };
+  const auto made = std::make_shared<Made>(Made{device_, id});
+  const auto call = [made, functions = &library_->call, keep = library_, size = size_, rank = rank_] {
+    made->device->activate();
+    return functions->comm_init_rank(&made->comm, static_cast<std::size_t>(size), made->id, rank);
+  };
+  const auto end = std::chrono::steady_clock::now() + limit;
+  const int code = caller_->run(call, [&] {
+    liveness_.status().throw_if_failed();
+    if (std::chrono::steady_clock::now() < end) return;
+    throw Error(
+        ErrorKind::timed_out,
+        library_->title() + " did not connect " + std::to_string(size_) + " ranks within " +
+            std::to_string(limit.count() / 1000) +
+            " s; can they reach each other, by the interfaces that it chose? PERSEUS_START_TIMEOUT is the limit");
+  });
+  try {
+    library_->check(code, "CommInitRank");
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what() + (library_->advice.empty() ? "" : ". " + library_->advice));
+  }
+  handle_->comm = made->comm;
+}
+
+Communicator::~Communicator() {
+  if (left_behind()) return;
+  if (liveness_.any_lost()) abort();
+  const std::scoped_lock lock(handle_->mutex);
+  const auto comm = handle_->comm;
+  if (handle_->aborted || comm == nullptr) return;
+  handle_->aborted = true;
+  for (const auto& [key, op] : own_ops_) library_->call.red_op_destroy(op, comm);
+  // Nobody is left to be told where this fails.
+  const auto destroy = [comm, keep = library_] { return keep->call.comm_destroy(comm); };
+  try {
+    if (caller_) {
+      const auto end = std::chrono::steady_clock::now() + kPatienceAtEnd;
+      caller_->run(destroy, [&] {
+        liveness_.status().throw_if_failed();
+        if (std::chrono::steady_clock::now() > end) throw Error(ErrorKind::timed_out, "not destroyed in time");
+      });
+    } else {
+      destroy();
+    }
+  } catch (const Error&) {
+    // The call is left behind.
+  }
+}
+
+void Communicator::run_call(const char* function, std::function<int()> call) {
+  if (handle_->is_aborted()) check();
+  const int code = caller_ ? caller_->run(std::move(call), [this] { check(); }) : call();
+  if (code == kSuccess || code == library_->traits.in_progress) return;
+  // A lost peer is the reason more often than not, and says more.
+  liveness_.status().throw_if_failed();
+  library_->check(code, function, handle_->comm);
+}
+
+void Communicator::group_start() {
+  if (library_->traits.point_to_point) library_->check(library_->call.group_start(), "GroupStart");
+}
+
+void Communicator::group_end() {
+  if (library_->traits.point_to_point) run("GroupEnd", [](const Functions& call, Comm) { return call.group_end(); });
+}
+
+Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
+  const auto [found, is_new] = own_ops_.try_emplace({type, factor}, kSum);
+  if (is_new) {
+    try {
+      run("RedOpCreatePreMulSum", [&](const Functions& call, Comm comm) {
+        return call.red_op_create_pre_mul_sum(&found->second, scalar, type, kScalarOnHost, comm);
+      });
+    } catch (const Error&) {
+      own_ops_.erase(found);
+      throw;
+    }
+  }
+  return found->second;
+}
+
+void Communicator::deregister(void* handle) {
+  const std::scoped_lock lock(handle_->mutex);
+  if (!handle_->aborted) library_->call.comm_deregister(handle_->comm, handle);
+}
+
+void Communicator::check() {
+  if (liveness_.any_lost()) {
+    abort();
+    liveness_.status().throw_if_failed();
+  }
+  if (handle_->is_aborted()) {
+    throw Error(ErrorKind::transport, library_->title() + " was given up after a failure on " + device_->name());
+  }
+  const auto get = library_->call.comm_get_async_error;
+  if (get == nullptr || library_->traits.blocking) return;
+  int state = kSuccess;
+  library_->check(get(handle_->comm, &state), "CommGetAsyncError", handle_->comm);
+  if (state == kSuccess || state == library_->traits.in_progress) return;
+  try {
+    library_->check(state, "CommGetAsyncError", handle_->comm);
+  } catch (const Error&) {
+    abort();
+    throw;
+  }
+}
+
+void Communicator::wait() {
+  if (queue_only_) return;
+  for (auto pause = std::chrono::microseconds(1); !device_->done(); pause = std::min(pause * 2, kLongestPause)) {
+    check();
+    std::this_thread::sleep_for(pause);
+  }
+  // A stream also comes to its end because its communicator was aborted, on whichever thread.
+  if (!library_->traits.blocking) check();
+}
+
+}  // namespace perseus::xccl

@@ -1,0 +1,82 @@
+#include "transport/xccl/oneccl.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "base/config.h"
+#include "base/error.h"
+
+namespace perseus::xccl {
+namespace {
+
+void set_default(const char* name, const std::string& value) { setenv(name, value.c_str(), /*replace=*/0); }
+
+void prepare_environment(const Topology& topology, bool has_intel_mpi) {
+  set_default("CCL_PLUGIN", "ONECCL_LEGACY_CPU");
+  // It tells about every variable that is set, also by us.
+  set_default("CCL_LOG_LEVEL", "error");
+  // Each rank has two threads that spin by default; on a core that they share, an operation takes a tenth of a second.
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (cores < 2 * topology.local_size()) set_default("CCL_YIELD", "sleep");
+  set_default("CCL_ATL_TRANSPORT", has_intel_mpi ? "mpi" : "ofi");
+  if (has_intel_mpi) return;
+  // Without Intel's launcher nobody else says who shares a host.
+  set_default("CCL_PROCESS_LAUNCHER", "none");
+  set_default("CCL_LOCAL_RANK", std::to_string(topology.local_rank()));
+  set_default("CCL_LOCAL_SIZE", std::to_string(topology.local_size()));
+}
+
+// The wheels put what libccl.so.1 needs beside it, where the loader does not look. What is open already is found by
+// its name.
+void open_companions(const std::string& path) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  for (const char* name : {"libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libsycl.so.9", "libccl.so.2",
+                           "libccl.so.1", "libccl_legacy_cpu.so"}) {
+    // Where one is missing the library says so, in its words.
+    dlopen((folder / name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+}
+
+Sought sought_in(const Places& places) {
+  Sought sought{.title = "oneCCL",
+                .file = "libccl.so.2",
+                .setting = "PERSEUS_ONECCL_LIBRARY",
+                .remedy = "Install it with `pip install 'perseus-like[oneccl]'`",
+                .folders = {}};
+  if (!places.python_prefix.empty()) sought.folders.push_back(places.python_prefix + "/lib");
+  // Intel's setvars.sh sets it.
+  if (const auto root = environment("CCL_ROOT")) sought.folders.push_back(*root + "/lib");
+  return sought;
+}
+
+}  // namespace
+
+std::shared_ptr<const Library> open_oneccl(const Places& places, const Topology& topology, bool has_intel_mpi) {
+  prepare_environment(topology, has_intel_mpi);
+  const auto sought = sought_in(places);
+  const auto opened = open_library(sought, places.given, open_companions);
+
+  auto library = std::make_shared<Library>();
+  library->name = sought.title;
+  library->prefix = "oneccl";
+  library->call = find_functions(opened.handle, library->prefix, opened.path);
+  // Of its plugin for host memory: send and receive end the process, groups look for a GPU, and nothing can be aborted.
+  library->traits = {.blocking = true,
+                     .point_to_point = false,
+                     .adds_16_bits = false,
+                     .in_progress = 6,
+                     .most_bytes = std::int64_t{1} << 30};
+  int version = 0;
+  library->check(library->call.get_version(&version), "GetVersion");
+  library->version = version_text(version);
+  if (library->call.all_to_all == nullptr || version < 20'220'000) {
+    throw Error(ErrorKind::unavailable,
+                opened.path + " is " + library->title() + "; 2022 or later is needed. " + sought.remedy);
+  }
+  return library;
+}
+
+}  // namespace perseus::xccl

@@ -1,0 +1,83 @@
+#include "transport/xccl/transport.h"
+
+#include <new>
+
+#include "base/error.h"
+#include "transport/xccl/reduction.h"
+
+namespace perseus::xccl {
+
+template <class Work>
+Status XcclTransport::guarded(const Work& work) {
+  if (!failure_.ok()) return failure_;
+  try {
+    communicator_->check();
+    work();
+    communicator_->wait();
+    staging_.trim();
+    return {};
+  } catch (const Error& error) {
+    failure_ = Status::from(error);
+  } catch (const std::bad_alloc&) {
+    failure_ = {ErrorKind::unavailable,
+                "not enough memory to stage a collective over " + communicator_->library().name};
+  }
+  communicator_->abort();
+  return failure_;
+}
+
+Status XcclTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return guarded([&] { xccl::allreduce(way(), reduction, in, out); });
+}
+
+Status XcclTransport::broadcast(Pieces buffers, int root) {
+  return guarded([&] { xccl::broadcast(way(), buffers, root); });
+}
+
+Status XcclTransport::allgather(const void* in, void* out, Counts bytes) {
+  return guarded([&] { xccl::allgather(way(), in, out, bytes); });
+}
+
+Status XcclTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  return guarded([&] { xccl::alltoall(way(), in, send_bytes, out, recv_bytes); });
+}
+
+Status XcclTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return guarded([&] { xccl::reduce_scatter(way(), reduction, in, out, counts); });
+}
+
+Status XcclTransport::barrier() {
+  return guarded([&] { xccl::barrier(way()); });
+}
+
+void XcclTransport::give_up(const Status& why) {
+  if (failure_.ok()) failure_ = why;
+  communicator_->abort();
+}
+
+Status XcclTransport::supports(const Reduction& reduction) const {
+  return xccl::supports(communicator_->library(), communicator_->device(), reduction);
+}
+
+Status XcclTransport::check() {
+  if (!failure_.ok()) return failure_;
+  try {
+    communicator_->check();
+  } catch (const Error& error) {
+    failure_ = Status::from(error);
+  }
+  return failure_;
+}
+
+std::shared_ptr<void> XcclTransport::register_memory(void* memory, std::size_t bytes) {
+  const auto& library = communicator_->library();
+  const auto& call = library.call;
+  if (library.traits.blocking || call.comm_register == nullptr || call.comm_deregister == nullptr) return nullptr;
+  void* handle = nullptr;
+  communicator_->run("CommRegister", [&](const Functions& functions, Comm comm) {
+    return functions.comm_register(comm, memory, bytes, &handle);
+  });
+  return {handle, [communicator = communicator_](void* registered) { communicator->deregister(registered); }};
+}
+
+}  // namespace perseus::xccl
