@@ -39,7 +39,8 @@ class ErrorKind(IntEnum):
 View = tuple[int, int, tuple[int, ...], int]
 
 class Buffer:
-    """Memory owned by the core: the result of an allgather, or arena memory. Supports the buffer protocol (bytes)."""
+    """Memory owned by the core: the result of an allgather, or arena memory. On the host it supports the buffer
+    protocol (bytes)."""
 
     @property
     def address(self) -> int: ...
@@ -47,6 +48,9 @@ class Buffer:
     def dtype(self) -> int: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def device(self) -> int:
+        """-1: host memory."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int) -> memoryview: ...
 
@@ -83,17 +87,21 @@ class Finished:
 # `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie;
 # `selection` are the ranks of the job, in their order, among those that were started: all where none are named.
 # `meeting`: the job is of these ranks, whoever started them: this one's rank, how many, and a collective function that
-# gives every rank's bytes, by rank.
+# gives every rank's bytes, by rank. `called_off`: a descriptor that becomes readable when one of them will not come.
 def start(
     settings: dict[str, str],
     python_prefix: str,
     selection: Sequence[int] = (),
     meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+    called_off: int = -1,
 ) -> None: ...
 def launched(python_prefix: str) -> tuple[int, int] | None:
     """Rank and size as the launcher says, -1 where it does not; None without a launcher."""
 
 def stop() -> None: ...
+def was_cut_off() -> bool:
+    """Whether the session that was stopped had lost a host that went without a word."""
+
 def finalize(failing: bool) -> None:
     """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
 
@@ -103,6 +111,12 @@ def is_mpi_multithreaded() -> bool:
 
 def c_api() -> int:
     """The address of the table of csrc/capi/perseus.h, for native code of adapters. Valid as long as the process."""
+
+def set_stream_source(source: Callable[[int], int]) -> None:
+    """`source(device)`: the handle of the stream on which the framework works on that device, on this thread."""
+
+def has_device_driver() -> bool:
+    """Whether an accelerator's driver is here; it is not started."""
 
 def mark_failing() -> None:
     """The process ends because of an error: leave without waiting for the others."""
@@ -123,11 +137,14 @@ def is_homogeneous() -> bool: ...
 def description() -> str:
     """What the session runs on, e.g. "local: 4 ranks, shm"."""
 
+# A name, or a tuple of it and of what the caller's framework calls the collective, on which ranks must agree, too.
+Name = str | tuple[str, str] | tuple[str, str, str]
+
 # Verbs. `name` is unique among those in flight in its process set, or ValueError. More than one member is a grouped
 # operation: all or nothing. `inputs[i]` and `outputs[i]` may be the same memory; `outputs` None: in place. `tensors`
 # owns that memory: it lives until the work is complete, even if the handle is dropped before.
 def allreduce(
-    name: str,
+    name: Name,
     inputs: list[View],
     outputs: list[View] | None,
     op: int,
@@ -137,10 +154,10 @@ def allreduce(
     wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
     process_set: int,
     tensors: object,
-    wait: bool,  # complete on return, well or not: for a caller who has nothing else to do
+    start: int,  # tensor.Start
 ) -> Handle: ...
 def adasum(
-    name: str,
+    name: Name,
     inputs: list[View],
     outputs: list[View] | None,
     prescale: float,
@@ -152,14 +169,25 @@ def adasum(
     """An allreduce by adaptive summation; floating types only."""
 
 def broadcast(
-    name: str, inputs: list[View], outputs: list[View] | None, root: int, process_set: int, tensors: object
+    name: Name, inputs: list[View], outputs: list[View] | None, root: int, process_set: int, tensors: object
 ) -> Handle:
     """`root` is a rank within the process set; its `inputs` reach everybody's `outputs`."""
 
-def allgather(name: str, inputs: list[View], process_set: int, tensors: object) -> Handle: ...
-def alltoall(name: str, input: View, splits: Sequence[int] | None, process_set: int, tensors: object) -> Handle: ...
+def allgather(name: Name, inputs: list[View], process_set: int, tensors: object) -> Handle: ...
+def alltoall(
+    name: Name,
+    input: View,
+    splits: Sequence[int] | None,
+    process_set: int,
+    tensors: object,
+    expected: Sequence[int] | None = None,
+) -> Handle:
+    """`splits`: rows for each rank. `expected`: rows from each, given by all ranks or by none, which fail alike where
+    others come.
+    """
+
 def reduce_scatter(
-    name: str,
+    name: Name,
     inputs: list[View],
     op: int,
     average: bool,
@@ -171,7 +199,7 @@ def reduce_scatter(
 def post(tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object) -> Handle:
     """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender."""
 
-def barrier(name: str, process_set: int) -> Handle: ...
+def barrier(name: Name, process_set: int) -> Handle: ...
 def join(process_set: int) -> Handle: ...
 
 # Process sets: 0 is the world.
@@ -186,8 +214,21 @@ def process_set_ids() -> list[int]: ...
 # Work that waits longer than the timeout for a rank fails on all members; 0: as the settings say.
 def add_group(ranks: Sequence[int], exchange: Callable[[bytes], list[bytes]], timeout_seconds: float = 0.0) -> int: ...
 def remove_group(group: int, grace_seconds: float = 1.0) -> None: ...
+def missing(process_set: int, name: str, limit_seconds: float) -> list[int] | None:
+    """The ranks of the job that have not asked for `name`, which is in flight here, or do not say. All ranks are asked.
+    None where nobody answers, as while data are under way.
+    """
 
 # Memory that local peers reduce in place. Raises (unavailable) when there is none left.
+class Registration:
+    """Memory is registered as long as this lives, which must end before the memory does."""
+
+def registers_memory() -> bool:
+    """Whether PERSEUS_NCCL_REGISTER is set."""
+
+def register_memory(tensor: View, process_set: int) -> Registration | None:
+    """Tells the set's transports of device memory that comes again and again; None where they need not know."""
+
 def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...
 
 # Errors: Python hands in one exception class per ErrorKind.

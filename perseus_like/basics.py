@@ -40,7 +40,7 @@ _given: tuple[Any, list[Any]] = (None, [])
 def _start(comm: Any, process_sets: list[Any]) -> list[int]:
     """Gives the places of sets that are there twice."""
     global _given
-    is_new = session.start({}, _selection(comm))
+    is_new = _start_session(comm)
     try:
         if is_new:
             _check_communicator(comm)
@@ -56,8 +56,24 @@ def _start(comm: Any, process_sets: list[Any]) -> list[int]:
     return twice
 
 
+def _start_session(comm: Any) -> bool:
+    # Not above: perseus_like.elastic uses this module.
+    from .elastic.membership import membership
+
+    worker = membership()
+    if worker is None or session.is_running():
+        return session.start({}, _selection(comm))
+    if comm is not None:
+        raise ValueError("init(comm=…): in an elastic job the launcher says who belongs to it; leave comm out")
+    worker.join(lambda place: session.start({}, meeting=place.meeting, called_off=place.called_off))
+    return True
+
+
 def restart() -> None:
-    """Ends the session and starts another of the same ranks and sets. Collective over them."""
+    """Ends the session and starts another of the same ranks and sets; in an elastic job, of the ranks there are then.
+
+    Collective over them.
+    """
     comm, process_sets = _given
     shutdown()
     _start(comm, process_sets)
@@ -196,8 +212,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """True if tensors on CUDA devices can be communicated."""
-    return False
+    """True if CUDA's driver is here, so that tensors on CUDA devices can be communicated."""
+    return bool(session.core.has_device_driver())
 
 
 def rocm_built() -> bool:

@@ -12,7 +12,7 @@ from .handle import InFlight, Pending
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .request_names import names
 from .session import session
-from .tensor import AS_IT_IS, DType, TensorAdapter, View
+from .tensor import AS_IT_IS, DType, Start, TensorAdapter, View
 
 T = TypeVar("T")
 Finish = Callable[[Any], Any]
@@ -53,6 +53,17 @@ def resolve_op(op: int | None, average: bool | None = None) -> Op:
         return Op(op)
     except ValueError:
         raise ValueError(f"op is {op!r}, which is none of {', '.join(Op.__members__)}") from None
+
+
+def gradient_rules(op: int, predivide_factor: float, known: Sequence[Op]) -> tuple[Op, tuple[float, float]]:
+    """How gradients are reduced: by which of `known`, and the factors before and after. ValueError for others."""
+    chosen = resolve_op(op)
+    if chosen not in known:
+        names = [each.name for each in known]
+        raise ValueError(f"gradients are reduced by {', '.join(names[:-1])} or {names[-1]}, not {chosen.name}")
+    if predivide_factor != 1.0 and chosen is not Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+    return chosen, (1.0 / predivide_factor, predivide_factor)
 
 
 def member_id(process_set: ProcessSet) -> int:
@@ -173,8 +184,9 @@ class Collectives(Generic[T]):
         number, average = _CORE_OPS[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
         full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
+        begun = Start.call if wait else Start.engine
         started: InFlight[T] = session.core.allreduce(
-            full, inputs, None, number, average, prescale, postscale, AS_IT_IS, set_id, tensor, wait
+            full, inputs, None, number, average, prescale, postscale, AS_IT_IS, set_id, tensor, begun
         )
         return started
 
@@ -188,13 +200,21 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
         in_place: bool = False,
+        member_names: str = "",
     ) -> Pending[list[T]]:
-        """All or nothing: one failing member fails the group."""
+        """All or nothing: one failing member fails the group.
+
+        `member_names`: what errors call the tensors, a line each; after a tab, what this rank has where one is a
+        stand-in. Not with Adasum.
+        """
         prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         verb = "grouped_allreduce"
         inputs = self._group_views(verb, [source for source, _, _ in prepared])
         outputs = [self._tensors.view(target) for _, target, _ in prepared]
-        full, handle = self._reduce(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire, prepared)
+        full, handle = self._reduce(
+            *(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire, prepared),
+            member_names=member_names,
+        )
 
         def finish(done: Any) -> list[T]:
             return [target if step is None else step(done) for _, target, step in prepared]
@@ -300,6 +320,7 @@ class Collectives(Generic[T]):
         wire: DType | None,
         kept: object,
         wait: bool = False,
+        member_names: str = "",
     ) -> tuple[str, Any]:
         set_id = member_id(process_set)
         on_the_wire = group_wire(verb, [view[1] for view in inputs], wire)
@@ -308,9 +329,10 @@ class Collectives(Generic[T]):
             return names.submit(verb, name, set_id, session.core.adasum, inputs, outputs, *tail)
         number, average = core_op(op)
         # Numbers are given out under a lock, under which nobody waits for other ranks.
-        wait = wait and name is not None
-        start = session.core.allreduce
-        return names.submit(verb, name, set_id, start, inputs, outputs, number, average, *tail, wait)
+        begun = (Start.waiter if name is None else Start.call) if wait else Start.engine
+        core = session.core.allreduce
+        start = core if not member_names else lambda full, *rest: core((full, "", member_names), *rest)
+        return names.submit(verb, name, set_id, start, inputs, outputs, number, average, *tail, begun)
 
     def _allgather(
         self, verb: str, tensors: Sequence[T], name: str | None, process_set: ProcessSet

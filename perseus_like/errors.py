@@ -8,6 +8,9 @@ from types import ModuleType
 class HorovodInternalError(RuntimeError):
     """A collective failed, or was asked for while there is no session. Elastic training catches exactly this."""
 
+    # Who raises an error anew with a longer text (TensorFlow, while it traces a function) looks whether it is this one.
+    __init__ = Exception.__init__
+
 
 class NotInitializedError(HorovodInternalError, ValueError):
     """Used before `init()` or after `shutdown()`. Horovod raises ValueError from `rank()` and the like."""
@@ -35,6 +38,8 @@ class ShutDownError(HorovodInternalError):
 
 class UnavailableError(RuntimeError):
     """Something that was asked for is not here: a library, memory, a device, a feature."""
+
+    __init__ = Exception.__init__  # as above
 
 
 class UnsupportedOpError(NotImplementedError, ValueError):

@@ -24,20 +24,35 @@ def ranks_by_host(places: Sequence[tuple[int, int, int]]) -> list[list[int]]:
 
 def host_process_set() -> ProcessSet:
     """The ranks of this host. The first call of a session is collective over the job: it registers a set per host."""
-    known = _mine.get(session.generation)
+    known = _host.get(session.generation)
     if known is None or known.process_set_id is None:
-        _mine.clear()
-        known = _mine[session.generation] = _register()
+        _host.clear()
+        sets = [_registered(ranks) for ranks in _hosts()]  # all of them: every rank takes part in each
+        known = _host[session.generation] = next(each for each in sets if each.included())
     return known
 
 
-def _register() -> ProcessSet:
+def leaders_process_set() -> ProcessSet:
+    """The lowest rank of each host. The first call of a session is collective over the job."""
+    known = _leaders.get(session.generation)
+    if known is None or known.process_set_id is None:
+        _leaders.clear()
+        known = _leaders[session.generation] = _registered(sorted(min(ranks) for ranks in _hosts()))
+    return known
+
+
+def _hosts() -> list[list[int]]:
     core = session.core
     if core.local_size() == core.size():
+        return [list(range(core.size()))]
+    return ranks_by_host(allgather_object((core.local_rank(), core.local_size(), core.cross_rank())))
+
+
+def _registered(ranks: list[int]) -> ProcessSet:
+    if len(ranks) == session.core.size():
         return global_process_set
-    hosts = ranks_by_host(allgather_object((core.local_rank(), core.local_size(), core.cross_rank())))
-    sets = [registered_set(ranks) or add_process_set(ranks) for ranks in hosts]
-    return next(each for each in sets if each.included())
+    return registered_set(ranks) or add_process_set(ranks)
 
 
-_mine: dict[int, ProcessSet] = {}  # by generation of the session
+_host: dict[int, ProcessSet] = {}  # by generation of the session
+_leaders: dict[int, ProcessSet] = {}

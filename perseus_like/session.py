@@ -41,10 +41,12 @@ class Session:
         settings: dict[str, str],
         selection: Sequence[int] = (),
         meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+        called_off: int = -1,
         holder: str = "init",
     ) -> bool:
-        """True if a session was started, False if one was running. `selection`, `meeting`: see `_core.start`.
+        """True if a session was started, False if one was running.
 
+        `selection`, `meeting`, `called_off`: see `_core.start`.
         `holder`: who needs the session until it calls `release`, or somebody stops it for all.
         """
         core = self.core
@@ -52,7 +54,7 @@ class Session:
             if core.is_running():
                 self._holders.add(holder)
                 return False
-            core.start(settings, sys.prefix, list(selection), meeting)
+            core.start(settings, sys.prefix, list(selection), meeting, called_off)
             self._holders = {holder}
             self.generation += 1
             for forget in self._at_start:
@@ -97,6 +99,11 @@ class Session:
         if not _is_interactive() and getattr(sys, "last_value", None) is not None:
             self._mark_failing()
         self.stop()
+        if self.core.was_cut_off():
+            from .launch.mpi.rank_main import end_daemons_later
+
+            # An mpirun waits for the lost host, and its daemons there for mpirun.
+            end_daemons_later()
         self.core.finalize(self._failing)
 
     def _mark_failing(self) -> None:

@@ -31,6 +31,15 @@ class DType(IntEnum):
 
 AS_IT_IS = -1  # no conversion on the way
 
+
+class Start(IntEnum):
+    """Who carries an allreduce on, by the core's numbers."""
+
+    engine = 0  # its thread, which is woken
+    call = 1  # the call itself: it is complete on return
+    waiter = 2  # the caller, whose next call waits for it; no thread is woken
+
+
 FLOATING = frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64})
 WIDE_FLOATING = frozenset({DType.float32, DType.float64})
 

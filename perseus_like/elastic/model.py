@@ -37,8 +37,15 @@ class VariablesState(ObjectState):
             values = variables.from_root(self._read(group), 0, name)
             if basics.rank() != 0:
                 self._write(group, values)
-        self._keep()
         super().sync()
+        self._keep()  # last: should something fail, all go back to the same commit
+
+    def kept(self) -> Any:
+        return self._kept, super().kept()
+
+    def take(self, kept: Any) -> None:
+        self._kept, plain = kept
+        super().take(plain)
 
     def _keep(self) -> None:
         self._kept = {name: self._read(get()) for name, get in self._groups.items()}

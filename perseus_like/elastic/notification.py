@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 from enum import IntFlag
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import UnavailableError
 
@@ -28,6 +30,9 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the list: news comes on threads of its own
         self._listeners: list[Listener] = []
+        self.on_commit: Callable[[Any], None] | None = None  # called with the state, once it is saved
+        # A state that is reset forgets news up to here; later news is of changes that the new session does not know.
+        self.known_until = math.inf
 
     def init(
         self,
@@ -37,9 +42,9 @@ class WorkerNotificationManager:
         hostname: str | None = None,
         local_rank: int | None = None,
     ) -> None:
-        """Connects to the launcher that brings the news; without an address there is none, and nothing to do."""
+        """Nothing to do: perseusrun brings the news of an elastic job by itself."""
         if rendezvous_addr is not None:
-            raise UnavailableError("a launcher that adds and removes hosts is not available in this version")
+            raise UnavailableError("there is no server for news about hosts; perseusrun brings them by itself")
 
     def register_listener(self, listener: Listener) -> None:
         with self._lock:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import HorovodInternalError, HostsUpdatedInterrupt
+from .membership import membership
 from .notification import notification_manager
+from .parking import Parking
 
 _Result = TypeVar("_Result")
 
@@ -27,21 +29,34 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[.
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> _Result:
         notification_manager.init()
         notification_manager.register_listener(state)
+        worker = membership()
         skip_sync = False
         try:
+            if worker:
+                worker.take_over(state)
             while True:
                 try:
                     if not skip_sync:
                         state.sync()
+                        if worker:
+                            worker.tell_synced()
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
                     logger.warning("going back to the last commit, in a new session: %s", error)
+                    if isinstance(worker, Parking):
+                        worker.leave_failed()
                     state.restore()
                     skip_sync = False
                 except HostsUpdatedInterrupt as interrupt:
                     logger.info("hosts have changed; going on in a new session")
+                    if isinstance(worker, Parking):
+                        worker.leave_for_others(state)
                     skip_sync = interrupt.skip_sync
+                if worker:
+                    worker.wants_sync = not skip_sync
                 reset()
+                # In an elastic job all have to do the same, and others may have come by another way.
+                skip_sync = skip_sync and not (worker and worker.place and worker.place.sync)
                 state.on_reset()
         finally:
             notification_manager.remove_listener(state)

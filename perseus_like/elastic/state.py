@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import HostsUpdatedInterrupt
-from .notification import HostUpdateResult
+from .notification import HostUpdateResult, notification_manager
 
 
 class State:
@@ -26,7 +27,7 @@ class State:
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        self._take_news()
+        self._take_news(notification_manager.known_until)
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -38,6 +39,8 @@ class State:
     def commit(self) -> None:
         """Saves, then looks for news about hosts. Collective over all ranks."""
         self.save()
+        if notification_manager.on_commit:
+            notification_manager.on_commit(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -59,17 +62,30 @@ class State:
         """Rank 0's values on all ranks. Collective."""
         raise NotImplementedError
 
+    def kept(self) -> Any:
+        """All that the last `save` keeps, to be pickled: where the workers of an elastic job are replaced."""
+        raise NotImplementedError(f"{type(self).__name__} has no kept() and take(), which this elastic job needs")
+
+    def take(self, kept: Any) -> None:
+        """Goes on from what another process has kept."""
+        raise NotImplementedError
+
     def reset(self) -> None:
         """For derived classes: what depends on the number of ranks."""
 
-    def _take_news(self) -> HostUpdateResult:
-        """All that happened since the last look."""
+    def _take_news(self, until: float = math.inf) -> HostUpdateResult:
+        """All that happened since the last look, and until then."""
         update = HostUpdateResult.no_update
+        later = []
         while not self._news.empty():
             timestamp, result = self._news.get()
-            if timestamp > self._last_update:
+            if timestamp > until:
+                later.append((timestamp, result))
+            elif timestamp > self._last_update:
                 self._last_update = timestamp
                 update |= result
+        for each in later:
+            self._news.put(each)
         return update
 
 
@@ -89,8 +105,15 @@ class ObjectState(State):
         for name, value in copy.deepcopy(self._saved_state).items():
             setattr(self, name, value)
 
+    def kept(self) -> Any:
+        return self._saved_state
+
+    def take(self, kept: Any) -> None:
+        self._saved_state = kept
+        self.restore()
+
     def sync(self) -> None:
         """What rank 0 has saved."""
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
-            self.restore()
+            ObjectState.restore(self)  # of these alone: a derived class may not have kept yet what it has synchronized

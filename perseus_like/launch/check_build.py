@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .command import version
 from .errors import LaunchError
 from .mpi.family import find_mpirun
+from .version import version
 
 _PROBE_SECONDS = 60
 

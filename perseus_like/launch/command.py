@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 
+from .allocation import find_allocation
+from .elastic.settings import is_elastic
 from .errors import LaunchError
 from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
 from .options import Options, parse_options
 from .settings import GROUPS
 from .torch_program import with_runner
+from .version import version
 
 
 def run_command(argv: list[str]) -> int:
@@ -27,19 +30,15 @@ def run_command(argv: list[str]) -> int:
     options.notes += _without_effect(options.settings)
     options.notes += _start_torch(options)
     hosts = _listed_hosts(options)
+    if is_elastic(options):
+        from .elastic.run import run_elastic
+
+        return run_elastic(options, hosts)
     size = _number_of_ranks(options, hosts)
     placed = place(hosts, size) if hosts else None
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
         return _local(options, size)
     return _mpi(options, size, placed)
-
-
-def version() -> str:
-    """The version of the installed distribution."""
-    try:
-        return importlib.metadata.version("perseus-like")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown (not installed)"
 
 
 def _without_effect(settings: dict[str, str]) -> list[str]:
@@ -73,9 +72,25 @@ def _start_torch(options: Options) -> list[str]:
 
 
 def _listed_hosts(options: Options) -> list[Host] | None:
+    hosts = _named_hosts(options)
+    if hosts is None or options.per_host is None:
+        return hosts
+    return [Host(host.name, options.per_host) for host in hosts]
+
+
+def _named_hosts(options: Options) -> list[Host] | None:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
-    return parse_hostfile(options.hostfile) if options.hostfile is not None else None
+    if options.hostfile is not None:
+        return parse_hostfile(options.hostfile)
+    allocation = None if options.host_discovery_script else find_allocation(os.environ)
+    if allocation is None:
+        return None
+    # mpirun starts its daemons there by means of the batch system.
+    options.is_batch = allocation.has_own_shell
+    if options.verbose:
+        options.notes.append(f"hosts of {allocation.source}: " + ",".join(map(str, allocation.hosts)))
+    return allocation.hosts
 
 
 def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:

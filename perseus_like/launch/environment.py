@@ -21,6 +21,9 @@ _OWN = (
     "PERSEUS_RENDEZVOUS",
     "PERSEUS_LAUNCHER",
     "PERSEUS_JOB",
+    "PERSEUS_ELASTIC",
+    "HOROVOD_ELASTIC",
+    "PERSEUS_LEASH",
 )
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "PRTE_LAUNCHED", "OMPI_UNIVERSE")
@@ -55,6 +58,7 @@ def job_environment(
     if options.nics:
         inner.setdefault("NCCL_SOCKET_IFNAME", options.nics)
         inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
+        inner.setdefault("PERSEUS_NETWORK_INTERFACES", options.nics)
     inner.update(options.settings)
     inner.update({name: value for name, value in options.forward if value is not None})
     if options.as_horovod:

@@ -13,11 +13,10 @@ import signal
 import time
 from typing import NoReturn
 
-from .processes import has_in_environment, process_table, send
+from .processes import has_in_environment, process_table, send, wait_for_an_end
 
 _GOODBYE = b"."
-_LONGEST_SECONDS = 5.0  # processes may be forking while they are being killed
-_ROUND_SECONDS = 0.01
+_LONGEST_SECONDS = 5.0
 
 
 class Guard:
@@ -82,6 +81,8 @@ def _kill_all(sessions: set[int], entry: bytes, grace: float) -> None:
         ]
         if not members:
             return
-        if time.monotonic() >= start + grace:
+        now = time.monotonic()
+        if now >= start + grace:
             send(members, signal.SIGKILL)
-        time.sleep(_ROUND_SECONDS)
+        # Then another look: processes may have been forking meanwhile.
+        wait_for_an_end(members, start + grace - now if now < start + grace else _LONGEST_SECONDS)

@@ -33,7 +33,7 @@ _USER_REMEDY = "give the remote user's name in ~/.ssh/config (Host ..., User ...
 
 def parse_hosts(text: str) -> list[Host]:
     """Parses `a:4,b:4`; a host without a number has one slot. A host named twice has the sum of its slots."""
-    return _merge(_parse_host(part.strip(), f"host list {text!r}") for part in text.split(","))
+    return merge(_parse_host(part.strip(), f"host list {text!r}") for part in text.split(","))
 
 
 def parse_hostfile(path: str) -> list[Host]:
@@ -51,7 +51,7 @@ def parse_hostfile(path: str) -> list[Host]:
 def parse_hostfile_text(text: str, path: str = "hostfile") -> list[Host]:
     """The hosts of a host file's text, in order; without a number a line counts as one slot."""
     lines = ((number, line.split("#", 1)[0].strip()) for number, line in enumerate(text.splitlines(), 1))
-    return _merge(_parse_line(line, f"{path}, line {number}") for number, line in lines if line)
+    return merge(_parse_line(line, f"{path}, line {number}") for number, line in lines if line)
 
 
 def _parse_line(line: str, where: str) -> Host:
@@ -86,7 +86,8 @@ def _parse_slots(text: str, where: str) -> int:
     return int(text)
 
 
-def _merge(hosts: Iterable[Host]) -> list[Host]:
+def merge(hosts: Iterable[Host]) -> list[Host]:
+    """Each name once, with the sum of its slots, in the order of first appearance."""
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots

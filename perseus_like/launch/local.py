@@ -32,7 +32,7 @@ def run_local(options: Options, size: int) -> int:
                 f"rank {rank}",
                 options.command,
                 rank_environment(job, rank, size, port),
-                _stdin_of(rank),
+                stdin_of(rank),
                 screen.channel(rank, "stdout"),
                 screen.channel(rank, "stderr", witness),
                 witness.blames_another,
@@ -51,7 +51,7 @@ def describe_local(options: Options, size: int) -> list[str]:
     return lines
 
 
-def _stdin_of(rank: int) -> int | None:
+def stdin_of(rank: int) -> int | None:
     """Rank 0 reads what the launcher could read; the others, and jobs in the background, read nothing."""
     if rank != 0:
         return subprocess.DEVNULL

@@ -15,6 +15,8 @@ examples:
   perseusrun -np 4 python train.py --lr 0.1          4 ranks on this host
   perseusrun -np 8 -H a:4,b:4 python train.py        two hosts, through the mpirun found
   perseusrun -np 8 -H a:4,b:4 --dry-run python x.py  show the mpirun line only
+  perseusrun --min-np 2 --host-discovery-script d.sh python train.py
+                                                     workers come and go with the hosts that d.sh prints
   perseusrun --check-build                           what is installed
 """
 
@@ -25,6 +27,13 @@ class Options(argparse.Namespace):
     num_proc: int | None
     hosts: str | None
     hostfile: str | None
+    host_discovery_script: str | None
+    min_np: int | None
+    max_np: int | None
+    slots_per_host: int | None
+    elastic_timeout: int | None
+    reset_limit: int | None
+    cooldown_range: list[int] | None
     forward: list[tuple[str, str | None]]
     as_horovod: bool
     torch: bool | None
@@ -37,6 +46,9 @@ class Options(argparse.Namespace):
     ssh_identity_file: str | None
     nics: str | None
     tcp: bool
+    per_host: int | None
+    check_hosts: bool
+    is_batch: bool = False  # the hosts are a batch system's
     start_timeout: int | None
     stop_timeout: float
     output_filename: str | None
@@ -90,6 +102,33 @@ class _Forward(argparse.Action):
         namespace.forward.append(parse_forward(values))
 
 
+class _ForwardPair(argparse.Action):
+    prefix = ""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        from .environment import parse_forward
+
+        namespace.forward.append(parse_forward(self.prefix + "=".join(values)))
+
+
+class _ForwardMca(_ForwardPair):
+    """Open MPI takes its parameters from the environment, too; others do not look at them."""
+
+    prefix = "OMPI_MCA_"
+
+
+class _Bind(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if values != "none":  # as it is anyway
+            namespace.binding_args = ["--bind-to", values]
+
+
+class _Map(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if values.split(":")[0] != "slot":
+            namespace.notes.append(f"{option_string} {values} has no effect: hosts are filled in their order")
+
+
 def parse_options(argv: Sequence[str]) -> Options:
     """Parses a command line. Raises LaunchError for one that makes no sense."""
     parser = make_parser()
@@ -120,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_main(parser)
     _add_output(parser)
+    _add_elastic(parser)
     _add_mpi(parser)
     for title, settings in GROUPS.items():
         group = parser.add_argument_group(title)
@@ -146,8 +186,25 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
     add("-cb", "--check-build", action="store_true", help="print what is installed, with versions and paths, and exit")
     add("-np", "-n", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-H", "-host", "--hosts", dest="hosts", metavar="A:4,B:4", help="hosts and their slots")
-    where.add_argument("-hostfile", "--hostfile", dest="hostfile", metavar="FILE", help="lines 'a slots=4' or 'a:4'")
+    where.add_argument(
+        "-H", "-host", "-hosts", "--hosts", dest="hosts", metavar="A:4,B:4", help="hosts and their slots"
+    )
+    where.add_argument(
+        *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"),
+        dest="hostfile",
+        metavar="FILE",
+        help="lines 'a slots=4' or 'a:4'",
+    )
+    where.add_argument(
+        "--host-discovery-script", metavar="FILE", help="elastic job: prints the hosts there are now, a line 'a:4' each"
+    )
+    add(
+        *("-ppn", "--ppn", "-perhost", "-npernode", "--npernode"),
+        dest="per_host",
+        type=_positive,
+        metavar="N",
+        help="ranks of each host, instead of its slots",
+    )
     add(
         "-x",
         dest="forward",
@@ -155,6 +212,15 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="NAME[=VALUE]",
         help="hand an environment variable to all ranks; may be repeated",
+    )
+    add(
+        "-genv",
+        dest="forward",
+        nargs=2,
+        action=_ForwardPair,
+        default=argparse.SUPPRESS,
+        metavar=("NAME", "VALUE"),
+        help="the same, as Intel's mpirun has it",
     )
     add("--as-horovod", action="store_true", help="the program's `import horovod` finds perseus_like")
     add(
@@ -198,6 +264,28 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_elastic(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("elastic jobs, whose workers come and go").add_argument
+    add("--min-np", "--min-num-proc", dest="min_np", type=int, metavar="N", help="fewest workers to go on with")
+    add("--max-np", "--max-num-proc", dest="max_np", type=int, metavar="N", help="most workers (default: all slots)")
+    add("--slots-per-host", type=int, metavar="N", help="slots of hosts that the script prints without a number")
+    add(
+        "--elastic-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="longest time to wait for enough workers (default 600, or PERSEUS_ELASTIC_TIMEOUT)",
+    )
+    add("--reset-limit", type=int, metavar="N", help="end the job when its workers would change more often than that")
+    add(
+        "--blacklist-cooldown-range",
+        dest="cooldown_range",
+        nargs=2,
+        type=int,
+        metavar=("MIN", "MAX"),
+        help="seconds for which a host gets no new worker after a failure, doubled with each (default: for good)",
+    )
+
+
 def _add_mpi(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("MPI and remote hosts")
     add = group.add_argument
@@ -205,11 +293,48 @@ def _add_mpi(parser: argparse.ArgumentParser) -> None:
     add("--mpirun", metavar="PATH", help="the mpirun to use (default: of this Python's prefix, then in PATH)")
     add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="more options for mpirun")
     add("--binding-args", type=_words, metavar="'ARGS'", help="mpirun's binding options, instead of no binding")
+    add(
+        "-bind-to",
+        "--bind-to",
+        action=_Bind,
+        default=argparse.SUPPRESS,
+        metavar="WHAT",
+        help="the same, as mpirun has it",
+    )
+    add(
+        *("-map-by", "--map-by"),
+        action=_Map,
+        default=argparse.SUPPRESS,
+        metavar="slot",
+        help="as mpirun has it; hosts are filled in their order anyway",
+    )
+    add(
+        *("-mca", "--mca"),
+        dest="forward",
+        nargs=2,
+        action=_ForwardMca,
+        default=argparse.SUPPRESS,
+        metavar=("NAME", "VALUE"),
+        help="a parameter of Open MPI; others do not look at it",
+    )
     add("--network-interfaces", "--network-interface", dest="nics", metavar="A,B", help="network interfaces to use")
     add("--tcp", action="store_true", help="use TCP between hosts, nothing faster")
     add("--remote-shell", metavar="PATH", help="program that runs a command on a host, instead of ssh")
+    add(
+        "--check-hosts",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="look whether all hosts can be reached and have this version, before the start (default)",
+    )
     add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _words(text: str) -> list[str]:

@@ -6,10 +6,12 @@ Nothing here blocks: bytes wait in a `Sink` until the launcher's event loop find
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r
 _LONGEST_LINE = 1 << 20
 _ERASE = b"\x1b[K"
 NAMES = ("stdout", "stderr")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Sink:
@@ -31,6 +34,7 @@ class Sink:
         self._waiting = bytearray()
         self._open: Channel | None = None  # whose unfinished line is the last on the screen
         self._open_text = b""
+        self._has_lost = False
 
     @property
     def backlog(self) -> int:
@@ -68,6 +72,9 @@ class Sink:
             self._open = None
 
     def _put(self, data: bytes) -> None:
+        if self._has_lost:
+            self._waiting += b"\nperseusrun: output is missing here: there was no room for it\n"
+            self._has_lost = False
         if not self.is_broken:
             self._waiting += data
 
@@ -78,8 +85,10 @@ class Sink:
             written = os.write(self.descriptor, self._waiting[:4096])
         except BlockingIOError:
             return
-        except OSError:
-            self.is_broken = True
+        except OSError as error:
+            # A full disk ends no job: what is said meanwhile is lost.
+            self._has_lost = error.errno in _FULL
+            self.is_broken = not self._has_lost
             self._waiting.clear()
             return
         del self._waiting[:written]
@@ -95,6 +104,35 @@ class Filter(Protocol):
         """What was held back, at the stream's end."""
 
 
+class Copy:
+    """A file that holds what a rank says on one stream, up to where the disk is full."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        """Raises LaunchError where the file cannot be made; later faults are told to `say`."""
+        self._path, self._say = path, say
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {error.strerror}") from error
+
+    def write(self, data: bytes) -> None:
+        """Adds this, unless the file could not be written to before."""
+        view = memoryview(data)
+        try:
+            while view and self._file >= 0:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            self.close()
+            self._say(f"--output-filename: {str(self._path)!r} ends here: {error.strerror}; the job goes on")
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
 class Channel:
     """The stdout or stderr of one rank: cuts what arrives into lines."""
 
@@ -104,14 +142,14 @@ class Channel:
         name: str,
         sink: Sink,
         style: Style,
-        file: int | None = None,
+        copy: Copy | None = None,
         stream_filter: Filter | None = None,
     ) -> None:
         self._filter = stream_filter
         self._tag = b"" if rank is None or not style.prefix else f"[{rank}]<{name}>:".encode()
         self._stamp = style.timestamp
         self.sink = sink
-        self._file = file
+        self._copy = copy
         self._pending = b""
 
     def prefix(self) -> bytes:
@@ -123,8 +161,8 @@ class Channel:
         self._take(self._filter.pass_on(data) if self._filter else data)
 
     def _take(self, data: bytes) -> None:
-        if self._file is not None:
-            _write_all(self._file, data)
+        if self._copy is not None:
+            self._copy.write(data)
         self._pending += data
         start = 0
         for end in _LINE_END.finditer(self._pending):
@@ -157,9 +195,8 @@ class Channel:
     def close(self) -> None:
         """Finishes the stream and closes its file."""
         self.finish()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self._copy is not None:
+            self._copy.close()
 
 
 class Style:
@@ -185,18 +222,13 @@ class Screen:
 
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """A new channel for one stream of a rank; None is for a process that is no rank."""
-        file = None if rank is None or not self._style.directory else self._open_file(rank, name)
-        channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, file, stream_filter)
+        copy = None if rank is None or not self._style.directory else self._copy_of(rank, name)
+        channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, copy, stream_filter)
         self.channels.append(channel)
         return channel
 
-    def _open_file(self, rank: int, name: str) -> int:
-        path = Path(self._style.directory or "") / f"rank.{rank:0{self._digits}}" / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {error.strerror}") from error
+    def _copy_of(self, rank: int, name: str) -> Copy:
+        return Copy(Path(self._style.directory or "") / f"rank.{rank:0{self._digits}}" / name, self.say)
 
     def say(self, text: str) -> None:
         """A line of the launcher itself, on its stderr."""
@@ -230,9 +262,3 @@ def _same_file(one: int, other: int) -> bool:
         first, second = os.fstat(one), os.fstat(other)
         return stat.S_IFMT(first.st_mode) == stat.S_IFMT(second.st_mode) and os.path.samestat(first, second)
     return False
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

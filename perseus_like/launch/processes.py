@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+NO_INPUT = subprocess.DEVNULL
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -80,6 +83,23 @@ def send(pids: Iterable[int], signum: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
+
+
+def wait_for_an_end(pids: Iterable[int], longest_seconds: float) -> None:
+    """Returns once one of these processes has ended, or after so long."""
+    descriptors: list[int] = []
+    ends = select.poll()
+    try:
+        for pid in pids:
+            try:
+                descriptors.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                return
+            ends.register(descriptors[-1], select.POLLIN)
+        ends.poll(longest_seconds * 1000)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def send_to_group(group: int, signum: int) -> None:

@@ -16,9 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import LaunchError
-from .settings import REFUSED
-
 _Result = TypeVar("_Result")
 
 
@@ -68,21 +65,16 @@ def run(
 
     The parameters are those of horovod.run, which are options of perseusrun; `executable` is the Python of the ranks.
     Beyond them: `options` are more options of perseusrun, `env` replaces the environment, and `folder` is one that all
-    hosts share. Raises RankError where the function or its process fails on a rank (the first to fail counts),
-    LaunchError where the job cannot be started, for the parameters of elastic jobs among others.
+    hosts share. Raises RankError where the function or its process fails on a rank (the first to fail counts). In an
+    elastic job that is one from which the others did not recover, and the results are those of the last generation.
     """
-    elastic = {
-        "--min-num-proc": min_num_proc or min_np,
+    smallest = min_num_proc or min_np
+    values = {
+        "--min-num-proc": smallest,
         "--max-num-proc": max_num_proc or max_np,
         "--slots-per-host": slots,
         "--reset-limit": reset_limit,
-        "--blacklist-cooldown-range": cooldown_range,
         "--host-discovery-script": host_discovery_script,
-    }
-    for flag, value in elastic.items():
-        if value is not None:
-            raise LaunchError(f"run(): {REFUSED[flag][1]} (the parameter that is {flag} of perseusrun)")
-    values = {
         "--hosts": hosts,
         "--hostfile": hostfile,
         "--start-timeout": start_timeout,
@@ -93,9 +85,16 @@ def run(
         "--network-interfaces": network_interfaces or network_interface,
     }
     given = [f"{flag}={value}" for flag, value in values.items() if value is not None]
+    if cooldown_range is not None:
+        given += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     given += [flag for flag, wanted in {"--verbose": verbose, "--mpi": use_mpi}.items() if wanted]
     size = num_proc if np is None else np
-    return _run(func, args, kwargs, size, [*given, *options], executable or sys.executable, env, folder)
+    is_elastic = any(
+        values[flag] is not None for flag in ("--min-num-proc", "--max-num-proc", "--host-discovery-script")
+    )
+    if is_elastic and smallest:
+        size = max(size, smallest)
+    return _run(func, args, kwargs, size, is_elastic, [*given, *options], executable or sys.executable, env, folder)
 
 
 def _run(
@@ -103,6 +102,7 @@ def _run(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     size: int,
+    is_elastic: bool,
     options: Sequence[str],
     executable: str,
     env: Mapping[str, str] | None,
@@ -119,10 +119,13 @@ def _run(
         # What the caller can import, the ranks can, too.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
         code = subprocess.run(launcher, env=inner, check=False).returncode
-        return _collect(place, size, code)
+        return _collect(place, code, None if is_elastic else size)
 
 
-def _collect(place: Path, size: int, code: int) -> list[Any]:
+def _collect(place: Path, code: int, size: int | None) -> list[Any]:
+    results = {int(path.suffix[1:]): path for path in place.glob("result.*")}
+    if code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
+        return [pickle.loads(results[rank].read_bytes()) for rank in range(len(results))]
     failures = sorted(place.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
     if failures:
         rank = int(failures[0].suffix[1:])
@@ -130,9 +133,4 @@ def _collect(place: Path, size: int, code: int) -> list[Any]:
         raise RankError(rank, f"rank {rank}: {text}", remote)
     if code != 0:
         raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
-    try:
-        return [pickle.loads((place / f"result.{rank}").read_bytes()) for rank in range(size)]
-    except FileNotFoundError as error:
-        raise RankError(
-            None, f"a rank has left no result ({error.filename}); do the hosts share this folder?"
-        ) from None
+    raise RankError(None, f"there are results of ranks {sorted(results)} alone; do the hosts share this folder?")

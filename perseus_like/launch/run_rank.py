@@ -14,16 +14,25 @@ _RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 def main(place: Path) -> int:
     import cloudpickle
 
-    rank = next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
     try:
         function, args, kwargs = pickle.loads((place / "call").read_bytes())
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
         outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
+    rank = _rank()
     partial = place / f"partial.{rank}"
     partial.write_bytes(data)
     partial.rename(place / f"{outcome}.{rank}")
     return 0 if outcome == "result" else 1
+
+
+def _rank() -> int:
+    if "PERSEUS_ELASTIC" in os.environ:
+        from perseus_like.elastic.membership import membership
+
+        worker = membership()
+        return worker.place.rank if worker and worker.place else 0
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,14 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             int,
         ),
     ),
+    "several hosts": (
+        Setting(
+            "--heartbeat-timeout",
+            "PERSEUS_HEARTBEAT_TIMEOUT",
+            "a host that does not answer for this many seconds is lost (default 30; 0: never)",
+            int,
+        ),
+    ),
     "logging of the core": (
         Setting("--log-level", "PERSEUS_LOG_LEVEL", "trace, debug, info, warning, error or off"),
         Setting(
@@ -100,19 +108,11 @@ IGNORED: dict[str, tuple[int, str]] = {
     "--disable-cache": (0, "nothing about hosts is cached"),
     "--gloo": (0, "there is no Gloo; one host needs nothing, several hosts use MPI"),
     "--gloo-timeout-seconds": (1, "there is no Gloo; see --start-timeout"),
+    "--allow-run-as-root": (0, "mpirun is told anyway"),
+    "--oversubscribe": (0, "mpirun is told anyway"),
 }
 
 # horovodrun's options that would change what the job is: refused. Flag -> (values it takes, why).
-_ELASTIC = "elastic jobs are not supported yet"
 REFUSED: dict[str, tuple[int, str]] = {
-    "--min-np": (1, _ELASTIC),
-    "--min-num-proc": (1, _ELASTIC),
-    "--max-np": (1, _ELASTIC),
-    "--max-num-proc": (1, _ELASTIC),
-    "--slots-per-host": (1, _ELASTIC),
-    "--elastic-timeout": (1, _ELASTIC),
-    "--reset-limit": (1, _ELASTIC),
-    "--blacklist-cooldown-range": (2, _ELASTIC),
-    "--host-discovery-script": (1, _ELASTIC),
     "--jsrun": (0, "jsrun is not supported; start the job with jsrun itself, or with mpirun"),
 }

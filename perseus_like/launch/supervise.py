@@ -10,15 +10,13 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Protocol
+from typing import IO
 
 from . import processes
-from .errors import LaunchError
+from .child import Child, Feed, start_process
 from .guard import Guard
 from .output import Screen
 from .verdict import Failure, Verdict
@@ -33,31 +31,6 @@ _MOST_BACKLOG = 1 << 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
-
-
-class Feed(Protocol):
-    """Takes the bytes of a process's stdout or stderr."""
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes."""
-
-    def finish(self) -> None:
-        """The stream has ended."""
-
-
-@dataclass
-class Child:
-    """A process that the launcher has started, in a session and process group of its own."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    blames_another: Callable[[], bool]
-    status: int | None = None  # the wait status, once it has ended
-
-    @property
-    def pid(self) -> int:
-        """Also the number of its session and of its process group."""
-        return self.process.pid
 
 
 class Supervisor:
@@ -125,40 +98,65 @@ class Supervisor:
         out: Feed,
         err: Feed,
         blames_another: Callable[[], bool],
-    ) -> None:
-        """Starts one process. `stdin` as for Popen (None: the launcher's); `blames_another` as in `Failure`."""
-        launcher = os.getpid()
+        *,
+        on_end: Callable[[Child], None] | None = None,
+        pass_fds: Sequence[int] = (),
+        is_guarded: bool = True,
+    ) -> Child:
+        """Starts one process. `stdin` as for Popen (None: the launcher's); `blames_another` as in `Failure`.
+
+        `on_end` is called when it has ended, while nothing ends the job. `is_guarded`: should the launcher be killed,
+        its whole session is ended, too; not for what is started so often that numbers of sessions come again.
+        """
         last_word = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
-        try:
-            process = subprocess.Popen(
-                argv,
-                env=env,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                # Safe here: the launcher has one thread.
-                preexec_fn=lambda: processes.die_with_parent(launcher, last_word),
-            )
-        except FileNotFoundError:
-            raise LaunchError(f"{argv[0]!r}: no such program", 127) from None
-        except (PermissionError, OSError) as problem:
-            raise LaunchError(f"cannot run {argv[0]!r}: {problem.strerror}", 126) from None
-        self._children[process.pid] = Child(name, process, blames_another)
-        self._guard.watch(process.pid)
+        process = start_process(argv, env, stdin, last_word, pass_fds)
+        child = self._children[process.pid] = Child(name, process, blames_another, on_end)
+        if is_guarded:
+            self._guard.watch(process.pid)
         for stream, feed in ((process.stdout, out), (process.stderr, err)):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
             self._feeds[stream.fileno()] = feed
             self._streams[stream.fileno()] = stream
             self._selector.register(stream.fileno(), selectors.EVENT_READ)
+        return child
 
-    def run(self) -> int:
-        """Waits for all children; returns the exit code of the job."""
-        while self._living():
+    def watch(self, connection: socket.socket, act: Callable[[], None]) -> None:
+        """Calls `act` whenever `connection` can be read."""
+        self._selector.register(connection, selectors.EVENT_READ, act)
+
+    def forget(self, connection: socket.socket) -> None:
+        """The opposite of `watch`."""
+        self._selector.unregister(connection)
+
+    def drop(self, child: Child) -> None:
+        """For what is started again and again: nothing is kept of a child that has ended."""
+        self._children.pop(child.pid, None)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Calls `action` once, in so many seconds."""
+        self._agenda.append((time.monotonic() + seconds, action))
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once the job is being ended."""
+        return self._stop_reason is not None
+
+    def run(
+        self,
+        is_over: Callable[[], bool] | None = None,
+        missed: Callable[[list[Failure]], list[Failure]] = lambda found: [],
+    ) -> int:
+        """Waits for all children, or until `is_over`; returns the exit code of the job.
+
+        `missed`: failures that no child has shown.
+        """
+        while not is_over() if is_over else self._living():
             self._turn()
         self._end_leftovers(everything=self._stop_reason is not None)
         self._drain_feeds()
+        if self._stop_reason != "signal":
+            self._verdict.add_missed(missed)
         self._judge(is_final=True)
         if self._verdict.first and (later := self._verdict.later()) and self._stop_reason != "signal":
             self._screen.say("after that, " + ", ".join(f"{failure.who} {failure.how}" for failure in later))
@@ -188,7 +186,9 @@ class Supervisor:
         if not events:
             self._screen.show_pending()
         for key, _ in events:
-            if key.fileobj is self._wake:
+            if key.data is not None:
+                key.data()
+            elif key.fileobj is self._wake:
                 self._take_signals()
             elif key.fd in self._feeds:
                 self._read(key.fd)
@@ -273,7 +273,9 @@ class Supervisor:
     def _note_end(self, child: Child, status: int) -> None:
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
-        if status != 0:
+        if child.on_end and not self.is_stopping:
+            child.on_end(child)
+        elif status != 0:
             who, how = f"{child.name} (pid {child.pid})", processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
             self.fail(Failure(who, how, code, was_killed, child.blames_another), FAILURE_GRACE_SECONDS)

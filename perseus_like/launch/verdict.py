@@ -34,6 +34,11 @@ class Verdict:
         """Failures in the order in which they were noticed."""
         self._failures.append(failure)
 
+    def add_missed(self, missed: Callable[[list[Failure]], list[Failure]]) -> None:
+        """Failures seen only now that all is over, given those before; an mpirun's failure is not their cause."""
+        if self.first is None or self.first.blames_another():
+            self._failures += missed(self._failures)
+
     def __bool__(self) -> bool:
         return bool(self._failures)
 

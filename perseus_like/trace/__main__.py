@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..whole_files import unfinished
 from .files import TraceError, merge, read
 
 FILES = "timelines of ranks; rank 0's alone brings those beside it (trace.json: trace.rank1.json, …)"
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traces = read(options.files)
         if options.command == "merge":
             events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in merge(traces))
-            options.output.write_text(f"[\n{events}\n]\n")
+            with unfinished(options.output) as file:
+                file.write_text(f"[\n{events}\n]\n")
             print(f"{options.output}: {len(traces)} ranks; open it in https://ui.perfetto.dev")
         else:
             from .report import render

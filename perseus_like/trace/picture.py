@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..whole_files import unfinished
 from .files import TraceError
 from .summary import Summary
 
@@ -31,7 +32,8 @@ def draw(summary: Summary, path: Path) -> None:
         axes[1].barh(names, [1e3 * tensor.waited for tensor in tensors][::-1], color="tab:orange")
         axes[1].set_xlabel("milliseconds that ranks waited for the slowest, all together")
         axes[1].set_title("Tensors most waited for")
-    figure.savefig(path)
+    with unfinished(path) as file:
+        figure.savefig(file)
 
 
 def _draw_ranks(axes: Any, summary: Summary) -> None:

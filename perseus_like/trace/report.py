@@ -56,11 +56,14 @@ def _slowest(summary: Summary) -> str:
     worst = max(summary.caused, key=lambda rank: summary.caused[rank], default=None)
     if worst is None or summary.caused[worst] <= 0:
         return ""
-    rows = [
-        (f"rank {rank}", f"{seconds:.3f} s")
-        for rank, seconds in sorted(summary.caused.items(), key=lambda each: -each[1])
-    ]
-    return table(("who was waited for", "by all other ranks together"), rows)
+    totals = {each.rank: each.total for each in summary.ranks}
+    hosts = {each.rank: f" ({each.host})" for each in summary.ranks}
+    rows = []
+    for rank, seconds in sorted(summary.caused.items(), key=lambda each: -each[1]):
+        others = sum(total for other, total in totals.items() if other != rank)
+        share = f"{100 * seconds / others:.1f} %" if others else "–"
+        rows.append((f"rank {rank}{hosts.get(rank, '')}", f"{seconds:.3f} s", share))
+    return table(("who was waited for", "by all other ranks together", "of their time"), rows)
 
 
 def _tensors(summary: Summary) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from .plan import Line, Plan
 
+_DEFAULT_STREAMS = 4
+
 
 def mpich_line(mpirun: Path, plan: Plan) -> Line:
     """The command line for MPICH, MVAPICH and others that use its launcher."""
@@ -16,6 +18,9 @@ def mpich_line(mpirun: Path, plan: Plan) -> Line:
     if plan.tcp:
         environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
         environment.setdefault("FI_PROVIDER", "tcp")
+        # The core sets it too, if it initialises MPI; a program may do that before.
+        if (streams := _streams(plan)) > 1:
+            environment.setdefault("MPIR_CVAR_CH4_NUM_VCIS", str(streams + 1))
     hosts = ["-hosts", ",".join(map(str, plan.hosts))] if plan.hosts else []
     binding = plan.binding if plan.binding is not None else ["-bind-to", "none"]
     ranks = ["-n", str(plan.size), *plan.command]
@@ -30,10 +35,20 @@ def intel_line(mpirun: Path, plan: Plan) -> Line:
     if plan.tcp:
         environment.setdefault("I_MPI_FABRICS", "shm:ofi")
         environment.setdefault("FI_PROVIDER", "tcp")
+        if (streams := _streams(plan)) > 1:
+            environment.setdefault("I_MPI_THREAD_SPLIT", "1")
+            environment.setdefault("I_MPI_THREAD_RUNTIME", "generic")
+            environment.setdefault("I_MPI_THREAD_MAX", str(streams))
     if plan.binding is None:
         environment.setdefault("I_MPI_PIN", "0")
     hosts, ranks = _intel_placement(plan)
     return Line([str(mpirun), *hosts, *_common(plan), *(plan.binding or []), *plan.extra, *ranks], environment)
+
+
+def _streams(plan: Plan) -> int:
+    """Connections between two hosts, as the core takes them (csrc/base/config.cc)."""
+    given = plan.environment.get("PERSEUS_ALLREDUCE_STREAMS") or str(_DEFAULT_STREAMS)
+    return int(given) if plan.hosts and given.isdigit() else 1
 
 
 def _intel_placement(plan: Plan) -> tuple[list[str], list[str]]:

@@ -12,21 +12,37 @@ from pathlib import Path
 
 from ..cores import usable_cores
 from ..environment import forwarded_names, job_environment, new_job_name
-from ..hosts import Host
+from ..errors import LaunchError
+from ..hosts import Host, is_this_machine
 from ..options import Options
 from ..output import Channel, Screen, Style
+from ..preflight import DEFAULT_SECONDS, Wanted, check_hosts, remote_shell
 from ..supervise import Supervisor
-from ..verdict import Failure, Witness
+from ..verdict import Failure
+from ..version import version
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
+from .leash import DEFAULT_TIMEOUT_SECONDS, Leashes
 from .plan import Line, Plan
+from .rank_main import LEASH
+from .roll import Reports, Roll
 
 # mpirun ends the job by itself about a second after a rank has failed (rank_main.py); this is for when it does not.
 FAILURE_GRACE_SECONDS = 1.5
-# It has other hosts to clean up.
-TERMINATE_SECONDS = 5.0
+# It has other hosts to clean up; where it cannot, ranks there notice by themselves (leash.py).
+TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
+
+_HEARTBEAT = "PERSEUS_HEARTBEAT_TIMEOUT"
+
+# Of the MPIs, for the program that they call instead of ssh.
+_REMOTE_SHELLS = (
+    "PRTE_MCA_plm_ssh_agent",
+    "OMPI_MCA_plm_rsh_agent",
+    "HYDRA_LAUNCHER_EXEC",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC",
+)
 
 _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
     Family.OPEN_MPI_4: open_mpi.line_4,
@@ -39,23 +55,51 @@ _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
 def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     """Runs the job through mpirun; returns its exit code."""
     mpirun = find_mpirun(options.mpirun)
+    if hosts and options.check_hosts and not options.is_batch:
+        _check_hosts(mpirun, options, hosts)
     job_name = new_job_name()
-    line = make_line(mpirun, options, size, hosts, job_name)
+    leashes = _leashes(options)
+    line = make_line(mpirun, options, size, hosts, job_name, leashes.text if leashes else None)
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
     for note in options.notes:
         screen.say(note)
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line))
+    roll = Roll(size)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
+
+        def fail(failure: Failure) -> None:
+            supervisor.fail(failure, FAILURE_GRACE_SECONDS)
+
+        def reports_of(rank: int) -> Reports:
+            return Reports(rank, job_name, roll, fail)
+
         out, err = (
-            _sorter(mpirun.family, job_name, _Channels(screen, name, job_name, supervisor))
-            for name in ("stdout", "stderr")
+            _sorter(mpirun.family, job_name, _Channels(screen, name, reports_of)) for name in ("stdout", "stderr")
         )
+        if leashes:
+            leashes.watch(supervisor, fail)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
-        code = supervisor.run()
+        code = supervisor.run(missed=roll.missed)
         # Open MPI says 1 whatever has ended it.
         return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code
+
+
+def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
+    names = [host.name for host in hosts if not is_this_machine(host.name)]
+    seconds = options.start_timeout or DEFAULT_SECONDS
+    given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)
+    shell = remote_shell(given, _ssh_args(options), seconds)
+    check_hosts(names, shell, Wanted(version(), [str(mpirun.path), str(Path.cwd())]), seconds)
+
+
+def _leashes(options: Options) -> Leashes | None:
+    given = {**os.environ, **options.settings, **dict(options.forward)}
+    text = given.get(_HEARTBEAT) or str(DEFAULT_TIMEOUT_SECONDS)
+    if not re.fullmatch("[0-9]+", text):
+        raise LaunchError(f"{_HEARTBEAT}={text!r} is not a number of seconds")
+    return Leashes(int(text), options.nics) if int(text) else None
 
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
@@ -63,11 +107,15 @@ def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
     return shell_text(make_line(find_mpirun(options.mpirun), options, size, hosts, "perseus-job"))
 
 
-def make_line(mpirun: Mpirun, options: Options, size: int, hosts: list[Host] | None, job_name: str) -> Line:
-    """The job in the dialect of this mpirun."""
+def make_line(
+    mpirun: Mpirun, options: Options, size: int, hosts: list[Host] | None, job_name: str, leash: str | None = None
+) -> Line:
+    """The job in the dialect of this mpirun. `leash`: `Leashes.text`."""
     most = max((host.slots for host in hosts), default=size) if hosts else size
     environment = job_environment(os.environ, options, job_name, most)
     environment = with_own_folder(environment, mpirun.path)
+    if leash:
+        environment[LEASH] = leash
     plan = Plan(
         size=size,
         hosts=hosts,
@@ -115,51 +163,14 @@ def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
 class _Channels:
     """The channels of all ranks for one stream, made as they turn up."""
 
-    def __init__(self, screen: Screen, name: str, tag: str, supervisor: Supervisor) -> None:
+    def __init__(self, screen: Screen, name: str, reports_of: Callable[[int], Reports]) -> None:
         self._screen = screen
         self._name = name
-        self._tag = tag
-        self._supervisor = supervisor
+        self._reports_of = reports_of
         self._channels: dict[int | None, Channel] = {}
 
     def __call__(self, rank: int | None) -> Channel:
         if rank not in self._channels:
-            is_watched = rank is not None and self._name == "stderr"
-            reports = _Reports(rank or 0, self._tag, self._supervisor) if is_watched else None
+            reports = self._reports_of(rank) if rank is not None and self._name == "stderr" else None
             self._channels[rank] = self._screen.channel(rank, self._name, reports)
         return self._channels[rank]
-
-
-class _Reports:
-    """Takes a rank's last words (`rank_main`) out of its stderr."""
-
-    def __init__(self, rank: int, tag: str, supervisor: Supervisor) -> None:
-        self._rank = rank
-        self._opening = f"<{tag} ended ".encode()
-        self._report = re.compile(re.escape(self._opening) + rb"([0-9]+)>(\S*) ([^\n]*)\n")
-        self._supervisor = supervisor
-        self._witness = Witness()
-        self._pending = b""
-
-    def pass_on(self, data: bytes) -> bytes:
-        """`data` without reports; what may be the beginning of one is kept for later."""
-        self._witness.pass_on(data)
-        self._pending += data
-        if report := self._report.search(self._pending):
-            code, host, text = int(report[1]), report[2].decode(), report[3].decode(errors="replace")
-            who = f"rank {self._rank} on {host}"
-            failure = Failure(who, text, code, text.startswith("was killed"), self._witness.blames_another)
-            self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
-            self._pending = self._pending[: report.start()] + self._pending[report.end() :]
-        keep = self._pending.rfind(b"<")
-        rest = self._pending[keep:] if keep != -1 else b""
-        if not (rest.startswith(self._opening) or self._opening.startswith(rest)):
-            rest = b""
-        passed = self._pending[: len(self._pending) - len(rest)]
-        self._pending = rest
-        return passed
-
-    def rest(self) -> bytes:
-        """What was kept, at the end of the stream."""
-        kept, self._pending = self._pending, b""
-        return kept

@@ -1,0 +1,48 @@
+"""The addresses at which this machine can be reached."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915
+
+
+def own_addresses(interfaces: str | None) -> list[str]:
+    """IPv4 and global IPv6 addresses; only those of `interfaces` ("eth0,ib0") if given.
+
+    Loopback only where there is nothing else.
+    """
+    wanted = set(interfaces.split(",")) if interfaces else None
+    found = [address for name, address in [*_ipv4(), *_ipv6()] if wanted is None or name in wanted]
+    outside = [address for address in found if not ipaddress.ip_address(address).is_loopback]
+    return outside or found
+
+
+def _ipv4() -> list[tuple[str, str]]:
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # it has none
+                continue
+            found.append((name, socket.inet_ntoa(answer[20:24])))
+    return found
+
+
+def _ipv6() -> list[tuple[str, str]]:
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        digits, _, _, scope, _, name = line.split()
+        if scope in {"00", "10"}:  # global, host
+            found.append((name, str(ipaddress.IPv6Address(int(digits, 16)))))
+    return found

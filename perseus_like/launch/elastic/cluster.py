@@ -1,0 +1,368 @@
+"""An elastic job on several hosts: every generation is a job of perseusrun by itself, with an MPI world of its own.
+
+MPI cannot lose a rank, so a generation ends as a whole, and the next is made of the hosts that are there then. An agent
+on each host (`agent.py`) keeps what was committed, says which worker died first, and whether the host still answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .. import processes
+from ..child import Child
+from ..errors import LaunchError
+from ..hosts import Host, is_this_machine, place
+from ..options import Options
+from ..output import Screen
+from ..supervise import Supervisor
+from ..verdict import Failure
+from . import agent
+from .hosts import HostManager
+from .messages import AGENT, VARIABLE, Message, Reader, encode
+from .settings import ElasticSettings
+
+_REMOVED, _ADDED = 1, 2
+_PING_SECONDS = 1.0
+# A generation is a perseusrun, which has hosts of its own to clean up.
+TERMINATE_SECONDS = 6.0
+ORPHAN_SECONDS = 2.0
+# What the agents say of a generation's end arrives within this time of it.
+_SETTLE_SECONDS = 0.5
+# A fault of the program comes again in every generation.
+_MOST_FRUITLESS = 3
+
+
+class HostAgent:
+    """The agent of one host, as the launcher sees it. A `Feed` of its output."""
+
+    def __init__(self, host: str, hear: Callable[[HostAgent, Message], None]) -> None:
+        self.host = host
+        self.child: Child | None = None
+        self.is_here = False
+        self.is_lost = False
+        self.version: list[int] | None = None
+        self.heard = time.monotonic()
+        self._hear = hear
+        self._reader = Reader()
+        self.input, self._agents_input = socket.socketpair()
+        self.input.setblocking(False)
+
+    def begin(self, start: Callable[[int], Child]) -> None:
+        """`start` gets the agent's standard input."""
+        with self._agents_input:
+            self.child = start(self._agents_input.fileno())
+
+    def tell(self, kind: str, **content: object) -> None:
+        """An agent that is not there misses it."""
+        with contextlib.suppress(OSError):
+            self.input.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def feed(self, data: bytes) -> None:
+        self.heard = time.monotonic()
+        for message in self._reader.take(data):
+            self._hear(self, message)
+
+    def finish(self) -> None:
+        """Its end is seen otherwise."""
+
+
+class ClusterJob:
+    """Its methods are called on the supervisor's loop."""
+
+    def __init__(
+        self,
+        options: Options,
+        settings: ElasticSettings,
+        supervisor: Supervisor,
+        screen: Screen,
+        job_name: str,
+        environment: Mapping[str, str],
+        heartbeat_seconds: float,
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._supervisor = supervisor
+        self._screen = screen
+        self._socket = f"{job_name}-agent"
+        self._environment = environment
+        self._heartbeat_seconds = heartbeat_seconds
+        self._hosts = HostManager(settings.cooldown)
+        self._agents: dict[str, HostAgent] = {}
+        self._began = time.monotonic()
+        self._generation = 0
+        self._resets = 0
+        self._world: Child | None = None  # the generation that runs
+        self._members: list[Host] = []
+        self._begun = 0
+        self._died: list[str] = []  # hosts, in the order in which their workers did
+        self._is_interrupted = False
+        self._had_state = False
+        self._stamp = 0
+        self._failures: list[Failure] = []
+        self._fruitless = 0  # generations that have failed without a commit, one after another
+        self._is_done = False
+        self._waiting: object | None = None
+        supervisor.later(_PING_SECONDS, self._ping)
+
+    def is_over(self) -> bool:
+        """No generation runs, and there will be none."""
+        return (self._is_done or self._supervisor.is_stopping) and (
+            self._world is None or self._world.status is not None
+        )
+
+    # Hosts and their agents.
+
+    def take_hosts(self, hosts: list[Host]) -> None:
+        """These are the hosts now."""
+        if self._hosts.update(hosts):
+            self._screen.say(f"hosts: {self._hosts.describe()}")
+        self.plan()
+
+    def plan(self) -> None:
+        """Starts agents where there are none; forms a generation, or interrupts the one that runs."""
+        if self._is_done or self._supervisor.is_stopping:
+            return
+        for host in self._hosts.usable():
+            if host not in self._agents:
+                self._start_agent(host)
+        if self._world is None:
+            self._try_to_form()
+        else:
+            self._tell_members()
+
+    def _start_agent(self, host: str) -> None:
+        found = HostAgent(host, self._hear)
+        command = [sys.executable, "-IS", str(Path(agent.__file__).absolute()), self._socket]
+        command.append(str(self._heartbeat_seconds))
+        if not is_this_machine(host):
+            command = [*_remote_shell(self._options), host, shlex.join(command)]
+        self._agents[host] = found
+        try:
+            found.begin(
+                lambda end: self._supervisor.start(
+                    f"the agent on {host}",
+                    command,
+                    self._environment,
+                    end,
+                    found,
+                    self._screen.channel(None, "stderr"),
+                    lambda: False,
+                    on_end=lambda child: self._lose(found),
+                )
+            )
+        except LaunchError as error:
+            self._screen.say(str(error))
+            self._lose(found)
+
+    def _ping(self) -> None:
+        if self._is_done or self._supervisor.is_stopping:
+            return
+        self._supervisor.later(_PING_SECONDS, self._ping)
+        for found in list(self._agents.values()):
+            found.tell("ping")
+            if found.heard + self._heartbeat_seconds < time.monotonic():
+                self._lose(found)
+
+    def _lose(self, found: HostAgent) -> None:
+        """The host is down, cut off, or cannot be reached; what its agent kept is lost."""
+        if found.is_lost or self._is_done or self._supervisor.is_stopping:
+            return
+        found.is_lost = True
+        found.input.close()
+        self._agents.pop(found.host, None)
+        if found.child and found.child.status is None:
+            processes.send_to_group(found.child.pid, signal.SIGKILL)
+        reached = "does not answer any more" if found.is_here else "cannot be reached, or its agent does not start"
+        seconds = self._hosts.blacklist(found.host)
+        self._screen.say(f"{found.host} {reached}; it is left out {_duration(seconds)}")
+        if seconds is not None:
+            self._supervisor.later(seconds, self.plan)
+        if self._world and found.host in [host.name for host in self._members]:
+            self._died.append(found.host)
+            processes.send([self._world.pid], signal.SIGTERM)
+        self.plan()
+
+    def _hear(self, found: HostAgent, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "here":
+            found.is_here = True
+            self.plan()
+        elif kind == "pong":
+            found.version = message["version"]
+            self._had_state = self._had_state or found.version is not None
+        elif message.get("generation") != self._generation:
+            return
+        elif kind == "begun":
+            self._begun += 1
+        elif kind == "died":
+            self._died.append(found.host)
+        elif kind == "leaving":
+            self._is_interrupted = self._is_interrupted or message["why"] == "hosts"
+
+    # Generations.
+
+    def _try_to_form(self) -> None:
+        usable = self._hosts.usable()
+        coming = [found for found in self._agents.values() if not found.is_here and found.host in usable]
+        here = [found for found in self._agents.values() if found.is_here and found.host in usable]
+        if coming:
+            return
+        # Who has the newest state comes first: its rank 0 gives it to all.
+        order = list(usable)
+        here.sort(key=lambda found: ([-part for part in found.version or [0]], order.index(found.host)))
+        slots = sum(usable[found.host] for found in here)
+        needed = self._settings.min_np if self._generation else self._settings.start_np
+        if slots < needed:
+            if self._hosts.found and not usable and self._settings.cooldown is None:
+                self._give_up("all hosts have failed")
+            else:
+                self._wait()
+            return
+        if self._had_state and not any(found.version for found in here):
+            self._give_up("no host is left that has the training's state")
+            return
+        size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
+        self._form(place([Host(found.host, usable[found.host]) for found in here], size), size)
+
+    def _form(self, hosts: list[Host], size: int) -> None:
+        limit = self._settings.reset_limit
+        if self._generation:
+            self._resets += 1
+            if limit is not None and self._resets > limit:
+                self._give_up(f"it has been reset {limit} times already (--reset-limit)")
+                return
+        self._generation += 1
+        self._members, self._begun, self._died, self._is_interrupted = hosts, 0, [], False
+        self._waiting = None
+        listed = ",".join(map(str, hosts))
+        self._screen.say(f"generation {self._generation}: {size} workers on {listed}")
+        line = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "-H", listed]
+        line += _passed_on(self._options)
+        line += ["-x", f"{VARIABLE}={AGENT}{self._generation}:{self._socket}", "-x", "HOROVOD_ELASTIC=1"]
+        self._world = self._supervisor.start(
+            f"generation {self._generation}",
+            [*line, "--", *self._options.command],
+            self._environment,
+            subprocess.DEVNULL,
+            self._screen.channel(None, "stdout"),
+            self._screen.channel(None, "stderr"),
+            lambda: True,
+            on_end=self._ended,
+        )
+
+    def _ended(self, world: Child) -> None:
+        for found in self._agents.values():
+            found.tell("ping")
+        self._supervisor.later(_SETTLE_SECONDS, lambda: self._conclude(world))
+
+    def _conclude(self, world: Child) -> None:
+        """What comes after a generation: another, or the end of the job."""
+        assert world.status is not None
+        self._world = None
+        code = processes.exit_code(world.status)
+        if code == 0 and not self._is_interrupted:
+            self._is_done = True
+            return
+        if code == 0:
+            self.plan()
+            return
+        failure = Failure(world.name, processes.describe_exit(world.status), code, False, lambda: False)
+        self._failures = [failure]
+        if not self._died and not self._begun:
+            self._give_up("its workers ended before they had begun")
+            return
+        newest = max((found.version[0] for found in self._agents.values() if found.version), default=0)
+        self._fruitless = 0 if newest == self._generation else self._fruitless + 1
+        if self._fruitless == _MOST_FRUITLESS:
+            self._give_up(f"{_MOST_FRUITLESS} generations in a row have failed before their first commit")
+            return
+        if self._died and self._died[0] in self._agents:
+            seconds = self._hosts.blacklist(self._died[0])
+            self._screen.say(f"{self._died[0]} is left out {_duration(seconds)}: a worker has died there")
+            if seconds is not None:
+                self._supervisor.later(seconds, self.plan)
+        self.plan()
+
+    def _tell_members(self) -> None:
+        """Interrupts training at its next commit, where hosts have come or gone."""
+        now = {host.name: host.slots for host in self._members}
+        usable = self._hosts.usable()
+        here = [found.host for found in self._agents.values() if found.is_here and found.host in usable]
+        has_room = self._settings.max_np is None or sum(now.values()) < self._settings.max_np
+        result = _REMOVED if any(self._hosts.found.get(name, 0) < slots for name, slots in now.items()) else 0
+        if has_room and any(usable[name] > now.get(name, 0) for name in here):
+            result |= _ADDED
+        if result:
+            self._stamp += 1
+            for found in self._agents.values():
+                found.tell("hosts", stamp=self._stamp, result=result)
+
+    def _wait(self) -> None:
+        if self._waiting is None:
+            self._waiting = token = object()
+            self._supervisor.later(self._settings.timeout, lambda: self._stop_waiting(token))
+
+    def _stop_waiting(self, token: object) -> None:
+        if token is self._waiting and self._world is None and not self._is_done:
+            needed = self._settings.min_np if self._generation else self._settings.start_np
+            self._give_up(
+                f"waited {self._settings.timeout:g} s for {needed} slots (--elastic-timeout); "
+                f"hosts: {self._hosts.describe()}"
+            )
+
+    def _give_up(self, why: str) -> None:
+        self._screen.say(f"the job ends: {why}")
+        failures = self._failures or [Failure("the job", "was given up", 1, False, lambda: False)]
+        for failure in failures:
+            self._supervisor.fail(failure, 0.0)
+
+
+def _duration(seconds: float | None) -> str:
+    return "for good" if seconds is None else f"for {seconds:g} s"
+
+
+def _remote_shell(options: Options) -> list[str]:
+    if options.remote_shell:
+        return [options.remote_shell]
+    line = ["ssh", "-o", "BatchMode=yes"]
+    line += ["-p", str(options.ssh_port)] if options.ssh_port else []
+    return line + (["-i", options.ssh_identity_file] if options.ssh_identity_file else [])
+
+
+def _passed_on(options: Options) -> list[str]:
+    """The options of this job that a generation has, too."""
+    values = {
+        "--remote-shell": options.remote_shell,
+        "--ssh-port": options.ssh_port,
+        "--ssh-identity-file": options.ssh_identity_file,
+        "--network-interfaces": options.nics,
+        "--mpirun": options.mpirun,
+        "--start-timeout": options.start_timeout,
+        "--stop-timeout": options.stop_timeout,
+        "--output-filename": options.output_filename,
+        "--mpi-args": shlex.join(options.mpi_args) or None,
+        "--binding-args": None if options.binding_args is None else shlex.join(options.binding_args),
+    }
+    switches = {
+        "--mpi": options.use_mpi,
+        "--tcp": options.tcp,
+        "--as-horovod": options.as_horovod,
+        "--no-prefix": not options.prefix_output,
+        "--prefix-output-with-timestamp": options.prefix_timestamp,
+        "--verbose": options.verbose,
+    }
+    line = [f"{flag}={value}" for flag, value in values.items() if value is not None]
+    line += [flag for flag, is_given in switches.items() if is_given]
+    for name, value in options.settings.items():
+        line += ["-x", f"{name}={value}"]
+    for name, given in options.forward:
+        line += ["-x", name if given is None else f"{name}={given}"]
+    return line

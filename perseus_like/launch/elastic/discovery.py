@@ -1,0 +1,135 @@
+"""Asks which hosts there are: once a second, by the user's script, without holding up the launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .. import processes
+from ..child import Child
+from ..errors import LaunchError
+from ..hosts import Host, parse_hostfile_text
+from ..supervise import Supervisor
+
+PERIOD_SECONDS = 1.0
+# A script that takes longer has hung.
+LONGEST_SECONDS = 60.0
+_MOST_OUTPUT = 1 << 20
+
+
+class _Collector:
+    """Keeps what a stream brings. A `Feed`."""
+
+    def __init__(self, finished: Callable[[], None]) -> None:
+        self.data = b""
+        self._finished = finished
+
+    def feed(self, data: bytes) -> None:
+        self.data = (self.data + data)[:_MOST_OUTPUT]
+
+    def finish(self) -> None:
+        self._finished()
+
+
+def find_script(given: str) -> str:
+    """The script's absolute path. Raises LaunchError where it cannot be run."""
+    path = Path(given).absolute()
+    if not path.is_file():
+        raise LaunchError(f"--host-discovery-script {given!r}: there is no such file")
+    if not os.access(path, os.X_OK):
+        raise LaunchError(f"--host-discovery-script {given!r} is not executable: chmod +x {given}")
+    return str(path)
+
+
+def parse(text: str, slots_per_host: int | None) -> list[Host]:
+    """Hosts as a script prints them, one `host` or `host:slots` a line. Raises LaunchError."""
+    lines = []
+    for line in text.splitlines():
+        name = line.partition("#")[0].strip()
+        if name and ":" not in name.rpartition("]")[2] and "=" not in name:
+            if slots_per_host is None:
+                raise LaunchError(f"{name!r} has no number of slots; print host:slots, or give --slots-per-host")
+            name = f"{name}:{slots_per_host}"
+        lines.append(name)
+    return parse_hostfile_text("\n".join(lines), "its output")
+
+
+class Discovery:
+    """Runs the script again and again; `found` gets the hosts, `failed` a text where the script gives none."""
+
+    def __init__(
+        self,
+        script: str,
+        slots_per_host: int | None,
+        supervisor: Supervisor,
+        environment: Mapping[str, str],
+        found: Callable[[list[Host]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._script = script
+        self._slots_per_host = slots_per_host
+        self._supervisor = supervisor
+        self._environment = environment
+        self._found = found
+        self._failed = failed
+        self._open_streams = 0
+        self._child: Child | None = None
+
+    def look(self) -> None:
+        """Starts one run of the script; the next follows by itself, until the job ends."""
+        if self._supervisor.is_stopping:
+            return
+        self._out, self._err = _Collector(self._stream_ended), _Collector(self._stream_ended)
+        self._open_streams = 2
+        try:
+            self._child = child = self._supervisor.start(
+                "the host discovery script",
+                [self._script],
+                self._environment,
+                stdin=processes.NO_INPUT,
+                out=self._out,
+                err=self._err,
+                blames_another=lambda: False,
+                on_end=lambda _: self._conclude(),
+                is_guarded=False,
+            )
+        except LaunchError as error:
+            self._report(str(error))
+            return
+        self._supervisor.later(LONGEST_SECONDS, lambda: self._give_up(child))
+
+    def _stream_ended(self) -> None:
+        self._open_streams -= 1
+        self._conclude()
+
+    def _give_up(self, child: Child) -> None:
+        if child is self._child:
+            processes.send_to_group(child.pid, signal.SIGKILL)
+
+    def _conclude(self) -> None:
+        """Once the script has ended and all it printed has been read."""
+        child = self._child
+        if child is None or child.status is None or self._open_streams > 0:
+            return
+        self._child = None
+        self._supervisor.drop(child)
+        if child.status != 0:
+            words = self._err.data.decode(errors="replace").strip().splitlines()
+            self._report(f"it {processes.describe_exit(child.status)}" + (f" and said {words[-1]!r}" if words else ""))
+            return
+        try:
+            hosts = parse(self._out.data.decode(errors="replace"), self._slots_per_host)
+        except LaunchError as error:
+            self._report(str(error))
+            return
+        self._again()
+        self._found(hosts)
+
+    def _report(self, text: str) -> None:
+        self._again()
+        self._failed(text)
+
+    def _again(self) -> None:
+        self._supervisor.later(PERIOD_SECONDS, self.look)

@@ -1,0 +1,62 @@
+"""Which hosts there are, in the order in which they came, and which of them get no new workers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from ..hosts import Host
+
+
+@dataclass
+class Blacklisting:
+    """A host that failed, how often, and until when it gets no worker; None: for good."""
+
+    count: int = 0
+    until: float | None = None
+
+
+@dataclass
+class HostManager:
+    """`cooldown`: seconds that a host is out after its first failure, twice as long after each more, and at most."""
+
+    cooldown: tuple[int, int] | None
+    found: dict[str, int] = field(default_factory=dict)  # slots by name, the oldest host first
+    _blacklist: dict[str, Blacklisting] = field(default_factory=dict)
+
+    def update(self, hosts: list[Host]) -> bool:
+        """These are the hosts now; True if that is new. A host that stays keeps its place in the order."""
+        slots = {host.name: host.slots for host in hosts}
+        ordered = {name: slots[name] for name in [*self.found, *slots] if name in slots}
+        is_new = ordered != self.found
+        self.found = ordered
+        return is_new
+
+    def blacklist(self, name: str) -> float | None:
+        """No new worker there, for as many seconds as this returns; None: for good."""
+        entry = self._blacklist.setdefault(name, Blacklisting())
+        entry.count += 1
+        if self.cooldown is None:
+            entry.until = None
+            return None
+        shortest, longest = self.cooldown
+        seconds = float(min(longest, shortest * 2 ** min(entry.count - 1, 30)))
+        entry.until = time.monotonic() + seconds
+        return seconds
+
+    def is_blacklisted(self, name: str) -> bool:
+        entry = self._blacklist.get(name)
+        return entry is not None and (entry.until is None or entry.until > time.monotonic())
+
+    def have_all_failed(self) -> bool:
+        """Each of those there are, at some time."""
+        return all(name in self._blacklist for name in self.found)
+
+    def usable(self) -> dict[str, int]:
+        """Slots of the hosts that may get workers."""
+        return {name: slots for name, slots in self.found.items() if not self.is_blacklisted(name)}
+
+    def describe(self) -> str:
+        """For the user: "a:4, b:2 (blacklisted)"."""
+        marks = ((f"{name}:{slots}", self.is_blacklisted(name)) for name, slots in self.found.items())
+        return ", ".join(f"{text} (blacklisted)" if is_out else text for text, is_out in marks) or "none"

@@ -1,0 +1,331 @@
+"""An elastic job on this host: starts workers where there are slots, and forms one generation of them after another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from .. import processes
+from ..child import Child
+from ..hosts import Host
+from ..local import stdin_of
+from ..output import Screen
+from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
+from ..verdict import Failure, Witness
+from .generation import candidates_of, free_slots, in_order, members_of, without_a_slot
+from .hosts import HostManager
+from .messages import VARIABLE, Message, variable_for
+from .settings import ElasticSettings
+from .worker import Worker
+
+# HostUpdateResult of perseus_like.elastic, which the launcher does not import.
+_REMOVED, _ADDED = 1, 2
+# Workers that were told to end get this long.
+_DISMISS_SECONDS = 10.0
+
+
+class ElasticJob:
+    """Its methods are called on the supervisor's loop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: ElasticSettings,
+        supervisor: Supervisor,
+        screen: Screen,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._command = command
+        self._settings = settings
+        self._supervisor = supervisor
+        self._screen = screen
+        self._environment = environment
+        self._hosts = HostManager(settings.cooldown)
+        self._workers: list[Worker] = []  # living ones, and those of this generation that have ended
+        self._started = 0
+        self._generation = 0
+        self._size = 0
+        self._resets = 0
+        self._gathered: dict[int, str] = {}
+        self._had_state = False
+        self._stamp = 0
+        self._is_finishing = False  # a worker has ended in order: there will be no other generation
+        self._failures: list[Failure] = []  # since the last generation was formed
+        self._waiting: object | None = None  # for enough workers
+
+    def is_over(self) -> bool:
+        """No worker lives, and none will be started."""
+        return (self._is_finishing or self._supervisor.is_stopping) and not any(
+            worker.child and worker.child.status is None for worker in self._workers
+        )
+
+    def _is_ending(self) -> bool:
+        return self._is_finishing or self._supervisor.is_stopping
+
+    # Hosts.
+
+    def take_hosts(self, hosts: list[Host]) -> None:
+        """These are the hosts now."""
+        if self._hosts.update(hosts):
+            self._screen.say(f"hosts: {self._hosts.describe()}")
+            self.plan()
+        elif not self._workers:
+            self.plan()
+
+    def plan(self) -> None:
+        """Starts workers in free slots; has those end whose slot is gone."""
+        if self._is_ending():
+            return
+        gone = without_a_slot(self._workers, self._hosts.found)
+        for worker in self._workers:
+            worker.is_leaving = worker in gone
+            if worker.is_leaving and worker.is_newcomer:
+                self._dismiss(worker)
+        free = free_slots(self._workers, self._hosts.usable(), self._settings.max_np)
+        living = sum(worker.is_alive for worker in self._workers)
+        if self._generation == 0 and living + len(free) < self._settings.start_np:
+            self._wait_for_workers()
+            return
+        for host, slot in free:
+            self._start(host, slot)
+        self._try_to_form()
+        self._tell_members()
+
+    def _start(self, host: str, slot: int) -> None:
+        mine, its = socket.socketpair()
+        mine.setblocking(False)
+        worker = Worker(self._started, host, slot, mine)
+        self._started += 1
+        witness = Witness()
+        environment = {
+            **self._environment,
+            VARIABLE: variable_for(its),
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host,
+        }
+        with its:
+            worker.child = self._supervisor.start(
+                f"worker {worker.number}",
+                self._command,
+                environment,
+                stdin_of(worker.number),
+                self._screen.channel(worker.number, "stdout"),
+                self._screen.channel(worker.number, "stderr", witness),
+                witness.blames_another,
+                on_end=lambda child: self._ended(worker, child),
+                pass_fds=(its.fileno(),),
+            )
+        self._workers.append(worker)
+        self._supervisor.watch(mine, lambda: self._listen(worker))
+        self._supervisor.later(self._settings.start_timeout, lambda: self._check_start(worker))
+
+    def _check_start(self, worker: Worker) -> None:
+        if worker.is_alive and worker.is_newcomer and not worker.is_ready and not worker.is_dismissed:
+            worker.fault = f"did not call init() within {self._settings.start_timeout:g} s (--start-timeout), was ended"
+            self._signal(worker, signal.SIGKILL)
+
+    # What workers say.
+
+    def _listen(self, worker: Worker) -> None:
+        try:
+            messages = worker.heard()
+        except ValueError:
+            messages = None
+        if messages is None:
+            self._hang_up(worker)
+            return
+        for message in messages:
+            self._hear(worker, message)
+
+    def _hear(self, worker: Worker, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "ready":
+            worker.is_ready = True
+            worker.wants_sync = bool(message.get("sync", True))
+            self._try_to_form()
+            self._tell_members()
+        elif kind == "synced":
+            worker.has_state = self._had_state = True
+            if all(member.has_state for member in members_of(self._workers, self._generation)):
+                self._tell_members()
+        elif kind == "gather" and message.get("generation") == self._generation == worker.generation:
+            self._gathered[worker.rank] = str(message["bytes"])
+            if len(self._gathered) == self._size:
+                everything = [self._gathered[rank] for rank in range(self._size)]
+                self._gathered.clear()
+                for member in members_of(self._workers, self._generation):
+                    member.tell("gathered", generation=self._generation, all=everything)
+
+    def _hang_up(self, worker: Worker) -> None:
+        if worker.connection.fileno() != -1:
+            self._supervisor.forget(worker.connection)
+            worker.connection.close()
+
+    # Generations.
+
+    def _try_to_form(self) -> None:
+        """Forms the next generation once all members of this one have left it, or ended."""
+        if self._is_ending():
+            for worker in self._workers:
+                if worker.is_ready:
+                    self._dismiss(worker)
+            return
+        members = members_of(self._workers, self._generation)
+        if self._generation > 0 and not members:
+            self._fail_all("no worker of the last generation is left")
+            return
+        coming = [worker for worker in self._workers if worker.is_alive and not worker.is_ready]
+        if any(worker in members or self._generation == 0 for worker in coming):
+            return
+        candidates = candidates_of(self._workers)
+        if self._had_state and not any(worker.has_state for worker in candidates):
+            self._fail_all("no worker is left that has the training's state")
+        elif sum(not worker.is_leaving for worker in candidates) < self._needed():
+            self._wait_for_workers()
+        else:
+            self._form(in_order(candidates))
+
+    def _needed(self) -> int:
+        return self._settings.min_np if self._generation else self._settings.start_np
+
+    def _form(self, members: list[Worker]) -> None:
+        limit = self._settings.reset_limit
+        if self._generation > 0:
+            self._resets += 1
+            if limit is not None and self._resets > limit:
+                self._fail_all(f"it has been reset {limit} times already (--reset-limit)")
+                return
+        self._generation += 1
+        self._size = len(members)
+        self._waiting = None
+        self._failures.clear()
+        self._gathered.clear()
+        self._workers = [worker for worker in self._workers if worker.is_alive]
+        sync = any(member.wants_sync or member.is_newcomer for member in members)
+        self._screen.say(f"generation {self._generation}: {len(members)} workers on {_listed(members)}")
+        for rank, member in enumerate(members):
+            member.rank, member.generation, member.is_ready = rank, self._generation, False
+            member.joined = member.joined or self._generation
+        for member in members:
+            member.tell(
+                "join",
+                generation=self._generation,
+                rank=member.rank,
+                size=len(members),
+                sync=sync,
+                stamp=self._stamp,
+            )
+        for worker in self._workers:
+            if worker.is_ready and worker.is_leaving:
+                self._dismiss(worker)
+
+    def _tell_members(self) -> None:
+        """Interrupts training at its next commit, where workers wait to join it, or have to leave."""
+        members = members_of(self._workers, self._generation)
+        newcomers = [worker for worker in self._workers if worker.is_alive and worker.is_newcomer]
+        result = _REMOVED if any(member.is_leaving for member in members) else 0
+        # Those that are about to be ready come with the others: one interruption for all.
+        if newcomers and all(worker.is_ready for worker in newcomers):
+            result |= _ADDED
+        if result and not self._is_ending():
+            self._stamp += 1
+            for member in members:
+                member.tell("hosts", stamp=self._stamp, result=result)
+
+    def _wait_for_workers(self) -> None:
+        if self._waiting is None:
+            self._waiting = token = object()
+            self._supervisor.later(self._settings.timeout, lambda: self._stop_waiting(token))
+
+    def _stop_waiting(self, token: object) -> None:
+        if token is self._waiting and not self._supervisor.is_stopping:
+            self._fail_all(
+                f"waited {self._settings.timeout:g} s for {self._needed()} workers (--elastic-timeout); "
+                f"hosts: {self._hosts.describe()}"
+            )
+
+    # Ends.
+
+    def _ended(self, worker: Worker, child: Child) -> None:
+        worker.is_alive = worker.is_ready = False
+        self._hang_up(worker)
+        # What it has started, such as the workers of a data loader.
+        ours = processes.descendants(os.getpid())
+        processes.send([process.pid for process in ours if process.session == child.pid], signal.SIGKILL)
+        if child.status == 0 and not worker.is_dismissed:
+            self._finish()
+        elif not worker.is_dismissed:
+            self._failed(worker, child)
+        for member in members_of(self._workers, self._generation):
+            member.tell("called_off", generation=self._generation)
+        self.plan()
+        self._try_to_form()
+        if self._failures and not self._is_ending() and self._has_failed_everywhere():
+            self._fail_all("all workers have failed")
+
+    def _has_failed_everywhere(self) -> bool:
+        """No worker lives; or at the start, none waits, and each host has failed: trying again would not end."""
+        living = [worker for worker in self._workers if worker.is_alive]
+        at_start = self._generation == 0 and not any(worker.is_ready for worker in living)
+        return not living or (at_start and self._hosts.have_all_failed())
+
+    def _finish(self) -> None:
+        """A worker has done its work: those that have not begun are not needed any more."""
+        self._is_finishing = True
+        for worker in self._workers:
+            if worker.is_alive and worker.is_newcomer and self._generation > 0:
+                self._dismiss(worker)
+
+    def _failed(self, worker: Worker, child: Child) -> None:
+        assert child.status is not None
+        who, how = f"{worker} (pid {child.pid})", worker.fault or processes.describe_exit(child.status)
+        killed = processes.exit_code(child.status) > 128
+        failure = Failure(who, how, processes.exit_code(child.status), killed, child.blames_another)
+        self._failures.append(failure)
+        if self._is_finishing:
+            self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
+            return
+        if worker.is_leaving:
+            self._screen.say(f"{who} {how}, after its slot was taken away")
+            return
+        seconds = self._hosts.blacklist(worker.host)
+        self._screen.say(f"{who} {how}; {worker.host} gets no new worker {_duration(seconds)}")
+        if seconds is not None:
+            self._supervisor.later(seconds, self.plan)
+
+    def _fail_all(self, why: str) -> None:
+        """The job ends; its exit code is that of the first worker that failed, or 1."""
+        for failure in self._failures:
+            self._supervisor.fail(failure, 0.0)
+        self._screen.say(f"the job ends: {why}")
+        if not self._failures:
+            self._supervisor.fail(Failure("the job", "was given up", 1, False, lambda: False), 0.0)
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Has a worker end in good order; one that has not begun simply ends."""
+        if worker.is_dismissed:
+            return
+        worker.is_dismissed = True
+        if worker.is_ready:
+            worker.is_ready = False
+            worker.tell("dismissed")
+        elif worker.is_newcomer:
+            self._signal(worker, signal.SIGTERM)
+        self._supervisor.later(_DISMISS_SECONDS, lambda: self._signal(worker, signal.SIGKILL))
+
+    def _signal(self, worker: Worker, signum: int) -> None:
+        if worker.child and worker.child.status is None:
+            processes.send([worker.child.pid], signum)
+
+
+def _listed(members: Sequence[Worker]) -> str:
+    counts: dict[str, int] = {}
+    for member in members:
+        counts[member.host] = counts.get(member.host, 0) + 1
+    return ", ".join(f"{host}:{count}" for host, count in counts.items())
+
+
+def _duration(seconds: float | None) -> str:
+    return "any more" if seconds is None else f"for {seconds:g} s"

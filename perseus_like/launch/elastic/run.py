@@ -1,0 +1,123 @@
+"""Runs an elastic job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from ..environment import job_environment, new_job_name
+from ..errors import LaunchError
+from ..hosts import Host, is_this_machine
+from ..options import Options
+from ..output import Screen, Style
+from ..supervise import Supervisor
+from ..verdict import Failure
+from .cluster import ORPHAN_SECONDS, TERMINATE_SECONDS, ClusterJob
+from .discovery import Discovery, find_script
+from .job import ElasticJob
+from .settings import read_settings
+
+
+def run_elastic(options: Options, hosts: list[Host] | None) -> int:
+    """Runs the job on `hosts`, or on those that the discovery script names; returns the exit code."""
+    settings = read_settings(options)
+    script = None if options.host_discovery_script is None else find_script(options.host_discovery_script)
+    if script is None and hosts is None:
+        raise LaunchError("where? an elastic job needs --host-discovery-script FILE, or hosts with -H or --hostfile")
+    job_name = new_job_name()
+    # OMP_NUM_THREADS is for the most workers that this machine may get, as far as that is known.
+    most = settings.max_np or max(settings.start_np, sum(host.slots for host in hosts or []))
+    environment = job_environment(os.environ, options, job_name, most)
+    screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), most)
+    for note in options.notes:
+        screen.say(note)
+    with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
+
+        def job_on(here: bool) -> Job:
+            if here:
+                return ElasticJob(options.command, settings, supervisor, screen, environment)
+            return ClusterJob(options, settings, supervisor, screen, job_name, os.environ, heartbeat_seconds(options))
+
+        finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
+        if script is not None:
+            Discovery(script, settings.slots_per_host, supervisor, environment, finder.found, finder.failed).look()
+        else:
+            supervisor.later(0.0, lambda: finder.found(hosts or []))
+        code = supervisor.run(is_over=finder.is_over)
+        return 128 + supervisor.stopped_by if supervisor.stopped_by and not code else code
+
+
+class Job(Protocol):
+    """A job on this machine, or on several."""
+
+    def take_hosts(self, hosts: list[Host]) -> None:
+        """These are the hosts now."""
+
+    def is_over(self) -> bool:
+        """No worker lives, and none will be started."""
+
+
+class _Finder:
+    """What comes of the discovery: a first failure is a mistake, a later one may pass. The first hosts decide what kind
+    of job it is."""
+
+    def __init__(
+        self, job_on: Callable[[bool], Job], use_mpi: bool, timeout: float, supervisor: Supervisor, screen: Screen
+    ) -> None:
+        self._job_on = job_on
+        self._use_mpi = use_mpi
+        self._supervisor = supervisor
+        self._screen = screen
+        self._job: Job | None = None
+        self._last_trouble = ""
+        self._is_here: dict[str, bool] = {}
+        supervisor.later(timeout, self._stop_waiting)
+
+    def _stop_waiting(self) -> None:
+        if self._job is None:
+            self.failed("it has named none in all the time (--elastic-timeout)")
+
+    def is_over(self) -> bool:
+        return self._job.is_over() if self._job else self._supervisor.is_stopping
+
+    def found(self, hosts: list[Host]) -> None:
+        self._last_trouble = ""
+        if self._job is None:
+            if not hosts:  # there may be some later
+                return
+            self._job = self._job_on(not self._use_mpi and all(self._is_this_machine(host.name) for host in hosts))
+        if isinstance(self._job, ElasticJob):
+            hosts = [host for host in hosts if self._is_this_machine(host.name)]
+        self._job.take_hosts(hosts)
+
+    def _is_this_machine(self, name: str) -> bool:
+        if name not in self._is_here:
+            self._is_here[name] = is_this_machine(name)
+            if self._job and not self._is_here[name]:
+                self._screen.say(
+                    f"{name} is another machine and is left out: the job began on this one, without MPI; start it with "
+                    "--mpi where other machines may come"
+                )
+        return self._is_here[name]
+
+    def failed(self, text: str) -> None:
+        if self._job is None:
+            self._supervisor.fail(
+                Failure("the host discovery script", f"gave no hosts: {text}", 1, False, _nobody), 0.0
+            )
+        elif text != self._last_trouble:
+            self._screen.say(f"the host discovery script gave no hosts, those known stay: {text}")
+            self._last_trouble = text
+
+
+def heartbeat_seconds(options: Options) -> float:
+    """After so long without an answer a host counts as lost."""
+    given = {**os.environ, **options.settings, **dict(options.forward)}.get("PERSEUS_HEARTBEAT_TIMEOUT") or "30"
+    if not given.isdecimal() or int(given) < 1:
+        raise LaunchError(f"PERSEUS_HEARTBEAT_TIMEOUT={given!r}: an elastic job needs a number of seconds, at least 1")
+    return float(given)
+
+
+def _nobody() -> bool:
+    return False

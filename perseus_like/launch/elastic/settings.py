@@ -1,0 +1,87 @@
+"""What the options of an elastic job say, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..errors import LaunchError
+from ..options import Options
+
+DEFAULT_TIMEOUT_SECONDS = 600
+_TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
+
+
+@dataclass(frozen=True)
+class ElasticSettings:
+    """`cooldown`: seconds without new workers for a host that failed, the first time and at most; None: for good."""
+
+    start_np: int  # workers that the first generation needs
+    min_np: int  # workers that every other one needs
+    max_np: int | None
+    timeout: float  # seconds to wait for enough workers
+    start_timeout: float  # seconds that a worker has from its start to `init()`
+    reset_limit: int | None
+    cooldown: tuple[int, int] | None
+    slots_per_host: int | None
+
+
+def is_elastic(options: Options) -> bool:
+    """Whether an elastic job is asked for. Raises LaunchError for options that only such a job has."""
+    if options.host_discovery_script is not None or options.min_np is not None or options.max_np is not None:
+        return True
+    lonely = {
+        "--elastic-timeout": options.elastic_timeout,
+        "--reset-limit": options.reset_limit,
+        "--blacklist-cooldown-range": options.cooldown_range,
+        "--slots-per-host": options.slots_per_host,
+    }
+    for flag, value in lonely.items():
+        if value is not None:
+            raise LaunchError(f"{flag} is for elastic jobs; give --min-np N or --host-discovery-script FILE, too")
+    return False
+
+
+def read_settings(options: Options) -> ElasticSettings:
+    """Raises LaunchError where numbers contradict each other."""
+    smallest = options.min_np if options.min_np is not None else options.num_proc
+    if smallest is None:
+        raise LaunchError("how many workers does the job need? give --min-np N, or -np N")
+    first = options.num_proc if options.num_proc is not None else smallest
+    most = options.max_np
+    _require(smallest >= 1, f"--min-np {smallest}: there must be at least one worker")
+    _require(first >= smallest, f"-np {first} is less than --min-np {smallest}")
+    _require(
+        most is None or most >= first, f"--max-np {most} is less than the {first} workers that the job starts with"
+    )
+    limit, slots, cooldown = options.reset_limit, options.slots_per_host, options.cooldown_range
+    _require(limit is None or limit >= 0, f"--reset-limit {limit} is negative")
+    _require(slots is None or slots >= 1, f"--slots-per-host {slots}: there must be at least one slot")
+    if cooldown is not None:
+        _require(0 <= cooldown[0] <= cooldown[1], "--blacklist-cooldown-range takes two numbers of seconds, MIN MAX")
+    return ElasticSettings(
+        start_np=first,
+        min_np=smallest,
+        max_np=most,
+        timeout=_timeout(options),
+        start_timeout=options.start_timeout if options.start_timeout is not None else DEFAULT_TIMEOUT_SECONDS,
+        reset_limit=limit,
+        cooldown=None if cooldown is None else (cooldown[0], cooldown[1]),
+        slots_per_host=slots,
+    )
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise LaunchError(text)
+
+
+def _timeout(options: Options) -> float:
+    if options.elastic_timeout is not None:
+        _require(options.elastic_timeout > 0, f"--elastic-timeout {options.elastic_timeout}: at least one second")
+        return options.elastic_timeout
+    for name in _TIMEOUT_VARIABLES:
+        if text := os.environ.get(name):
+            _require(text.isdecimal() and int(text) > 0, f"{name}={text!r} is not a number of seconds")
+            return int(text)
+    return DEFAULT_TIMEOUT_SECONDS
