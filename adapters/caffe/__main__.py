@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from perseus_like import basics
 
 from .place import init, load_caffe
+from .signals import EFFECTS, SNAPSHOT, STOP, Requests
 from .solver import DistributedSolver
 
 
@@ -19,13 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     load_caffe()  # says so before the job starts, where there is none
     basics.init()
-    init(_device(options.gpu))
-    solver = DistributedSolver(_make_solver(options.solver, options.level, options.stage))
+    text = _text_of(options.solver)
+    init(_device(options.gpu or _gpu_of(text)))
+    requests = Requests({signal.SIGINT: options.sigint_effect, signal.SIGHUP: options.sighup_effect})
+    solver = DistributedSolver(_make_solver(options.solver, options.level, options.stage), requests)
     if options.snapshot is not None:
         solver.restore(options.snapshot)
     for weights in options.weights.split(",") if options.weights else ():
         _copy_weights(solver, weights)
-    text = _text_of(options.solver)
     iterations = options.iterations or int(_setting(text, "max_iter", "0"))
     solver.step(max(iterations - solver.iter, 0))
     if _setting(text, "snapshot_after_train", "true") == "true":
@@ -45,11 +48,15 @@ def _parser() -> argparse.ArgumentParser:
         "--gpu",
         "-gpu",
         help="auto: each rank the GPU of its local rank; numbers with commas between: one for each local "
-        "rank; without it the CPU",
+        "rank; without it what the solver's file says, or the CPU",
     )
     train.add_argument("--iterations", "-iterations", type=int, default=0, help="steps, in place of max_iter")
     train.add_argument("--level", "-level", type=int, default=0, help="the level of layers to use")
     train.add_argument("--stage", "-stage", default="", help="the stages of layers to use, with commas between")
+    for name, default in (("sigint", STOP), ("sighup", SNAPSHOT)):
+        switches = (f"--{name}_effect", f"-{name}_effect")
+        what = f"what {name.upper()} to any rank does after the step on all of them (default {default})"
+        train.add_argument(*switches, choices=EFFECTS, default=default, help=what)
     return parser
 
 
@@ -64,6 +71,13 @@ def _device(gpu: str | None) -> int | None:
     return numbers[basics.local_rank()]
 
 
+def _gpu_of(text: str) -> str | None:
+    """What the solver's file says in place of --gpu: only where it names the mode, since Caffe's default is a GPU."""
+    if _setting(text, "solver_mode", "CPU") != "GPU":
+        return None
+    return _setting(text, "device_id", "0") if basics.local_size() == 1 else "auto"
+
+
 def _make_solver(path: str, level: int, stage: str) -> object:
     caffe = load_caffe()
     if not level and not stage:
@@ -71,9 +85,18 @@ def _make_solver(path: str, level: int, stage: str) -> object:
     # A solver takes no state but from its file.
     stages = " ".join(f'stage: "{name}"' for name in stage.split(",") if name)
     with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
-        file.write(f"{_text_of(path)}\ntrain_state {{ level: {level} {stages} }}\n")
+        file.write(_with_state(_text_of(path), f"level: {level} {stages}"))
         file.flush()
         return caffe.get_solver(file.name)
+
+
+def _with_state(text: str, state: str) -> str:
+    """The settings with a state of their own, or added to that which they have: there can be only one."""
+    own = re.search(r"\btrain_state\s*:?\s*\{([^}]*)\}", text)
+    if own is None:
+        return f"{text}\ntrain_state {{ {state} }}\n"
+    kept = re.sub(r"\blevel\s*:\s*-?\w+", "", own[1]).strip()
+    return f"{text[: own.start()]}train_state {{ {kept} {state} }}{text[own.end() :]}"
 
 
 def _copy_weights(solver: DistributedSolver, path: str) -> None:

@@ -15,6 +15,8 @@ from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
 from perseus_like.tensor import ArrayTensors
 
+from .signals import SNAPSHOT, STOP, Requests
+
 Array = np.ndarray[Any, Any]
 
 _arrays: Collectives[Array] = Collectives(ArrayTensors())
@@ -32,12 +34,13 @@ class DistributedSolver:
     Every rank begins with rank 0's parameters. Gradients are reduced when the last backward pass of a step has ended,
     all of them as one unit, in Caffe's own memory, which cannot be moved into the arena. Settings are the solver's: a
     batch is now that of all ranks. Call `perseus_like.caffe.init()` before the solver is made, so that ranks share the
-    data out.
+    data out. `requests`: signals that stop it or have it take a snapshot.
     """
 
-    def __init__(self, solver: Any) -> None:
+    def __init__(self, solver: Any, requests: Requests | None = None) -> None:
         basics.init()
         self.solver = solver
+        self._requests = requests
         self._generation = -1
         self._name = ""
         broadcast_net(solver.net)
@@ -49,8 +52,12 @@ class DistributedSolver:
         return getattr(self.solver, name)
 
     def step(self, iterations: int) -> None:
-        """So many steps. All ranks take the same number."""
-        self.solver.step(iterations)
+        """So many steps, or fewer when a signal stops it. All ranks take the same number."""
+        try:
+            self.solver.step(iterations)
+            self._obey()
+        except _Stopped:
+            pass
 
     def solve(self, resume_file: str | None = None) -> None:
         """Steps up to `max_iter`; rank 0 then takes a snapshot."""
@@ -71,7 +78,16 @@ class DistributedSolver:
             self.solver.snapshot()
 
     def _on_start(self) -> None:
-        """Caffe calls it before each step."""
+        """Caffe calls it before each step. It has no way to end its loop but an exception."""
+        self._obey()
+
+    def _obey(self) -> None:
+        if self._requests is None:
+            return
+        if self._requests.take(SNAPSHOT):
+            self.snapshot()
+        if self._requests.take(STOP):
+            raise _Stopped
 
     def _on_gradients(self) -> None:
         """Caffe calls it after the last backward pass of a step, before it updates."""
@@ -79,7 +95,11 @@ class DistributedSolver:
             self._agree()
         # Asked for anew each time: where gradients are on a GPU this brings them to the CPU, and later back.
         gradients = [blob.diff for _, _, blob in _blobs(self.solver.net)]
+        if self._requests is not None:
+            gradients.append(self._requests.telling())
         _arrays.grouped_allreduce(gradients, Average, self._name, in_place=True).result()
+        if self._requests is not None:
+            self._requests.heard()
 
     def _agree(self) -> None:
         """DisagreementError, with their names, where the ranks have different nets."""
@@ -90,6 +110,10 @@ class DistributedSolver:
         ]
         Agreeing(name, described, [], {}, global_process_set).settle()
         self._generation, self._name = session.generation, name
+
+
+class _Stopped(Exception):
+    """The way out of Caffe's loop."""
 
 
 def _blobs(net: Any) -> Iterator[tuple[str, int, Any]]:

@@ -14,6 +14,7 @@ from perseus_like.tensor import ArrayTensors
 
 from . import backends
 from .learning_rate import learning_rate_of, scale_velocity, set_learning_rate
+from .saving import SavedWhole
 
 _arrays: Collectives[Any] = Collectives(ArrayTensors())
 
@@ -184,7 +185,12 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
 
 
 class BestModelCheckpointImpl:
-    """A ModelCheckpoint that keeps the best model. Where, is said later, by its `filepath`."""
+    """A ModelCheckpoint that keeps the best model. Where, is said later, by its `filepath`.
+
+    The best so far stays there until the next is written to its end.
+    """
+
+    model: Any
 
     def __init__(
         self,
@@ -210,7 +216,12 @@ class BestModelCheckpointImpl:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint does not know where to save; set its `filepath` before fit()")
         checkpoint: Any = super()
-        checkpoint._save_model(*arguments, **more)
+        model = self.model
+        self.set_model(SavedWhole(model))  # type: ignore[attr-defined]
+        try:
+            checkpoint._save_model(*arguments, **more)
+        finally:
+            self.set_model(model)  # type: ignore[attr-defined]
 
 
 class CommitStateCallbackImpl:

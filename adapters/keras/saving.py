@@ -1,11 +1,15 @@
-"""Models that were saved with their optimizer."""
+"""Models and files: how they are saved, and loaded with their optimizer."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
+
+from perseus_like.whole_files import unfinished
 
 from .optimizer import Compression, distribute
 
@@ -42,3 +46,29 @@ def load(
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = distribute(model.optimizer, compression=compression)
     return model
+
+
+class SavedWhole:
+    """A model whose files have their names when they are written to the end.
+
+    Folders (of TensorFlow's formats in Keras 2) and what is not on this machine are written to as they are.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def save(self, filepath: Any, *arguments: Any, **more: Any) -> None:
+        with _unfinished(str(filepath)) as path:
+            self._model.save(str(path), *arguments, **more)
+
+    def save_weights(self, filepath: Any, *arguments: Any, **more: Any) -> None:
+        with _unfinished(str(filepath)) as path:
+            self._model.save_weights(str(path), *arguments, **more)
+
+
+def _unfinished(path: str) -> contextlib.AbstractContextManager[Any]:
+    is_a_file = path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path
+    return unfinished(Path(path)) if is_a_file else contextlib.nullcontext(path)

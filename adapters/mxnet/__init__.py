@@ -1,38 +1,10 @@
 """perseus_like.mxnet: Horovod's MXNet API. `import perseus_like.mxnet as hvd`."""
 
-from perseus_like import (
-    HorovodInternalError,
-    ProcessSet,
-    add_process_set,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
+from perseus_like.common_api import *
 
 from . import mpi_ops
-from . import release as _release  # noqa: F401 - before what another release lacks
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
 from .kvstore import create, register
@@ -68,10 +40,8 @@ __all__ = [
     "Max",
     "Min",
     "PerseusSyncBatchNorm",
-    "ProcessSet",
     "Product",
     "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -82,37 +52,14 @@ __all__ = [
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
     "create",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "empty",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
     "mpi_ops",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += common_api.__all__

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 import mxnet as mx
-from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
+from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 
 from perseus_like import objects, rank, size
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .gradient_memory import after_initialization
 from .ops import allgather, broadcast_
+from .release import ParameterDict
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:

@@ -89,7 +89,7 @@ class GradientMemory:
         gradients = [gradient_of(parameter) for parameter in parameters]
         if np.dtype(bucket.kind).kind != "f" or not all(map(_may_move, parameters, gradients)):
             return
-        element_bytes = gradients[0].dtype().itemsize
+        element_bytes = np.dtype(gradients[0].dtype).itemsize
         memory = Memory(bucket.elements * element_bytes)
         if memory.why_private:
             _log.warning("gradients stay in private memory, where reducing is slower: %s", memory.why_private)

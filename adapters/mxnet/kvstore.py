@@ -19,6 +19,7 @@ from perseus_like.gradients import claim_name
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
 from perseus_like.tensor import ArrayTensors, DType
+from perseus_like.whole_files import unfinished
 
 from .engine import InTurn
 from .ops import broadcast_, reduce
@@ -156,7 +157,8 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         if self._updater is None:
             raise ValueError("there are no optimizer states to save; set_optimizer() comes first")
-        Path(fname).write_bytes(self._updater.get_states(dump_optimizer))
+        with unfinished(Path(fname)) as file:
+            file.write_bytes(self._updater.get_states(dump_optimizer))
 
     def load_optimizer_states(self, fname: str) -> None:
         if self._updater is None:

@@ -1,7 +1,8 @@
 """The verbs on MXNet's arrays: each gives an array that MXNet's engine fills in when all ranks have come.
 
-With a trailing underscore in place. `priority`: what the engine starts first, where several could be. Errors that need
-the other ranks, or the engine, raise where the result is waited for; mistakes in the arguments at the call.
+With a trailing underscore in place. `priority` is handed to MXNet's engine; as it starts a verb as soon as its array is
+ready, there is hardly ever one to put before another. Errors that need the other ranks, or the engine, raise where the
+result is waited for; mistakes in the arguments at the call.
 """
 
 from __future__ import annotations

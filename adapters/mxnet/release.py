@@ -1,9 +1,10 @@
-"""Which MXNet this is for."""
+"""MXNet 1.9, and what is other in 2.0.
+
+There a dictionary of parameters is a plain one. There is no Module, and a layer has no `hybrid_forward`, so
+PerseusSyncBatchNorm is not there.
+"""
 
 import mxnet as mx
 
-if not mx.__version__.startswith("1."):
-    raise ImportError(
-        f"perseus_like.mxnet is for MXNet 1.9; this is {mx.__version__}, which has no Module, no ParameterDict and "
-        "another C API: pip install mxnet==1.9.1"
-    )
+IS_2 = not mx.__version__.startswith("1.")
+ParameterDict = dict if IS_2 else mx.gluon.parameter.ParameterDict

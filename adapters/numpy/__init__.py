@@ -1,28 +1,8 @@
 """perseus_like.numpy: every verb on NumPy arrays. The reference adapter."""
 
-from perseus_like import (
-    HorovodInternalError,
-    ProcessSet,
-    add_process_set,
-    cross_rank,
-    cross_size,
-    global_process_set,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    rank,
-    remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
+from perseus_like.common_api import *
 from perseus_like.objects import allgather_object, broadcast_object
 
 from .compression import Compression
@@ -61,10 +41,8 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
-    "ProcessSet",
     "Product",
     "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -80,10 +58,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
-    "cross_rank",
-    "cross_size",
     "empty",
-    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -92,23 +67,10 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += common_api.__all__

@@ -100,7 +100,8 @@ class LocalGradientAggregationHelper:
             step = kwargs.get("global_step", args[1] if len(args) > 1 else None)
             return tf.no_op() if step is None else tf.group(step.assign_add(1))
 
-        gradients = get_not_none_from_list([gradient for gradient, _ in (args[0] if args else [])])
+        pairs = args[0] if args else kwargs.get("grads_and_vars", ())
+        gradients = get_not_none_from_list([gradient for gradient, _ in pairs])
         if tf.executing_eagerly():
             return apply_grads_closure() if int(self.counter) == 0 else skip()
         with tf.control_dependencies(gradients):

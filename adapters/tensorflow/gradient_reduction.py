@@ -1,9 +1,9 @@
 """Gradients of all ranks: what tapes and optimizers do with theirs.
 
 Dense gradients travel in buckets, each one request. Which gradient is in which bucket follows from the variables alone,
-so that ranks whose gradients differ meet in the same requests and are told: a missing gradient is in its bucket as a
-tensor of no elements, [0], a sparse one as [0, 0]. All other requests wait for the first bucket, which also holds how
-many there are: where ranks have different models, none is left waiting for requests that the other does not make.
+so that ranks whose gradients differ meet in the same requests and are told: for a missing gradient there is a tensor of
+no elements in its bucket, [0], for a sparse one [0, 0]. All other requests wait for the first bucket, which also holds
+how many there are: where ranks have different models, none is left waiting for requests that the other does not make.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives import Adasum, Average, Sum, member_id, resolve_op
+from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
 from perseus_like.gradients import Bucket, Member, divide_into_groups, lay_out
+from perseus_like.launch.elastic.messages import told
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
@@ -49,11 +50,7 @@ class GradientReduction:
         `groups`: lists of variables whose gradients travel together, or the number of groups to make. ValueError for
         what does not fit together.
         """
-        self.op = resolve_op(op)
-        if self.op not in (Average, Sum, Adasum):
-            raise ValueError(f"gradients are reduced by Average, Sum or Adasum, not {self.op.name}")
-        if gradient_predivide_factor != 1.0 and self.op is not Average:
-            raise ValueError("gradient_predivide_factor needs op=Average")
+        self.op, self._factors = gradient_rules(op, gradient_predivide_factor, (Average, Sum, Adasum))
         if num_groups:
             warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=3)
         self.name = name
@@ -61,7 +58,6 @@ class GradientReduction:
         self.sparse_as_dense = sparse_as_dense
         self.scale_local_gradients = scale_local_gradients
         self.compression = compression
-        self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._groups = _checked_groups(groups if groups is not None else (num_groups or None))
         self._devices = (device_dense, device_sparse)
         self._local: set[Any] = set()
@@ -75,11 +71,14 @@ class GradientReduction:
 
     @property
     def communicates(self) -> bool:
-        """False where there is nobody to reduce with: one rank, or one outside of the process set."""
+        """False where there is nobody to reduce with: one rank, or one outside of the process set.
+
+        In an elastic job there may be somebody later, and a function is traced only once.
+        """
         if not self.process_set.included():
             return False
         member_id(self.process_set)  # ValueError for a set that is not registered
-        return self.process_set.size() != 1
+        return self.process_set.size() != 1 or told() is not None
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced gradients; None stays None, if it is None on all ranks."""
@@ -116,7 +115,7 @@ class GradientReduction:
         for place, bucket in enumerate(buckets):
             extra = [len(buckets)] if place == 0 and len(buckets) > 1 else []
             with _after(gate):
-                reduced = self._reduce_bucket(place, bucket, gradients, extra)
+                reduced = self._reduce_bucket(place, bucket, gradients, variables, extra)
             gate = gate or reduced[:1]
             for index, gradient in zip(bucket.members, reduced, strict=False):
                 if gradients[index] is not None:
@@ -144,12 +143,20 @@ class GradientReduction:
         places = {key_of(variable): place for place, variable in enumerate(variables)}
         return [[places[key] for key in group if key in places] for group in self._groups]
 
-    def _reduce_bucket(self, place: int, bucket: Bucket[str], gradients: list[Any], extra: list[int]) -> list[Any]:
+    def _reduce_bucket(
+        self, place: int, bucket: Bucket[str], gradients: list[Any], variables: list[Any], extra: list[int]
+    ) -> list[Any]:
         members = [_stand_in(gradients[index], bucket.kind) for index in bucket.members]
         members += [tf.zeros([0, count], bucket.kind) for count in extra]
-        name = f"{self.name}.gradients_{place}"
+        words = [f"gradient {index}, of {_words(gradients[index], variables[index])}" for index in bucket.members]
+        words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
         with tf.device(self._devices[0]):
-            return reduce_dense(members, self.op, name, self._factors, self.process_set, self.compression, grouped=True)
+            return reduce_dense(
+                *(members, self.op, f"{self.name}.gradients_{place}", self._factors, self.process_set),
+                compression=self.compression,
+                grouped=True,
+                member_names="\n".join(words),
+            )
 
     def _reduce_sparse(self, index: int, gradient: Any) -> Any:
         return allreduce(
@@ -188,6 +195,14 @@ def _stand_in(gradient: Any, dtype: str) -> Any:
     if gradient is None:
         return tf.zeros([0], dtype)
     return tf.zeros([0, 0], dtype) if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+
+
+def _words(gradient: Any, variable: Any) -> str:
+    """What an error calls the variable; after a tab, what this rank has for it if that is no dense gradient."""
+    name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor").removesuffix(":0")
+    if gradient is None:
+        return f"{name}\tno gradient"
+    return f"{name}\ta sparse gradient" if isinstance(gradient, tf.IndexedSlices) else name
 
 
 def _checked_groups(groups: Groups) -> int | list[list[Any]] | None:

@@ -22,6 +22,7 @@ PATH = Path(__file__).with_name("_native.so")
 _PRUNED_IF_UNUSED = ("PerseusAllreduce", "PerseusAllgather", "PerseusReduceScatter", "PerseusAlltoall")
 _ALWAYS_RUN = ("PerseusBroadcast", "PerseusBarrier", "PerseusJoin")
 _ONLY_TELL = ("PerseusNumber",)
+OPERATIONS = frozenset({*_PRUNED_IF_UNUSED, *_ALWAYS_RUN, *_ONLY_TELL})
 
 
 def _load() -> tuple[Any, ctypes.CDLL]:

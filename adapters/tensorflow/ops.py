@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from perseus_like.compression import is_identity, wire_dtype, wire_of
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import autograd as autograd  # registers gradients
+from . import xla
 from .compression import Compression
 from .native import operations
 from .numbers import number
@@ -91,8 +91,12 @@ def reduce_dense(
     compression: Any = Compression.none,
     whole_name: bool = False,
     grouped: bool = False,
+    member_names: str = "",
 ) -> list[Any]:
-    """One request for all of them. A compression that the core does not know works on each tensor before and after."""
+    """One request for all of them. A compression that the core does not know works on each tensor before and after.
+
+    `member_names`: what errors call them, a line each; after a tab, what this rank has where it is a stand-in.
+    """
     wire = wire_of(compression)
     contexts: list[Any] = []
     if wire is None and not is_identity(compression):
@@ -103,6 +107,7 @@ def reduce_dense(
         *("allreduce", name, member_id(process_set), grouped, number_, average, op is Adasum, *factors),
         wire=_common_wire(wire, tensors),
         whole_name=whole_name,
+        member_names=member_names,
     )
     reduced = run(request, tensors)
     if contexts:
@@ -249,6 +254,8 @@ def join() -> Any:
     """Waits until every rank has joined, contributing zeros to the others' allreduces; gives the last to join."""
     if tf.executing_eagerly():
         return tf.constant(collectives.join(), tf.int32)
+    if xla.is_compiling():
+        return xla.without_tensors(Request("join"))
     with in_order():
         last = operations.perseus_join(tensor_name="join")
         last_in_order(last.op)
@@ -260,6 +267,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
     if tf.executing_eagerly():
         collectives.barrier(process_set)
         return None
+    if xla.is_compiling():
+        return xla.without_tensors(Request("barrier", set_id=member_id(process_set))).op
     with in_order():
         met = operations.perseus_barrier(process_set_id=member_id(process_set))
         last_in_order(met)
@@ -270,10 +279,8 @@ def as_tensor(value: Any) -> Any:
     """What can be communicated of a tensor, a variable or an array."""
     if isinstance(value, tf.Tensor):
         return value
-    if hasattr(value, "read_value"):
-        with contextlib.suppress(NotImplementedError):
-            return value.read_value()
-    return tf.convert_to_tensor(value)
+    # Not what a graph may have cached of a variable.
+    return value.read_value() if hasattr(value, "read_value") else tf.convert_to_tensor(value)
 
 
 def _with_rows(verb: str, value: Any) -> Any:

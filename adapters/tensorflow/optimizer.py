@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -39,12 +41,15 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
             reduced = reduce(gradients, variables)
         return list(zip(reduced, variables, strict=True))
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(
+        self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None, **more: Any
+    ) -> Any:
         """Steps; with backward_passes_per_step, after every so many calls."""
+        pairs = list(grads_and_vars)  # read twice
+        apply = partial(super().apply_gradients, pairs, global_step, name, **more)
         if self._perseus_aggregation is None:
-            return super().apply_gradients(*args, **kwargs)
-        apply = super().apply_gradients
-        return self._perseus_aggregation.apply_gradients(lambda: apply(*args, **kwargs), self, *args, **kwargs)
+            return apply()
+        return self._perseus_aggregation.apply_gradients(apply, self, pairs, global_step)
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable stays this rank's own; see `scale_local_gradients`."""
@@ -58,17 +63,19 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
         """This rank's own."""
         return list(super(_DistributedOptimizer, self).compute_gradients(*args, **kwargs))
 
-    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(
+        self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None, **more: Any
+    ) -> Any:
         """Steps locally, then moves all ranks to where Adasum of their steps leads."""
         pairs = list(grads_and_vars)
-        local_step = super(_DistributedOptimizer, self).apply_gradients
+        local_step = partial(super(_DistributedOptimizer, self).apply_gradients, pairs, global_step, name, **more)
         reduction = self._perseus_reduction
         variables = [plain(variable) for gradient, variable in pairs if gradient is not None]
         if not reduction.communicates or not variables:
-            return local_step(pairs, *args, **kwargs)
+            return local_step()
         starts = [tf.identity(variable.read_value()) for variable in variables]
         with tf.control_dependencies(starts):
-            stepped = local_step(pairs, *args, **kwargs)
+            stepped = local_step()
         with tf.control_dependencies([stepped] if not tf.executing_eagerly() else []):
             deltas = [variable.read_value() - start for variable, start in zip(variables, starts, strict=True)]
         sums = reduce_dense(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from perseus_like.tensor import AS_IT_IS
 
 from . import xla
 from .errors import translated
+from .graph_notes import notes_of
 from .native import asynchronous, operations
 
 DTYPES = {
@@ -46,6 +46,7 @@ class Request:
     wire: int = AS_IT_IS
     root: int = 0  # within the set
     whole_name: bool = False  # the name as it is, without the scopes around it
+    member_names: str = ""  # of an allreduce: what texts of errors call the tensors, a line each
 
     def derived(self, verb: str, suffix: str, **changes: Any) -> Request:
         """Another verb of the same set, under a name that follows from this one's."""
@@ -71,19 +72,15 @@ def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[An
     return results
 
 
-# The last collective of each graph, where they have to follow one another.
-_last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-
 def in_order() -> Any:
     """For the nodes made within: after those before, where TensorFlow cannot have several under way."""
-    last = None if asynchronous() else _last.get(tf.compat.v1.get_default_graph())
+    last = None if asynchronous() else notes_of(tf.compat.v1.get_default_graph()).get("last_collective")
     return contextlib.nullcontext() if last is None else tf.control_dependencies([last])
 
 
 def last_in_order(node: Any) -> None:
     if not asynchronous():
-        _last[tf.compat.v1.get_default_graph()] = node
+        notes_of(tf.compat.v1.get_default_graph())["last_collective"] = node
 
 
 def _run_eagerly(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:
@@ -115,7 +112,14 @@ def _node(
     }
     if request.verb == "allreduce":
         return list(
-            operations.perseus_allreduce(tensors, adasum=request.adasum, wire_dtype=request.wire, **scaling, **common)
+            operations.perseus_allreduce(
+                tensors,
+                adasum=request.adasum,
+                wire_dtype=request.wire,
+                member_names=request.member_names,
+                **scaling,
+                **common,
+            )
         )
     if request.verb == "broadcast":
         return list(operations.perseus_broadcast(tensors, root=request.root, **common))

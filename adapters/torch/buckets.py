@@ -6,10 +6,8 @@ which gradients come, the buckets are laid out in that order, and from then on a
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,14 +31,17 @@ from perseus_like.session import session
 
 from .autograd import verbs
 from .feedback import FeedbackCompressor
-from .gradient_memory import Kind, allocate, dense_strides, member_of, say_once
-from .in_place import InPlace
+from .gradient_memory import Kind, dense_strides, member_of, say_once
+from .owners import register, require_sole_owner
+from .places import Contents, Places
 from .reduction import Owner, Reduction
 from .sending import send_compressed, send_late
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]
+# Starts what is to be done with a bucket in place of a reduction; gives what waits for it.
+Communicate = Callable[[Contents], Callable[[], object]]
 
 
 class GradientBuckets:
@@ -58,7 +59,6 @@ class GradientBuckets:
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: set[int] = set()  # id() of each parameter
-        self._views: list[torch.Tensor | None] = []  # None: not in a bucket
         self._groups = groups
         self._reduction = reduction
         self._feedback = _fresh(reduction.compression)
@@ -66,17 +66,16 @@ class GradientBuckets:
         self._name = claim_name(reduction.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
-        self._memory: dict[Kind, torch.Tensor] = {}
-        self._flats: list[torch.Tensor | None] = []  # per bucket; None: a gradient that stays where it is
-        self._in_place = InPlace(self._owner.fills_in)
+        self._places = Places(self._parameters, self._names, self._owner.fills_in, reduction.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
         self._hooks: list[Any] = []
+        self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
         self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns)
         self.add(parameters)
-        _all.add(self)
+        register(self)
 
     def knows(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._known
@@ -88,7 +87,7 @@ class GradientBuckets:
             self._names.append(name)
             self._parameters.append(parameter)
             self._known.add(id(parameter))
-            self._views.append(None)
+            self._places.views.append(None)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook(index)))  # type: ignore[no-untyped-call]
         self.passes.grow(len(parameters))
         self._forget_layout()
@@ -98,14 +97,21 @@ class GradientBuckets:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._views.clear()
-        self._flats.clear()
-        self._memory.clear()
+        self._places.clear()
 
     @property
     def name(self) -> str:
         """The same on all ranks."""
         return self._name
+
+    @property
+    def owner_name(self) -> str:
+        return self._owner.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the parameters are watched."""
+        return bool(self._hooks)
 
     @property
     def pending(self) -> bool:
@@ -116,20 +122,18 @@ class GradientBuckets:
         self.passes.passes_per_step = passes
         self.passes.reset()
 
+    def communicate_by(self, communicate: Communicate) -> None:
+        """From the next bucket on. Buckets are handed over in one order on all ranks."""
+        self._communicate = communicate
+        self.passes.holds = False
+
     def show(self, index: int) -> None:
         """Gives the parameter what the other ranks have computed for it."""
-        view = self._views[index]
-        if index in self._in_place:
-            self._in_place.show(index)
-        elif view is not None and self._parameters[index].requires_grad:
-            self._parameters[index].grad = view
+        self._places.show(index)
 
     def scale(self, factor: float) -> None:
         """Multiplies what was reduced."""
-        self._in_place.scale(factor)
-        for flat in self._flats:
-            if flat is not None:
-                flat.mul_(factor)
+        self._places.scale(factor)
 
     def abandon(self) -> None:
         """Forgets gradients that are on their way. Their memory is in use until they have arrived, so this waits."""
@@ -138,7 +142,7 @@ class GradientBuckets:
         except HorovodInternalError as error:
             _log.debug("forgotten gradients had failed: %s", error)
         finally:
-            self._in_place.forget()
+            self._places.in_place.forget()
             self.passes.reset()
 
     def synchronize(
@@ -167,7 +171,7 @@ class GradientBuckets:
             try:
                 self._wait()
             finally:
-                self._in_place.forget()
+                self._places.in_place.forget()
                 self.passes.reset()
         if late:
             self.add(late)
@@ -176,7 +180,7 @@ class GradientBuckets:
         self.passes.synchronized = True
 
     def _make_hook(self, index: int) -> Hook:
-        views = self._views
+        views = self._places.views
         arrived = self.passes.arrived
         adopt = self._adopt
         counts = self._owner.counts
@@ -219,24 +223,23 @@ class GradientBuckets:
         reduction = self._reduction
         wire = wire_of(reduction.compression)
         name = f"{self._name}.{number}"
+        if self._communicate is not None:
+            self._in_flight.append(self._communicate(self._places.contents(number)))
+            return
         if wire is None and not is_identity(reduction.compression):
             members = self._layout.buckets[number].members
-            gradients = {index: view for index in members if (view := self._views[index]) is not None}
+            gradients = {index: view for index in members if (view := self._places.views[index]) is not None}
             self._in_flight.append(send_compressed(name, gradients, reduction, self._feedback))
             return
-        flat = self._flats[number]
-        if flat is None:
-            (index,) = self._layout.buckets[number].members
-            flat = self._in_place.row(index, self._names[index])
         pending = verbs.reduce_in_place(
-            flat,
+            self._places.row(number),
             reduction.op,
             name,
             reduction.prescale,
             reduction.postscale,
             reduction.process_set,
             wire,
-            wait=self.passes.holds or number + 1 == len(self._flats),  # who sends the last one waits for it
+            wait=self.passes.holds or number + 1 == self._places.buckets,  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)
 
@@ -250,9 +253,9 @@ class GradientBuckets:
 
     def _complete(self) -> None:
         """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
-        self._in_place.restore()
+        self._places.in_place.restore()
         for index, parameter in enumerate(self._parameters):
-            view, gradient = self._views[index], parameter.grad
+            view, gradient = self._places.views[index], parameter.grad
             if view is None or gradient is view:
                 continue
             if not self.passes.incomplete(index):
@@ -286,34 +289,14 @@ class GradientBuckets:
 
     def _forget_layout(self) -> None:
         self._layout = None
-        self._views[:] = [None] * len(self._parameters)
+        self._places.forget()
         self._sparse_seen.update(self._sparse)
         self._sparse = {}
         self.passes.learn()
 
-    def _require_sole_owner(self) -> None:
-        """What is reduced in place for one owner must not be read for another one at the same time."""
-        if self._shared_parameter() is None:
-            return
-        gc.collect()  # one that was replaced by this one may live in a cycle still
-        shared = self._shared_parameter()
-        if shared is not None:
-            name, mine, other = shared[0], self._owner.name, shared[1]
-            owners = f"two {mine}s" if mine == other else f"a {mine} and a {other}"
-            raise ValueError(
-                f"the parameter {name!r} is in {owners}; wrap the model or one optimizer of each parameter, and step "
-                f"other optimizers plainly when that one has synchronized"
-            )
-
-    def _shared_parameter(self) -> tuple[str, str] | None:
-        others = [other for other in _all if other is not self and other._hooks]
-        pairs = zip(self._names, self._parameters, strict=True)
-        shared = ((name, other._owner.name) for name, each in pairs for other in others if other.knows(each))
-        return next(shared, None)
-
     def _agree(self) -> None:
         """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""
-        self._require_sole_owner()
+        require_sole_owner(self, list(zip(self._names, self._parameters, strict=True)))
         for index, parameter in enumerate(self._parameters):
             self._adopt(index, parameter, parameter.grad, None)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
@@ -337,49 +320,15 @@ class GradientBuckets:
         limit = self._owner.bucket_bytes
         compression = self._reduction.compression
         is_plain = wire_of(compression) is not None or is_identity(compression)
-        alone = ALONE_BYTES if is_plain and not self._owner.moves_all else None
+        may_stay = is_plain and not self._owner.moves_all and not session.core.registers_memory()
+        alone = ALONE_BYTES if may_stay else None
         members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, alone)
-        for kind, elements in self._layout.totals.items():
-            old = self._memory.get(kind)
-            if old is None or old.numel() < elements:
-                self._memory[kind] = allocate(elements, kind)
-        self._flats = []
-        moved: list[tuple[int, torch.Tensor]] = []
-        apart = [bucket.members[0] for bucket in self._layout.buckets if bucket.is_alone]
-        self._in_place.use({index: self._parameters[index] for index in apart})
-        for bucket in self._layout.buckets:
-            if bucket.is_alone:
-                self._flats.append(None)
-                continue
-            memory = self._memory[bucket.kind]
-            self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
-            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
-                shape, strides = self._parameters[index].shape, dense_strides(self._parameters[index])
-                moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))
-        self._move(moved)
+        self._places.use(self._layout)
         self.passes.use(self._layout)
-        self.passes.holds = _all_cores_compute(self._reduction.process_set)
-
-    def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Copies gradients to new places. Old ones may be in the same memory, so all are read before one is written."""
-        memories = {memory.untyped_storage().data_ptr() for memory in self._memory.values()}
-        values: list[torch.Tensor | None] = []
-        for index, _ in places:
-            gradient = self._parameters[index].grad
-            if gradient is not None and gradient.untyped_storage().data_ptr() in memories:
-                gradient = gradient.clone()
-            values.append(gradient)
-        for memory in self._memory.values():
-            memory.zero_()
-        for (index, view), value in zip(places, values, strict=True):
-            self._views[index] = view
-            if value is not None:
-                view.copy_(value)
-                self._parameters[index].grad = view
-
-
-_all: weakref.WeakSet[GradientBuckets] = weakref.WeakSet()
+        on_host = all(device.type == "cpu" for _, device in self._layout.totals)
+        holds = on_host and self._communicate is None
+        self.passes.holds = holds and _all_cores_compute(self._reduction.process_set)
 
 
 def _fresh(compression: Any) -> FeedbackCompressor | None:

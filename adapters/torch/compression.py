@@ -11,6 +11,7 @@ import torch
 from perseus_like.compression import Compressor, NoneCompressor
 from perseus_like.tensor import DType
 
+from .between_hosts import BetweenHosts
 from .feedback import FeedbackCompressor
 from .one_bit import OneBitCompressor
 from .power_sgd import PowerSGDCompressor
@@ -56,10 +57,12 @@ class Compression:
     top_k: TypeAlias = TopKCompressor
     one_bit: TypeAlias = OneBitCompressor
     power_sgd: TypeAlias = PowerSGDCompressor
+    between_hosts: TypeAlias = BetweenHosts  # between_hosts(Compression.top_k(ratio=0.02)): exact within a host
 
 
 __all__ = [
     "BF16Compressor",
+    "BetweenHosts",
     "Compression",
     "Compressor",
     "FP16Compressor",

@@ -6,10 +6,13 @@ import logging
 
 import torch
 
+from perseus_like.collectives import member_id
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients import Member
+from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
 
-from .tensors import empty
+from .tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
 _said: set[str] = set()
@@ -36,6 +39,12 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
         megabytes = elements * dtype.itemsize / 1e6
         say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
         return torch.zeros(elements, dtype=dtype)
+
+
+def register(memory: torch.Tensor, process_set: ProcessSet) -> object:
+    """Where NCCL is to know buckets on a GPU: it does as long as the result lives, which must end before the memory."""
+    view = tensors.view(memory)
+    return None if view[3] < 0 else session.core.register_memory(view, member_id(process_set))
 
 
 def say_once(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from perseus_like import basics
-from perseus_like.collectives import Adasum, Average, Op, Sum, member_id, resolve_op
+from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
 from perseus_like.compression import NoneCompressor
 from perseus_like.gradients import divide_into_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -276,7 +276,7 @@ def DistributedOptimizer(  # noqa: N802
     """
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    chosen = _checked_op(op, gradient_predivide_factor)
+    chosen, factors = gradient_rules(op, gradient_predivide_factor, (Average, Sum, Adasum))
     _checked_passes(backward_passes_per_step)
     if num_groups:
         warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=2)
@@ -285,9 +285,8 @@ def DistributedOptimizer(  # noqa: N802
     distributed = _extend(optimizer, _DistributedAdasumOptimizer if chosen is Adasum else _DistributedOptimizer)
     distributed._names = {id(parameter): name for name, parameter in names}
     distributed._passes = backward_passes_per_step
-    factor = gradient_predivide_factor
     compression = checked_compression(compression, chosen)
-    distributed._reduction = Reduction(chosen, compression, 1.0 / factor, factor, process_set, sparse_as_dense)
+    distributed._reduction = Reduction(chosen, compression, *factors, process_set, sparse_as_dense)
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
     indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])
     if process_set.included() is not False and (process_set.size() or basics.size()) > 1:
@@ -316,15 +315,6 @@ def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.o
     plain = cls.__new__(cls)
     plain.__setstate__(state)
     return plain
-
-
-def _checked_op(op: int, predivide: float) -> Op:
-    chosen = resolve_op(op)
-    if chosen not in (Average, Sum, Adasum):
-        raise ValueError(f"DistributedOptimizer knows Average, Sum and Adasum, not {chosen.name}")
-    if predivide != 1.0 and chosen is not Average:
-        raise ValueError("gradient_predivide_factor needs op=Average")
-    return chosen
 
 
 def _checked_passes(passes: int) -> int:

@@ -10,6 +10,8 @@ import torch
 from perseus_like.session import session
 from perseus_like.tensor import DType, View
 
+from .cuda import over_memory, require_cuda
+
 _NUMBERS = {
     torch.uint8: int(DType.uint8),
     torch.int8: int(DType.int8),
@@ -43,13 +45,18 @@ class TorchTensors:
         number = _NUMBERS.get(tensor.dtype)
         if number is None:
             raise ValueError(f"{tensor.dtype} tensors cannot be communicated; {_names()} can")
-        return (tensor.data_ptr(), number, tensor.shape, tensor.get_device())
+        device = tensor.get_device()
+        if device >= 0:
+            require_cuda(tensor)
+        return (tensor.data_ptr(), number, tensor.shape, device)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor)
 
     def from_buffer(self, buffer: Any, like: torch.Tensor | None = None) -> torch.Tensor:
         dtype = _DTYPES[buffer.dtype]
+        if buffer.device >= 0:
+            return over_memory(buffer, dtype)
         if len(buffer) == 0:
             tensor = torch.empty(buffer.shape, dtype=dtype)
         else:

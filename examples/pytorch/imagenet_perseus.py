@@ -120,7 +120,10 @@ def main() -> int:
             print(f"Epoch [{epoch + 1}] Acc@1 {accuracy:.2f} on {args.world_size} ranks", flush=True)
             if args.resume:
                 state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save({"epoch": epoch + 1, **state}, args.resume)
+                # A reader finds the old file or the new one, never half of one.
+                unfinished = Path(f"{args.resume}.unfinished")
+                torch.save({"epoch": epoch + 1, **state}, unfinished)
+                unfinished.replace(args.resume)
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0 if accuracy >= args.target else 1

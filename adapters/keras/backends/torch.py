@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from perseus_like.basics import restart
-from perseus_like.collectives import Average, Collectives, Sum, resolve_op
+from perseus_like.collectives import Average, Collectives, Sum, gradient_rules
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.elastic import ModelState, run_fn
 from perseus_like.errors import UnavailableError
@@ -62,16 +62,11 @@ class GradientReduction:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        self.op = resolve_op(op)
-        if self.op not in (Average, Sum):
-            raise ValueError(f"gradients are reduced by Average or Sum, not {self.op.name}")
-        if gradient_predivide_factor != 1.0 and self.op is not Average:
-            raise ValueError("gradient_predivide_factor needs op=Average")
+        self.op, self._factors = gradient_rules(op, gradient_predivide_factor, (Average, Sum))
         self.name = name
         self.process_set = process_set
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
-        self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._groups = groups
         self._scale_local_gradients = scale_local_gradients
         self._local: dict[int, Any] = {}  # by id, with the variable, so that the id stays its own
@@ -133,13 +128,18 @@ class GradientReduction:
             for place in places
         ]
         compression, wire = self._compression, wire_of(self._compression)
+        words = [
+            f"gradient {place}, of {variables[place].path}" + ("\tno gradient" if gradients[place] is None else "")
+            for place in places
+        ]
+        more: dict[str, Any] = {"in_place": True, "member_names": "\n".join(words)}
         is_wide = all(_tensors.view(member)[1] in WIDE_FLOATING for member in members)
         arguments = (self.op, f"{self.name}.gradients_{number}", *self._factors, self.process_set)
         if is_identity(compression) or (wire is not None and is_wide):
-            return places, _verbs.grouped_allreduce(members, *arguments, wire, in_place=True)
+            return places, _verbs.grouped_allreduce(members, *arguments, wire, **more)
         pairs = [compression.compress(member) for member in members]
         contexts = [context for _, context in pairs]
-        pending = _verbs.grouped_allreduce([small for small, _ in pairs], *arguments, in_place=True)
+        pending = _verbs.grouped_allreduce([small for small, _ in pairs], *arguments, **more)
         return places, pending.then(
             lambda found: [compression.decompress(*pair) for pair in zip(found, contexts, strict=True)]
         )

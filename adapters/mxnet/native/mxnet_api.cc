@@ -22,13 +22,13 @@ MxnetApi load_mxnet(void* library) {
   find(library, "MXShallowCopyNDArray", api.share);
   find(library, "MXNDArrayFree", api.free);
   find(library, "MXNDArrayGetData", api.data_of);
-  find(library, "MXNDArrayFromDLPackEx", api.from_dlpack);
   find(library, "MXGetLastError", api.last_error);
   int (*version_of)(int*) = nullptr;
   find(library, "MXGetVersion", version_of);
   int version = 0;
   version_of(&version);
   api.major_version = version / 10000;
+  find(library, api.major_version < 2 ? "MXNDArrayFromDLPackEx" : "MXNDArrayFromDLPack", api.from_dlpack);
   // NDArray::Reorder2DefaultAsync() const and NDArray::Chunk::Reorder2Default(): such functions take `this` alone.
   api.lay_out_in_rows =
       reinterpret_cast<void (*)(const void*)>(dlsym(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv"));

@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <ios>
+#include <sstream>
 #include <utility>
 
 namespace perseus::tensorflow {
 
 namespace {
 
-// Rounds of a loop that are under way at once have names of their own, so that ranks cannot mix them up. So many
-// different ones, more than a loop's usual `parallel_iterations`; rounds further apart are never under way together.
-constexpr std::int64_t kRounds = 16;
-
-std::string name_in_round(const std::string& name, std::int64_t round) {
-  return round <= 0 ? name : name + "@" + std::to_string(round % kRounds);
+// Rounds of a loop may be under way at once, in another order on each rank, and so may those of a loop within it: each
+// has a name of its own. TensorFlow's number of a loop follows from its name and from the round around it.
+std::string name_in_loop(const std::string& name, TF_OpKernelContext* context) {
+  const auto loop = tf().TF_GetFrameId(context);
+  const auto round = tf().TF_GetIterId(context);
+  if (loop == 0) return name;
+  std::ostringstream text;
+  text << name << '@' << std::hex << loop << '.' << std::dec << round;
+  return text.str();
 }
 
 constexpr std::size_t kMessageBytes = 4096;
@@ -24,7 +29,7 @@ Call::Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done)
     : kernel_(kernel),
       context_(context),
       done_(std::move(done)),
-      name_(name_in_round(kernel.attributes().name, tf().TF_GetIterId(context))) {}
+      name_(name_in_loop(kernel.attributes().name, context)) {}
 
 Call::~Call() {
   for (auto* tensor : tensors_held_) tf().TF_DeleteTensor(tensor);
@@ -146,6 +151,7 @@ PerseusRequest Call::request() {
   request.wire_dtype = attributes.wire;
   request.root = attributes.root;
   request.splits = splits_.empty() ? nullptr : splits_.data();
+  request.tensor_names = attributes.member_names.c_str();
   request.done = &Call::completed;
   request.context = this;
   return request;

@@ -121,6 +121,7 @@ void* create(TF_OpKernelConstruction* construction) {
   }
   if (made.verb == PERSEUS_ALLREDUCE) {
     attributes.wire = reader.number("wire_dtype");
+    attributes.member_names = reader.text("member_names");
     if (reader.flag("adasum")) attributes.verb = PERSEUS_ADASUM;
   }
   if (made.verb == PERSEUS_BROADCAST) attributes.root = reader.number("root");

@@ -17,7 +17,8 @@ class Call;
 
 struct Attributes {
   std::int32_t verb = PERSEUS_ALLREDUCE;
-  std::string name;  // the same on all ranks
+  std::string name;          // the same on all ranks
+  std::string member_names;  // for texts of errors, a line each
   std::int32_t op = 0;
   bool average = false;
   double prescale = 1;

@@ -87,7 +87,7 @@ std::vector<Operation> operations() {
        {"tensors: T"},
        {"reduced: T"},
        {types, name, grouped, set, wait, op, average, prescale, postscale, "adasum: bool = false",
-        "wire_dtype: int = -1"},
+        "wire_dtype: int = -1", "member_names: string = ''"},
        same_shapes},
       {"PerseusBroadcast",
        {"tensors: T"},

@@ -91,6 +91,7 @@ using Delete = void (*)(void*);
     (TF_OpKernelContext*, int, TF_DataType, const std::int64_t*, int, std::size_t, TF_Status*))                     \
   X(TF_Tensor*, TF_ForwardInputOrAllocateOutput,                                                                    \
     (TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*, TF_Status*))                        \
+  X(std::uint64_t, TF_GetFrameId, (TF_OpKernelContext*))                                                            \
   X(std::int64_t, TF_GetIterId, (TF_OpKernelContext*))                                                              \
   X(void, TF_OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                            \
   X(TF_Tensor*, TF_NewTensor,                                                                                       \

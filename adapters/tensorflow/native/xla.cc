@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -46,17 +48,20 @@ bool check_layout(void* library) {
   return read.is_there && same && !nothing.is_there;
 }
 
-// What Python writes into the custom call, as words between blanks; the name comes last (adapters/tensorflow/xla.py).
+// What Python writes into the custom call (adapters/tensorflow/xla.py): words between blanks, of which the name is the
+// last, and after it what the members are called.
 struct Description {
   PerseusRequest request{};
+  std::int32_t rank = 0, size = 0;  // in the process set, when the function was traced
   std::vector<std::vector<std::int64_t>> shapes;
   std::vector<std::int32_t> dtypes;
   std::vector<std::size_t> result_bytes;
   std::string name;
+  std::string member_names;
 
   explicit Description(const std::string& text) {
     std::istringstream words(text);
-    words >> request.verb >> request.process_set >> request.op >> request.average >> request.prescale >>
+    words >> request.verb >> request.process_set >> rank >> size >> request.op >> request.average >> request.prescale >>
         request.postscale >> request.wire_dtype >> request.root >> request.tensor_count;
     for (int i = 0; i < request.tensor_count; ++i) {
       std::size_t dimensions = 0;
@@ -65,12 +70,24 @@ struct Description {
       for (auto& extent : shape) words >> extent;
     }
     words >> name;
+    words.ignore();
+    member_names.assign(std::istreambuf_iterator<char>(words), {});
+  }
+
+  // Ranks are constants in a compiled function, and shapes follow from them.
+  std::string outdated() const {
+    const auto now = core()->rank(request.process_set), now_of = core()->size(request.process_set);
+    if (now < 0 || (now == rank && now_of == size)) return "";  // not in the set: the core says so
+    return error_text(0, "'" + name + "': this function was compiled for rank " + std::to_string(rank) + " of " +
+                             std::to_string(size) + ", and this is rank " + std::to_string(now) + " of " +
+                             std::to_string(now_of) + " by now; make a new tf.function after ranks have changed");
   }
 };
 
 struct Execution {
   std::vector<void*> targets;
   std::vector<std::size_t> bytes;
+  bool has_tensors = true;  // else the one result is a number
   std::string failure;
 };
 
@@ -80,6 +97,8 @@ void completed(void* raw, const PerseusOutcome* outcome) {
     execution.failure = error_text(outcome->error, outcome->message);
     return;
   }
+  if (!execution.has_tensors)
+    *static_cast<std::int32_t*>(execution.targets[0]) = static_cast<std::int32_t>(outcome->number);
   for (int i = 0; i < outcome->result_count; ++i) {
     const auto& result = outcome->results[i];
     std::size_t bytes = bytes_per_element(tensorflow_dtype(result.dtype));
@@ -104,9 +123,11 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
   Description description(std::string(opaque, length));
   auto& request = description.request;
   const auto count = static_cast<std::size_t>(request.tensor_count);
+  const auto result_count = std::max<std::size_t>(count, 1);
   auto* const results = static_cast<void**>(out);
-  Execution execution{std::vector<void*>(results, results + count), description.result_bytes, ""};
-  std::memset(results[count], 0, sizeof(float));
+  Execution execution{std::vector<void*>(results, results + result_count), description.result_bytes, count != 0,
+                      description.outdated()};
+  std::memset(results[result_count], 0, sizeof(float));
   std::vector<PerseusTensor> inputs;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& shape = description.shapes[i];
@@ -114,13 +135,16 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
         {const_cast<void*>(in[i]), description.dtypes[i], static_cast<std::int32_t>(shape.size()), shape.data()});
   }
   request.name = description.name.c_str();
+  request.tensor_names = description.member_names.c_str();
   request.inputs = inputs.data();
   request.outputs = allocates_results(request.verb) ? nullptr : execution.targets.data();
   request.done = &completed;
   request.context = &execution;
-  std::array<char, 4096> message{};
-  const auto refused = core()->run(&request, message.data(), message.size());
-  if (refused != PERSEUS_OK) execution.failure = error_text(refused, message.data());
+  if (execution.failure.empty()) {
+    std::array<char, 4096> message{};
+    const auto refused = core()->run(&request, message.data(), message.size());
+    if (refused != PERSEUS_OK) execution.failure = error_text(refused, message.data());
+  }
   if (!execution.failure.empty()) status->message = execution.failure;
 }
 

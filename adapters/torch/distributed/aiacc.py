@@ -34,9 +34,9 @@ def init_process_group(
 ) -> None:
     """Starts torch.distributed with the backend perseus, whatever `backend` says.
 
-    Under perseusrun and mpirun the launcher says who this process is; `init_method`, `world_size` and `rank`, which
-    scripts have for a world of one process per host, are not looked at. Under torchrun, and without a launcher, they
-    count as in torch.distributed.
+    Under perseusrun, mpirun and torchrun the launcher says who this process is; `init_method`, `world_size`, `rank` and
+    `store`, which scripts have for a world of one process per host, are not looked at. Without a launcher they count as
+    in torch.distributed.
     """
     if _early and _early.pop() is dist.group.WORLD:
         return
@@ -44,6 +44,7 @@ def init_process_group(
         _log.info("init_process_group(%r): perseus is used in its place", backend)
     if _launched():
         basics.init()
+    if _launched() or dist.is_torchelastic_launched():
         dist.init_process_group("perseus", timeout=timeout, **options)
         return
     where: dict[str, Any] = {"init_method": init_method, "world_size": world_size, "rank": rank, "store": store}

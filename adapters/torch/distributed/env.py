@@ -1,4 +1,4 @@
-"""`env://` under perseusrun and mpirun, which do not set MASTER_ADDR: the store's address goes over the core."""
+"""How ranks get torch's store where torch itself would not make one: `env://` and `tcp://` under some launchers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,44 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.session import session
 
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]
+_AGENT_KEEPS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
-def rendezvous(
+def _without_address(
     original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """torch's own handler where MASTER_ADDR is set, or where no launcher of several ranks started this process."""
-    if "MASTER_ADDR" in os.environ or session.core.launched(sys.prefix) is None:
+    """perseusrun and mpirun do not set MASTER_ADDR: the store's address goes over the core."""
+    if session.core.launched(sys.prefix) is None:
         return original(url, timeout=timeout, **options)
     return _launched(url, timeout)
+
+
+def _without_listener(original: Handler, url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+    """torchrun's agent does not listen at this port: rank 0 does, as without torchrun, unless somebody else does."""
+    if dict(parse_qsl(urlparse(url).query)).get("rank") != "0":
+        return original(url, **options)
+    agent_keeps_store = os.environ.pop(_AGENT_KEEPS_STORE)
+    try:
+        return iter([next(original(url, **options))])
+    except DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+    finally:
+        os.environ[_AGENT_KEEPS_STORE] = agent_keeps_store
+    return original(url, **options)
+
+
+RENDEZVOUS: dict[str, Handler] = {
+    "env": _without_address,
+    "tcp": _without_listener,
+}
 
 
 def export_world() -> None:

@@ -1,17 +1,40 @@
-"""Where torch.distributed asks for a backend by name, ours is let in."""
+"""Where torch.distributed takes for granted what a group in Python is not: called gloo, or made of C++ objects."""
 
 from __future__ import annotations
 
 import functools
+import weakref
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+# By DDP's reducer: the work that its backward pass waits for.
+_awaited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
 
 @functools.cache
 def close() -> None:
+    """Once in a process."""
+    _let_in_monitored_barrier()
+    _keep_awaited_works()
+
+
+def _keep_awaited_works() -> None:
+    """DDP.join() hands a work to C++, which does not keep its Python part, and without that waits for ever."""
+    cls: Any = dist.Reducer  # type: ignore[attr-defined]
+    original = cls._set_forward_pass_work_handle
+
+    @functools.wraps(original)
+    def set_and_keep(self: Any, work: Any, *arguments: Any, **options: Any) -> None:
+        _awaited[self] = work
+        original(self, work, *arguments, **options)
+
+    cls._set_forward_pass_work_handle = set_and_keep
+
+
+def _let_in_monitored_barrier() -> None:
     """`monitored_barrier` refuses every backend that is not called gloo."""
     original: Any = distributed_c10d.monitored_barrier
 

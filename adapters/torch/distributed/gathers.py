@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .engine import Engine
-from .travel import check, dense, finish_all, for_output, from_buffer, in_place, view, width
+from .travel import check, dense, finish_all, for_output, from_buffer, in_place, rows, sizes_text, view, width
 from .work import PerseusWork
 
 
@@ -29,72 +29,106 @@ class Gathers(Engine):
     def allgather(self, outputs: Sequence[Any], inputs: Sequence[Tensor] | Tensor, *_: Any, **__: Any) -> PerseusWork:
         if isinstance(inputs, Tensor):
             outputs, inputs = [outputs], [inputs]
-        lists = [list(each) for each in outputs]
-        for tensors in lists:
-            if len(tensors) != self._size:
-                raise ValueError(f"all_gather: {len(tensors)} outputs for {self._size} ranks")
-        return self._all_gather("all_gather", lists, list(inputs), outputs)
+        return self._all_gather_lists("all_gather", [list(each) for each in outputs], list(inputs), outputs)
 
     def allgather_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Tensor], *_: Any) -> PerseusWork:
+        if len(outputs) != self._size:
+            raise ValueError(f"all_gather_coalesced: {len(outputs)} lists of outputs for {self._size} ranks")
         by_input = [[outputs[rank][place] for rank in range(self._size)] for place in range(len(inputs))]
-        return self._all_gather("all_gather_coalesced", by_input, list(inputs), outputs)
+        return self._all_gather_lists("all_gather_coalesced", by_input, list(inputs), outputs)
 
-    def _all_gather(
+    def _all_gather_lists(
         self, what: str, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], result: Any
     ) -> PerseusWork:
-        """`outputs[i][r]` gets rank r's `inputs[i]`; sizes may differ between ranks where the outputs do."""
+        """`outputs[i][r]` gets rank r's `inputs[i]`. Ranks may give different numbers of elements if all say which."""
+        uneven = []
+        for tensors, source in zip(outputs, inputs, strict=True):
+            sizes = [tensor.numel() for tensor in tensors]
+            if len(sizes) != self._size:
+                raise ValueError(f"{what}: {len(sizes)} outputs for {self._size} ranks")
+            if sizes[self._rank] != source.numel():
+                raise ValueError(
+                    f"{what}: this rank gives {source.numel()} elements, its outputs have room for {sizes} of the ranks"
+                )
+            if len(set(sizes)) > 1:
+                uneven.append(sizes_text(sizes))
+        call = f"{what} of {', '.join(uneven)} elements" if uneven else what
+        return self._all_gather(what, outputs, inputs, result, call)
+
+    def _all_gather(
+        self, what: str, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], result: Any, call: str
+    ) -> PerseusWork:
         sources = [dense(what, tensor) for tensor in inputs]
         if not sources or len(outputs) != len(sources):
             raise ValueError(f"{what}: {len(outputs)} outputs for {len(sources)} inputs")
-        for each in outputs:
-            for tensor in each:
+        for tensors, source in zip(outputs, sources, strict=True):
+            for tensor in tensors:
                 check(what, tensor)
+                if tensor.dtype != source.dtype:
+                    raise ValueError(f"{what}: an output of {tensor.dtype} for an input of {source.dtype}")
 
         def finish(handle: Any) -> None:
             for tensors, source, buffer in zip(outputs, sources, handle.outputs(), strict=True):
-                gathered = from_buffer(buffer, source.dtype)
-                _check_total(what, sum(tensor.numel() for tensor in tensors), gathered)
-                at = 0
-                for tensor in tensors:
-                    tensor.copy_(gathered[at : at + tensor.numel()].view(tensor.shape))
-                    at += tensor.numel()
+                _divide(from_buffer(buffer, source.dtype), tensors)
 
-        views = [view(source) for source in sources]
-        return self._start(what, self._core.allgather, views, self._number, sources, result=result, finish=finish)
+        # As one row each where all give alike, since what a row has must agree.
+        views = [view(source) if call != what else rows(source, 1, source.numel()) for source in sources]
+        return self._start(
+            call, self._core.allgather, views, self._number, sources, result=result, finish=finish, what=what
+        )
 
     def _allgather_base(self, output: Tensor, input: Tensor, *_: Any) -> PerseusWork:
-        return self._all_gather("all_gather_into_tensor", [[output]], [input], [output])
+        return self._all_gather_whole("all_gather_into_tensor", [output], [input])
 
     all_gather_single = _allgather_base
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *_: Any
     ) -> PerseusWork:
-        lists = [[output] for output in outputs]
-        return self._all_gather("all_gather_into_tensor_coalesced", lists, list(inputs), list(outputs))
+        return self._all_gather_whole("all_gather_into_tensor_coalesced", list(outputs), list(inputs))
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def _all_gather_whole(self, what: str, outputs: list[Tensor], inputs: list[Tensor]) -> PerseusWork:
+        for output, source in zip(outputs, inputs, strict=True):
+            if output.numel() != self._size * source.numel():
+                raise ValueError(
+                    f"{what}: {self._size * source.numel()} elements come, but the output has room for {output.numel()}"
+                )
+        return self._all_gather(what, [[output] for output in outputs], inputs, outputs, what)
 
     def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None) -> PerseusWork:
         root = int(getattr(opts, "rootRank", 0))
         source = dense("gather", inputs[0])
-        splits = [0] * self._size
-        splits[root] = source.numel()
         parts = list(outputs[0]) if self._rank == root else []
-        if self._rank == root and len(parts) != self._size:
-            raise ValueError(f"gather: {len(parts)} outputs for {self._size} ranks")
-        return self._all_to_all("gather", source, splits, parts, outputs)
+        if self._rank == root:
+            self._require_alike("gather", "outputs", parts, source)
+        splits = [0] * self._size
+        splits[root] = 1
+        call = f"gather to rank {self.job_ranks[root]}"
+        return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, outputs)
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> PerseusWork:
         root = int(getattr(opts, "rootRank", 0))
         output = outputs[0]
         check("scatter", output)
         parts = [dense("scatter", part) for part in inputs[0]] if self._rank == root else []
-        if self._rank == root and len(parts) != self._size:
-            raise ValueError(f"scatter: {len(parts)} inputs for {self._size} ranks")
+        if self._rank == root:
+            self._require_alike("scatter", "inputs", parts, output)
         source = torch.cat([part.reshape(-1) for part in parts]) if parts else output.new_empty(0)
-        splits = [part.numel() for part in parts] or [0] * self._size
-        return self._all_to_all("scatter", source, splits, [output], list(outputs))
+        splits = [1 if parts else 0] * self._size
+        call = f"scatter from rank {self.job_ranks[root]}"
+        return self._exchange(call, rows(source, len(parts), output.numel()), splits, source, [output], list(outputs))
+
+    def _require_alike(self, what: str, name: str, parts: Sequence[Tensor], other: Tensor) -> None:
+        if len(parts) != self._size:
+            raise ValueError(f"{what}: {len(parts)} {name} for {self._size} ranks")
+        if any(part.numel() != other.numel() or part.dtype != other.dtype for part in parts):
+            found = sizes_text([part.numel() for part in parts])
+            raise ValueError(
+                f"{what}: {name} of {found} elements, of {parts[0].dtype}, beside a tensor of {other.numel()}, of "
+                f"{other.dtype}; all must be alike"
+            )
 
     def alltoall_base(
         self, output: Tensor, input: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], *_: Any
@@ -119,25 +153,35 @@ class Gathers(Engine):
     def _all_to_all(
         self, what: str, source: Tensor, splits: Sequence[int], parts: Sequence[Tensor], result: Any, then: Any = None
     ) -> PerseusWork:
-        """`splits[r]` elements to rank r; what comes fills `parts`, one after the other."""
+        """`splits[r]` elements to rank r; what comes of it has to fill `parts[r]`."""
+        expected = [part.numel() for part in parts]
+        given = view(source) if width(source.dtype) == 1 else rows(source, source.numel(), 1)
+        return self._exchange(what, given, splits, source, parts, result, then, expected=expected)
+
+    def _exchange(
+        self,
+        call: str,
+        given: Any,
+        splits: Sequence[int],
+        source: Tensor,
+        parts: Sequence[Tensor],
+        result: Any,
+        then: Any = None,
+        **options: Any,
+    ) -> PerseusWork:
+        """`given` is the memory of `source` as rows, of which `splits[r]` go to rank r."""
         for part in parts:
-            check(what, part)
-        wide = width(source.dtype)
+            check(call, part)
+            if part.dtype != source.dtype:
+                raise ValueError(f"{call}: an output of {part.dtype} for an input of {source.dtype}")
 
         def finish(handle: Any) -> None:
-            came = from_buffer(handle.outputs()[0], source.dtype)
-            _check_total(what, sum(part.numel() for part in parts), came)
-            at = 0
-            for part in parts:
-                part.copy_(came[at : at + part.numel()].view(part.shape))
-                at += part.numel()
+            _divide(from_buffer(handle.outputs()[0], source.dtype), parts)
             if then is not None:
                 then()
 
-        counts = [split * wide for split in splits]
-        return self._start(
-            what, self._core.alltoall, view(source), counts, self._number, source, result=result, finish=finish
-        )
+        arguments = (given, list(splits), self._number, source)
+        return self._start(call, self._core.alltoall, *arguments, result=result, finish=finish, **options)
 
     def barrier(self, *_: Any, **__: Any) -> PerseusWork:
         return self._start("barrier", self._core.barrier, self._number, result=[])
@@ -158,6 +202,8 @@ def _elements(what: str, tensor: Tensor, rows: Sequence[int], size: int) -> list
     return [each * row for each in rows]
 
 
-def _check_total(what: str, room: int, came: Tensor) -> None:
-    if room != came.numel():
-        raise ValueError(f"{what}: {came.numel()} elements came, but the outputs have room for {room}")
+def _divide(came: Tensor, parts: Sequence[Tensor]) -> None:
+    at = 0
+    for part in parts:
+        part.copy_(came[at : at + part.numel()].view(part.shape))
+        at += part.numel()

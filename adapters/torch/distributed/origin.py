@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from .turns import turns
+
 
 class Origin:
     """The work that callbacks hang on: its group and name, and how many collectives they have started."""
@@ -48,11 +50,12 @@ def remember(future: Any, origin: Origin) -> None:
 
 def _within(origin: Origin, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(future: Any) -> Any:
-        before, _running.origin = current(), origin
-        try:
-            return callback(future)
-        finally:
-            _running.origin = before
+        with turns.taken():
+            before, _running.origin = current(), origin
+            try:
+                return callback(future)
+            finally:
+                _running.origin = before
 
     return call
 
@@ -61,7 +64,7 @@ def _within(origin: Origin, callback: Callable[[Any], Any]) -> Callable[[Any], A
 def _watch_futures() -> None:
     """torch's futures are objects of C++ that then() makes anew, so their class has to tell us of each."""
     cls: Any = torch._C.Future
-    then, add_done_callback = cls.then, cls.add_done_callback
+    then, add_done_callback, wait = cls.then, cls.add_done_callback, cls.wait
 
     def then_within(self: Any, callback: Callable[[Any], Any]) -> Any:
         origin = _origins.get(self)
@@ -76,3 +79,4 @@ def _watch_futures() -> None:
         add_done_callback(self, callback if origin is None else _within(origin, callback))
 
     cls.then, cls.add_done_callback = then_within, add_done_callback_within
+    cls.wait = functools.wraps(wait)(lambda self: turns.lend(wait, self))

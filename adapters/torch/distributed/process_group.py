@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import NotInitializedError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
+from .engine import confessing
 from .gathers import Gathers
 from .messages import Messages
 from .reductions import Reductions
@@ -26,26 +26,34 @@ _GRACE_SECONDS = 1.0
 _WORD_SECONDS = 0.2
 
 
-# What torch calls from C++ or in code that is compiled.
-_VERBS = (
-    *(
-        "allreduce",
-        "allreduce_coalesced",
-        "broadcast",
-        "reduce",
-        "allgather",
-        "allgather_coalesced",
-        "gather",
-        "scatter",
-    ),
-    *("all_gather_single", "all_gather_single_coalesced", "_allgather_base", "allgather_into_tensor_coalesced"),
-    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "_reduce_scatter_base"),
-    *("reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier"),
-    *("send", "recv", "recv_anysource", "shutdown", "abort"),
-)
+# By method, which torch calls from C++ or in code that is compiled: what users call.
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather_coalesced",
+    "all_gather_single": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "barrier": "barrier",
+}
 
 
-@untraced(*_VERBS)
+@untraced(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
+@confessing(**_COLLECTIVES)
 class PerseusGroup(Reductions, Gathers, Messages):
     """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
 
@@ -100,9 +108,8 @@ class PerseusGroup(Reductions, Gathers, Messages):
         """The same ranks, for the verbs that are not torch's."""
         if self._is_default:
             return global_process_set
-        ranks = dist.get_process_group_ranks(self)
-        found = ProcessSet(ranks)
-        found.ranks, found.process_set_id = list(ranks), self._number  # in the group's order
+        found = ProcessSet(self.job_ranks)
+        found.ranks, found.process_set_id = list(self.job_ranks), self._number  # in the group's order
         return found
 
     def get_group_store(self) -> Store:
@@ -128,7 +135,7 @@ class PerseusGroup(Reductions, Gathers, Messages):
         return self._calls
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For waits from now on. The ranks' common limit, which names who is missing, is the one of the start."""
+        """For waits of this rank from now on; the ranks' common limit is the one of the start."""
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout

@@ -10,18 +10,18 @@ from torch.distributed import ReduceOp
 
 from .travel import COMPLEX, UNSIGNED
 
-_SUM, _MIN, _MAX, _PRODUCT, _BAND, _BOR, _BXOR = range(7)  # the core's ReduceOp
+SUM, _MIN, _MAX, _PRODUCT, _BAND, _BOR, _BXOR = range(7)  # the core's ReduceOp
 
 _NUMBERS = {
-    ReduceOp.SUM: _SUM,
-    ReduceOp.AVG: _SUM,
+    ReduceOp.SUM: SUM,
+    ReduceOp.AVG: SUM,
     ReduceOp.MIN: _MIN,
     ReduceOp.MAX: _MAX,
     ReduceOp.PRODUCT: _PRODUCT,
     ReduceOp.BAND: _BAND,
     ReduceOp.BOR: _BOR,
     ReduceOp.BXOR: _BXOR,
-    ReduceOp.PREMUL_SUM: _SUM,
+    ReduceOp.PREMUL_SUM: SUM,
 }
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}) | UNSIGNED
 _BITWISE = frozenset({_BAND, _BOR, _BXOR})
@@ -32,6 +32,11 @@ class Reduction(NamedTuple):
     average: bool
     prescale: float
     name: str
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether signed and unsigned numbers of the same bits give the same bits."""
+        return self.op not in (_MIN, _MAX) and not self.average and self.prescale == 1.0
 
 
 def of(options: Any) -> Any:
@@ -63,11 +68,6 @@ def _factor(given: Any) -> Any:
 
 
 def _check(what: str, name: str, number: int, dtype: torch.dtype) -> None:
-    bad = (
-        (number in _BITWISE and dtype not in _INTEGERS)
-        or (dtype in COMPLEX and number != _SUM)
-        or (dtype in UNSIGNED and (number in (_MIN, _MAX) or name in ("AVG", "PREMUL_SUM")))
-        or (dtype not in _INTEGERS and dtype.itemsize == 1)
-    )
+    bad = (number in _BITWISE and dtype not in _INTEGERS) or (dtype in COMPLEX and number != SUM)
     if bad:
-        raise ValueError(f"{what}: {name} is not defined on {dtype} here")
+        raise ValueError(f"{what}: {name} is not defined on {dtype}")

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import ReduceOp
 
-from perseus_like.tensor import AS_IT_IS, DType
+from perseus_like.tensor import AS_IT_IS, DType, Start
 
+from .detours import Detour, detour
 from .engine import Engine
-from .reduce_op import Reduction, resolve
+from .reduce_op import Reduction, of, resolve
 from .sparse import sparse_allreduce
-from .travel import dense, finish_all, for_output, from_buffer, in_place, view
+from .travel import dense, finish_all, for_output, from_buffer, in_place, sizes_text, view
 from .work import PerseusWork
+
+
+class _Plan(NamedTuple):
+    """How the tensors of a call are reduced."""
+
+    reduction: Reduction
+    detours: list[Detour | None]  # by tensor
+
+    def there(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor if way is None else way.there(tensor) for way, tensor in zip(self.detours, tensors, strict=True)]
 
 
 class Reductions(Engine):
@@ -33,7 +45,7 @@ class Reductions(Engine):
         """In place; float32 and float64 travel as `wire`, other types as they are."""
         flat = in_place("all_reduce", tensor)
         kind = int(wire) if tensor.dtype in (torch.float32, torch.float64) else AS_IT_IS
-        tail = (0, True, 1.0, 1.0, kind, self._number, flat, False)
+        tail = (0, True, 1.0, 1.0, kind, self._number, flat, Start.engine)
         finish = finish_all([flat])
         return self._start(
             "all_reduce", self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish
@@ -41,24 +53,33 @@ class Reductions(Engine):
 
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
         """Tensors of the other ranks stay as they are."""
-        listed = _listed(tensors)
         root = int(getattr(opts, "rootRank", 0))
-        if root == self._rank:
-            return self._all_reduce("reduce", listed, opts)
-        scratch = [torch.empty_like(dense("reduce", tensor)) for tensor in listed]
-        return self._all_reduce("reduce", listed, opts, scratch)
+        return self._all_reduce(f"reduce to rank {self.job_ranks[root]}", _listed(tensors), opts, root)
 
-    def _all_reduce(
-        self, what: str, tensors: list[Tensor], opts: Any, outputs: list[Tensor] | None = None
-    ) -> PerseusWork:
-        flats = [in_place(what, tensor) for tensor in tensors]
-        reduction = _common_reduction(what, opts, tensors)
-        inputs = [view(flat.tensor) for flat in flats]
-        targets = None if outputs is None else [view(tensor) for tensor in outputs]
-        kept = (flats, outputs)
-        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, AS_IT_IS, self._number, kept, False)
-        finish = finish_all(flats) if outputs is None else None
-        return self._start(what, self._core.allreduce, inputs, targets, *tail, result=tensors, finish=finish)
+    def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
+        """In place; with a root, on that rank alone."""
+        flats = [in_place(call, tensor) for tensor in tensors]
+        plan = self._plan(call, opts, tensors)
+        sources = plan.there([flat.tensor for flat in flats])
+        is_root = root is None or root == self._rank
+        # What was converted is a copy already.
+        targets = [
+            source if is_root or way is not None else torch.empty_like(source)
+            for way, source in zip(plan.detours, sources, strict=True)
+        ]
+        op, average, prescale, _ = plan.reduction
+        tail = (op, average, prescale, 1.0, AS_IT_IS, self._number, (sources, targets), self._start_of(opts))
+
+        def bring_back(_: Any) -> None:
+            for flat, way, target in zip(flats, plan.detours, targets, strict=True):
+                if way is not None:
+                    flat.tensor.view(-1).copy_(way.back(target).view(-1))
+                flat.finish()
+
+        finish = (bring_back if any(plan.detours) else finish_all(flats)) if is_root else None
+        inputs = [view(source) for source in sources]
+        outputs = [view(target) for target in targets] if root is not None else None
+        return self._start(call, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
 
     def reduce_scatter(
         self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, **_: Any
@@ -76,20 +97,26 @@ class Reductions(Engine):
                 f"reduce_scatter: the output has {mine} elements, this rank's input {parts[self._rank].numel()}"
             )
         joined = torch.cat([part.reshape(-1) for part in parts])
-        if all(part.numel() == mine for part in parts):
+        counts = [part.numel() for part in parts]
+        if counts == [mine] * self._size:
             return self._reduce_scatter("reduce_scatter", [outputs[0]], [joined], opts)
-        start = sum(part.numel() for part in parts[: self._rank])
-        return self._reduce_part("reduce_scatter", outputs[0], joined, start, opts)
+        return self._reduce_part(counts, outputs[0], joined, opts)
 
-    def _reduce_part(self, what: str, output: Tensor, joined: Tensor, start: int, opts: Any) -> PerseusWork:
+    def _reduce_part(self, counts: Sequence[int], output: Tensor, joined: Tensor, opts: Any) -> PerseusWork:
         """Shares of different sizes: everything is reduced, and this rank takes its part."""
-        reduction = resolve(what, opts, joined.dtype)
-        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, AS_IT_IS, self._number, joined, False)
+        call = f"reduce_scatter of {sizes_text(counts)} elements"
+        plan = self._plan(call, opts, [joined])
+        (source,) = plan.there([joined])
+        (way,) = plan.detours
+        start = sum(counts[: self._rank])
+        op, average, prescale, _ = plan.reduction
+        tail = (op, average, prescale, 1.0, AS_IT_IS, self._number, source, False)
 
         def finish(_: Any) -> None:
-            output.copy_(joined[start : start + output.numel()].view(output.shape))
+            part = source[start : start + output.numel()]
+            output.copy_((part if way is None else way.back(part)).view(output.shape))
 
-        return self._start(what, self._core.allreduce, [view(joined)], None, *tail, result=[output], finish=finish)
+        return self._start(call, self._core.allreduce, [view(source)], None, *tail, result=[output], finish=finish)
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
         return self._reduce_scatter("reduce_scatter_tensor", [output], [input], opts)
@@ -103,40 +130,66 @@ class Reductions(Engine):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
-    def _reduce_scatter(self, what: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> PerseusWork:
-        sources = [dense(what, tensor) for tensor in inputs]
-        flats = [for_output(what, tensor) for tensor in outputs]
-        for output, source in zip(outputs, sources, strict=True):
+    def _reduce_scatter(self, call: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> PerseusWork:
+        given = [dense(call, tensor) for tensor in inputs]
+        flats = [for_output(call, tensor) for tensor in outputs]
+        for output, source in zip(outputs, given, strict=True):
             if source.numel() != output.numel() * self._size or source.dtype != output.dtype:
                 raise ValueError(
-                    f"{what}: an input of {source.numel()} {source.dtype} for {self._size} ranks does not fit an "
+                    f"{call}: an input of {source.numel()} {source.dtype} for {self._size} ranks does not fit an "
                     f"output of {output.numel()} {output.dtype}"
                 )
-        reduction = _common_reduction(what, opts, sources)
-        tail = (reduction.op, reduction.average, reduction.prescale, 1.0, self._number, sources)
+        plan = self._plan(call, opts, given)
+        sources = plan.there(given)
+        op, average, prescale, _ = plan.reduction
 
         def finish(handle: Any) -> None:
-            for flat, buffer in zip(flats, handle.outputs(), strict=True):
-                flat.tensor.view(-1).copy_(from_buffer(buffer, flat.tensor.dtype))
+            for flat, way, source, buffer in zip(flats, plan.detours, sources, handle.outputs(), strict=True):
+                found = from_buffer(buffer, source.dtype)
+                flat.tensor.view(-1).copy_(found if way is None else way.back(found))
                 flat.finish()
 
         return self._start(
-            what,
+            call,
             self._core.reduce_scatter,
             [view(source) for source in sources],
-            *tail,
+            *(op, average, prescale, 1.0, self._number, sources),
             result=outputs,
             finish=finish,
         )
 
+    def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
+        """Kept, as training asks for few of them again and again."""
+        key = (getattr(given, "op", given), dtype)
+        plan = self._plans.get(key)
+        if plan is None:
+            reduction = resolve(call, given, dtype)
+            way = detour(dtype, reduction, self._size)
+            plan = _Plan(reduction if way is None else way.reduction, [way])
+            if reduction.name != ReduceOp.PREMUL_SUM.name:  # its factor is the caller's
+                self._plans[key] = plan
+        return plan
+
+    def _start_of(self, opts: Any) -> Start:
+        """torch waits next for what is called without `async_op`."""
+        waits = self._coalesced is None and not getattr(opts, "asyncOp", True)
+        return Start.waiter if waits else Start.engine
+
+    def _plan(self, call: str, opts: Any, tensors: Sequence[Tensor]) -> _Plan:
+        """One reduction for all, by detours where a type needs them."""
+        if len(tensors) == 1:
+            return self._plan_of_one(call, of(opts), tensors[0].dtype)
+        if not tensors:
+            raise ValueError(f"{call}: the list of tensors is empty")
+        reductions = [resolve(call, opts, tensor.dtype) for tensor in tensors]
+        detours = [
+            detour(tensor.dtype, reduction, self._size) for tensor, reduction in zip(tensors, reductions, strict=True)
+        ]
+        chosen = {each if way is None else way.reduction for each, way in zip(reductions, detours, strict=True)}
+        if len(chosen) > 1:
+            raise ValueError(f"{call}: {reductions[0].name} of uint64 beside other types; reduce it by itself")
+        return _Plan(chosen.pop(), detours)
+
 
 def _listed(tensors: Sequence[Tensor] | Tensor) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _common_reduction(what: str, opts: Any, tensors: Sequence[Tensor]) -> Reduction:
-    if not tensors:
-        raise ValueError(f"{what}: the list of tensors is empty")
-    for tensor in tensors[1:]:
-        resolve(what, opts, tensor.dtype)
-    return resolve(what, opts, tensors[0].dtype)

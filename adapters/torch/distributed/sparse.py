@@ -31,15 +31,17 @@ def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
         first, second = handle.outputs()
         all_indices = from_buffer(first, torch.int64).view(-1, sparse_dims)
         all_values = from_buffer(second, values.dtype).view(-1, *values.shape[1:])
-        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape).coalesce()
+        # All ranks' indices lie within this shape, on which they have agreed.
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, check_invariants=False).coalesce()
         tensor.copy_(total)
 
     return group._start(
-        "all_reduce (sparse)",
+        f"all_reduce of a sparse tensor of shape {list(shape)}",
         group._core.allgather,
         [view(indices), view(values)],
         group._number,
         (indices, values),
         result=[tensor],
         finish=finish,
+        what="all_reduce of a sparse tensor",
     )

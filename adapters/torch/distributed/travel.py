@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from perseus_like.tensor import View
 
 from ..tensors import _NUMBERS
 
+_NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+BYTE_FLOATS = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
 # What a type travels as, and how many of them make one element. Same bits: no value changes.
 _AS: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.complex64: (torch.float32, 2),
@@ -19,14 +22,11 @@ _AS: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.uint16: (torch.int16, 1),
     torch.uint32: (torch.int32, 1),
     torch.uint64: (torch.int64, 1),
-    **{
-        getattr(torch, name): (torch.uint8, 1)
-        for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-        if hasattr(torch, name)
-    },
+    **dict.fromkeys(BYTE_FLOATS, (torch.uint8, 1)),
 }
 _CORE = {**_NUMBERS, **{dtype: _NUMBERS[other] for dtype, (other, _) in _AS.items()}}
 _WIDTH = {dtype: width for dtype, (_, width) in _AS.items()}
+_SHORT_LIST = 16
 UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 COMPLEX = frozenset({torch.complex64, torch.complex128})
 
@@ -96,6 +96,20 @@ def view(tensor: Tensor) -> View:
     """The core's description of a dense tensor: the number of elements counts, not the shape."""
     dtype = tensor.dtype
     return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), -1)
+
+
+def rows(tensor: Tensor, count: int, elements: int) -> View:
+    """The same as `count` rows: their number is each rank's affair, what a row has must agree."""
+    dtype = tensor.dtype
+    return (tensor.data_ptr(), _CORE[dtype], (count, elements * width(dtype)), -1)
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """The sizes by rank, on which ranks have to agree; long lists by their beginning and a digest."""
+    if len(sizes) <= _SHORT_LIST:
+        return str(list(sizes))
+    digest = hashlib.blake2b(str(list(sizes)).encode(), digest_size=4).hexdigest()
+    return f"[{', '.join(map(str, sizes[:_SHORT_LIST]))}, … {len(sizes)} sizes, digest {digest}]"
 
 
 def from_buffer(buffer: object, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,12 +18,35 @@ from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
 from .origin import Origin, remember
+from .turns import turns
 from .untraced import untraced
 
 Finish = Callable[[Any], None]
 
 # By then the core has told all ranks who is missing; only where the rank that decides is stopped nobody tells.
 MARGIN_SECONDS = 10.0
+# How long the others may take to say whether they have called something.
+_ANSWER_SECONDS = 0.8
+
+
+class Asked(NamedTuple):
+    """What a collective is known by: its group for torch, and for the core, and its name there."""
+
+    group_name: str
+    process_set: int
+    name: str
+
+    def missing(self) -> str:
+        """Who has not called it, in words. Asks all ranks."""
+        try:
+            ranks = session.core.missing(self.process_set, self.name, _ANSWER_SECONDS)
+        except Exception:  # the group is over
+            ranks = None
+        if ranks is None:
+            return "nobody says who has called it: its data are under way, or rank 0 of the group is stopped"
+        if not ranks:
+            return "all ranks have called it"
+        return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"
 
 
 @untraced("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future")
@@ -41,7 +64,7 @@ class PerseusWork(dist.Work):
         timeout: float,
         finish: Finish | None = None,
         margin: float = MARGIN_SECONDS,
-        origin: tuple[str, str] | None = None,
+        asked: Asked | None = None,
     ) -> None:
         super().__init__()
         self._what = what
@@ -49,7 +72,7 @@ class PerseusWork(dist.Work):
         self._result = result
         self._limit = timeout + margin
         self._finish = finish
-        self._origin = origin
+        self._asked = asked
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
@@ -59,21 +82,28 @@ class PerseusWork(dist.Work):
         asked = timeout.total_seconds() if timeout else 0.0
         limit = asked if asked > 0 else self._limit
         try:
-            in_time = self._handle.wait_for(limit)
+            in_time = turns.lend(self._handle.wait_for, limit)
         except Exception as error:
             self._error = error
             raise
         if not in_time:
-            raise TimedOutError(
-                f"{self._what} was not complete after {limit:g} s; it goes on, and the memory of its tensors is in "
-                "use. Have all ranks called it?"
-            )
+            self._give_up(limit)
         self._finish_once()
         return True
 
+    def _give_up(self, limit: float) -> None:
+        """TimedOutError, unless the work has ended while the others were asked."""
+        who = "" if self._asked is None else f": {self._asked.missing()}"
+        if not self._handle.done():
+            raise TimedOutError(
+                f"{self._what} was not complete after {limit:g} s{who}. It goes on, and the memory of its tensors is "
+                "in use"
+            )
+        self._handle.wait()
+
     def comes_until(self, deadline: float) -> bool:
         """Whether it is complete before `deadline` (of time.monotonic). Raises what made the work fail."""
-        return bool(self._handle.wait_for(max(deadline - time.monotonic(), 0.0)))
+        return bool(turns.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))
 
     def synchronize(self) -> None:
         self.wait()
@@ -108,16 +138,23 @@ class PerseusWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
-        """Completes with `result` on a thread of its own, where callbacks may start and wait for further work."""
+        """Completes with `result` on a thread of its own, where callbacks may start and wait for further work.
+
+        It is complete already where the work is: DDP's reducer relies on that.
+        """
         with self._lock:
-            if self._future is None:
-                done: Future[None] = Future()
-                # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
-                self._future = done.then(self._value)
-                if self._origin is not None:
-                    remember(self._future, Origin(*self._origin))
-                completer.complete(self._handle, done)
-            return self._future
+            if self._future is not None:
+                return self._future
+            done: Future[None] = Future()
+            # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
+            self._future = done.then(self._value)
+            if self._asked is not None:
+                remember(self._future, Origin(self._asked.group_name, self._asked.name))
+        if self._handle.done():
+            done.set_result(None)
+        else:
+            completer.complete(self._handle, done)
+        return self._future
 
     def _value(self, _: Any) -> Any:
         self.wait()

@@ -140,9 +140,27 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
+        # Handlers save when they are done. Should a later one fail, all go back to the same commit.
+        before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        try:
+            for handler in self._handlers.values():
+                handler.sync()
+            super().sync()
+        except BaseException:
+            for handler, kept in before:
+                vars(handler).update(kept)
+            raise
+
+    def kept(self) -> Any:
+        handlers = self._handlers.items()
+        copies = {name: {key: kept for key, kept in vars(each).items() if key != "value"} for name, each in handlers}
+        return copies, super().kept()
+
+    def take(self, kept: Any) -> None:
+        copies, plain = kept
+        for name, copy_of in copies.items():
+            vars(self._handlers[name]).update(copy_of)
+        super().take(plain)
 
     def __setattr__(self, name: str, value: Any) -> None:
         handler = self.__dict__.get("_handlers", {}).get(name)

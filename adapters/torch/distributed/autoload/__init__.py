@@ -8,7 +8,8 @@ is installed as a top-level package beside `perseus_like`, whose own import woul
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 NAME = "perseus"
@@ -35,14 +36,33 @@ def _register(dist: Any, name: str) -> None:
     if not is_first:
         return
     handlers = dist.rendezvous.__globals__["_rendezvous_handlers"]
-    original = handlers["env"]
+    for scheme, needs_ours in (("env", _has_no_address), ("tcp", _has_no_listener)):
+        handlers[scheme] = _rendezvous(scheme, handlers[scheme], needs_ours)
 
-    def from_environment(url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
-        from perseus_like.torch.distributed.env import rendezvous
 
-        return rendezvous(original, url, *arguments, **options)
+def _rendezvous(scheme: str, original: Any, needs_ours: Callable[[str], bool]) -> Callable[..., Iterator[Any]]:
+    """torch's own, also for programs of other backends; ours where that would only fail."""
 
-    handlers["env"] = from_environment
+    def meet(url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+        if not needs_ours(url):
+            return original(url, *arguments, **options)  # type: ignore[no-any-return]
+        from perseus_like.torch.distributed import env
+
+        return env.RENDEZVOUS[scheme](original, url, *arguments, **options)
+
+    return meet
+
+
+def _has_no_address(_: str) -> bool:
+    """perseusrun and mpirun do not set it."""
+    return "MASTER_ADDR" not in os.environ
+
+
+def _has_no_listener(url: str) -> bool:
+    """torchrun has told torch that its agent keeps the store, which is only so at the agent's own port."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not url.partition("?")[0].rstrip("/").endswith(
+        f":{os.environ.get('MASTER_PORT')}"
+    )
 
 
 def _create(options: Any, backend_options: Any) -> Any:

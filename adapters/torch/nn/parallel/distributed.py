@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from perseus_like.gradients import BUCKET_BYTES
 
+from ...buckets import Communicate
+from .comm_hook import built_in, checked, communicating
 from .group import process_set_of
 from .join import Uneven
+from .joinable import Attendance, group_for_join
 from .reducer import Named, Reducer
 from .replication import Replication
 
 MEBIBYTE = 1 << 20
 
 
-class DistributedDataParallel(torch.nn.Module):
+class DistributedDataParallel(torch.nn.Module, Joinable):
     """torch's class of this name, with the same arguments, over this project's own buckets and collectives.
 
     All ranks begin with the parameters and buffers of the first one. When `backward` returns, `grad` of each parameter
@@ -71,6 +75,7 @@ class DistributedDataParallel(torch.nn.Module):
         forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
+        Joinable.__init__(self)
         _refuse(
             delay_all_reduce_named_params=delay_all_reduce_named_params,
             param_to_hook_all_reduce=param_to_hook_all_reduce,
@@ -97,6 +102,7 @@ class DistributedDataParallel(torch.nn.Module):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         self.module = module
+        self._comm_hook: Communicate | None = None
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._start(init_sync)
 
@@ -109,10 +115,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer: Reducer | None = None
         self._replication: Replication | None = None
         self._uneven: Uneven | None = None
+        self._attendance: Attendance | None = None
         if (self.process_set.size() or 1) == 1:
             return
         options = (self.process_set, self.find_unused_parameters, self.static_graph, self.bucket_bytes_cap)
         self._reducer = Reducer(trained, frozen, *options, self.gradient_as_bucket_view)
+        if self._comm_hook is not None:
+            self._reducer.communicate_by(self._comm_hook)
         self._replication = Replication(self._reducer.name, self.process_set)
         if init_sync:
             named = [*self._named_parameters(), *self._named_buffers()]
@@ -154,6 +163,11 @@ class DistributedDataParallel(torch.nn.Module):
         if not enable or self._reducer is None:
             yield
             return
+        if self._comm_hook is not None:
+            raise ValueError(
+                "join() does not go with a communication hook here, as ranks without batches take no part in it; "
+                "torch.nn.parallel.DistributedDataParallel over init_process_group('perseus') has both"
+            )
         uneven = Uneven(self.process_set, self._reducer.name, divide_by_initial_world_size, throw_on_early_termination)
         self._uneven = uneven
         self._reducer.factor = None if divide_by_initial_world_size else uneven.factor
@@ -167,16 +181,54 @@ class DistributedDataParallel(torch.nn.Module):
         finally:
             self._uneven = self._reducer.factor = None
 
+    def join_hook(self, divide_by_initial_world_size: bool = True, **_: Any) -> JoinHook:
+        """What torch's `Join([model, …])` asks for; the argument is that of `join`, and given to `Join`.
+
+        Works with communication hooks and for models that some ranks train. It asks, before each forward pass, who has
+        a batch: `join` of one model is faster. In each iteration the things that are joined come one after the other in
+        the order of the list: the forward and backward pass of a model, then those of the next, or a step.
+        """
+        if self._reducer is None or self._replication is None:
+            return JoinHook()
+
+        def buffers() -> list[torch.Tensor]:
+            return [tensor for _, tensor in self._named_buffers()] if self.broadcast_buffers else []
+
+        def state() -> list[torch.Tensor]:
+            return [tensor for _, tensor in [*self._named_parameters(), *self._named_buffers()]]
+
+        options = (self.process_set, divide_by_initial_world_size, state, buffers, self.require_forward_param_sync)
+        self._attendance = Attendance(self._reducer, self._replication, *options)
+        return self._attendance
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where torch's `Join` has its counters."""
+        return self.device or next(self.module.parameters()).device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The group of torch.distributed over which torch's `Join` communicates."""
+        return group_for_join(self.process_group)
+
     def will_sync_module_buffers(self) -> bool:
         """Whether the next forward pass sends buffers of the first rank to all."""
         return self.require_forward_param_sync and self.broadcast_buffers and any(True for _ in self._named_buffers())
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """ValueError: here compression is what DistributedOptimizer has; torch's own class takes hooks over perseus."""
-        raise ValueError(
-            "this DistributedDataParallel has no communication hooks; torch.nn.parallel.DistributedDataParallel over "
-            "init_process_group('perseus') has; for compression there is DistributedOptimizer, too"
-        )
+        """From now on `hook(state, bucket)` communicates each bucket; it gives a future of what the bucket becomes.
+
+        torch's hooks work as they are, PowerSGD among them. They communicate by torch.distributed, which must know the
+        same ranks. TypeError for what is no hook, RuntimeError for a second one.
+        """
+        if self._comm_hook is not None:
+            raise RuntimeError("register_comm_hook: this model has a communication hook already")
+        self._comm_hook = communicating(state, checked(hook))
+        if self._reducer is not None:
+            self._reducer.communicate_by(self._comm_hook)
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        self.register_comm_hook(None, built_in(comm_hook_type))
 
     def _set_static_graph(self) -> None:
         """torch's older way to say static_graph=True, right after construction."""
@@ -188,17 +240,26 @@ class DistributedDataParallel(torch.nn.Module):
         if not self._started and torch.is_grad_enabled():
             self._start()
         reducer, replication, uneven = self._reducer, self._replication, self._uneven
+        if reducer is not None:
+            reducer.recover()
+        counted = Join.notify_join_context(self) if self._join_config.enable else None
         if reducer is None or replication is None:
             return
-        reducer.recover()
+        attendance = self._attendance if self._join_config.enable else None
         if uneven is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
             uneven.notify()
         if self.will_sync_module_buffers():
             tensors = [tensor for _, tensor in self._named_buffers()]
-            if uneven is None:
-                replication.copy_from_first(tensors)
-            else:
+            if attendance is not None:
+                attendance.copy_buffers(present=True)
+            elif uneven is not None:
                 replication.copy_from_present(tensors)
+            else:
+                replication.copy_from_first(tensors)
+        if attendance is not None:
+            attendance.announce(torch.is_grad_enabled() and self.require_backward_grad_sync)
+        if counted is not None:
+            counted.wait()
 
     @_disable_dynamo
     def _after_forward(self, output: Any) -> None:
@@ -227,14 +288,23 @@ class DistributedDataParallel(torch.nn.Module):
         return (pair for pair in self.module.named_buffers() if pair[0] not in ignored)
 
     def __getstate__(self) -> dict[str, Any]:
-        left_here = ("_reducer", "_replication", "_uneven", "process_group")
+        left_here = (
+            "_reducer",
+            "_replication",
+            "_uneven",
+            "process_group",
+            "_comm_hook",
+            "_attendance",
+            "_join_config",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in left_here}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy takes part when it is trained, and not before: one rank alone may make it, to keep or to look at."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = None
-        self._reducer = self._replication = self._uneven = None
+        self._reducer = self._replication = self._uneven = self._comm_hook = self._attendance = None
+        Joinable.__init__(self)
         self._started = False
 
 

@@ -17,7 +17,7 @@ from perseus_like.collectives import Average, Max
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
-from ...buckets import GradientBuckets
+from ...buckets import Communicate, GradientBuckets
 from ...compression import NoneCompressor
 from ...reduction import Owner, Reduction
 
@@ -76,6 +76,10 @@ class Reducer:
             torch.autograd.Variable._execution_engine.queue_callback(ending)
         ending.reducers[self._number] = self
 
+    def communicate_by(self, communicate: Communicate) -> None:
+        """See GradientBuckets."""
+        self._buckets.communicate_by(communicate)
+
     def recover(self) -> None:
         """Called before a forward pass: ends a backward pass that failed, as other ranks may wait for its end."""
         if self._is_open and torch._C._current_graph_task_id() == NO_TASK:
@@ -111,6 +115,17 @@ class Reducer:
             self._parameters.extend(late)
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
+
+    def attend(self) -> None:
+        """A backward pass of the others, of which this rank knows that it has none itself: its gradients count as zero.
+
+        Afterwards parameters have the gradients that all ranks have.
+        """
+        self.recover()
+        for _, parameter in self._parameters:
+            parameter.grad = None
+        self._used.clear()
+        self.finish(failed=True)
 
     @property
     def name(self) -> str:

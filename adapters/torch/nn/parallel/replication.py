@@ -42,12 +42,15 @@ class Replication:
             ]
         )
 
-    def copy_from_present(self, tensors: Sequence[torch.Tensor]) -> None:
-        """From the highest rank that has not joined: a broadcast needs all ranks, a sum takes a joined one's zeros."""
-        mine = (self._process_set.rank() or 0) + 1
+    def copy_from_present(self, tensors: Sequence[torch.Tensor], present: bool = True) -> None:
+        """From the highest rank that has not joined: a broadcast needs all ranks, a sum takes a joined one's zeros.
+
+        `present`: False for a rank that has joined by torch's `Join`, of which the core does not know.
+        """
+        mine = (self._process_set.rank() or 0) + 1 if present else 0
         name, group = f"{self._name}.present", self._process_set
         highest = verbs.allreduce(torch.tensor([mine]), Max, f"{name}.rank", process_set=group).result()
-        is_root = int(highest) == mine
+        is_root = present and int(highest) == mine
         numbers = [tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor.clone() for tensor in tensors]
         if not is_root:
             for number in numbers:

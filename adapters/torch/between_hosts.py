@@ -1,0 +1,67 @@
+"""Compression between hosts only: gradients of a host's ranks are added exactly, in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from perseus_like.collectives import Sum
+from perseus_like.hosts import host_process_set, leaders_process_set
+from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
+
+from .autograd import verbs
+from .feedback import FeedbackCompressor, Piece
+
+
+class BetweenHosts(FeedbackCompressor):
+    """`Compression.between_hosts(Compression.top_k(0.01))`: what `top_k`, `one_bit` and `power_sgd` do, between hosts.
+
+    The lowest rank of each host compresses the host's sum, exchanges it with the others of its kind, and hands the
+    mean to its host. So fewer ranks exchange, what is left out is the host's, and only these ranks keep it.
+    """
+
+    def __init__(self, inner: FeedbackCompressor | type[FeedbackCompressor]) -> None:
+        super().__init__()
+        self.inner = inner() if isinstance(inner, type) else inner
+        if not isinstance(self.inner, FeedbackCompressor) or isinstance(self.inner, BetweenHosts):
+            raise ValueError(
+                f"between_hosts takes top_k, one_bit or power_sgd, not {inner!r}; "
+                "fp16 and bf16 are exact within a host by themselves"
+            )
+
+    def fresh(self) -> BetweenHosts:
+        return BetweenHosts(self.inner.fresh())
+
+    def start(
+        self, name: str, gradients: Mapping[int, torch.Tensor], average: bool, process_set: ProcessSet
+    ) -> Callable[[], None]:
+        """As FeedbackCompressor.start. ValueError for some of the ranks only."""
+        if process_set.process_set_id != 0:
+            raise ValueError(f"between_hosts compresses over all ranks, not over {process_set}")
+        host, leaders = host_process_set(), leaders_process_set()
+        tensors = list(gradients.values())
+        hosts, ranks = leaders.size() or 1, session.core.size()
+        # The mean over hosts of these is the mean over ranks, however many a host has.
+        with torch.no_grad():
+            parts = (1.0, hosts / ranks, host)
+            verbs.grouped_allreduce(tensors, Sum, f"{name}.within", *parts, in_place=True).result()
+        finish = self.inner.start(name, gradients, True, leaders) if leaders.included() else None
+
+        def receive() -> None:
+            if finish is not None:
+                finish()
+            root = min(host.ranks or [0])
+            back = f"{name}.back"
+            pending = [verbs.broadcast(t, root, f"{back}.{key}", host, in_place=True) for key, t in gradients.items()]
+            for each in pending:
+                each.result()
+            if not average:
+                for tensor in tensors:
+                    tensor.mul_(ranks)
+
+        return receive
+
+    def exchange(self, name: str, pieces: list[Piece], process_set: ProcessSet) -> Callable[[], bool]:
+        return self.inner.exchange(name, pieces, process_set)

@@ -1,0 +1,95 @@
+"""Communication hooks, as torch's DistributedDataParallel has them: what happens to a bucket in place of an average."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...buckets import Communicate
+from ...places import Contents
+
+
+class GradBucket:
+    """What a hook gets, with the methods of torch.distributed.GradBucket."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._buffer = contents.row
+
+    def index(self) -> int:
+        """Its place among the buckets of a pass, which hooks see in this order on all ranks."""
+        return self._contents.number
+
+    def buffer(self) -> torch.Tensor:
+        """One dimension; between gradients there may be a few zeros."""
+        return self._buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        self._buffer = buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """By parameter, views of what `buffer` was at first."""
+        return self._contents.gradients
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._contents.parameters
+
+    def is_last(self) -> bool:
+        return self._contents.is_last
+
+
+Hook = Callable[[Any, Any], Any]
+
+
+def built_in(kind: Any) -> Hook:
+    """The hook of one of torch's BuiltinCommHookType."""
+    from torch.distributed import BuiltinCommHookType  # type: ignore[attr-defined]
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    hooks: dict[Any, Hook] = {
+        BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
+        BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
+    }
+    if kind not in hooks:
+        raise ValueError(f"DistributedDataParallel: {kind!r} is no communication hook of torch's own")
+    return hooks[kind]
+
+
+def checked(hook: Any) -> Hook:
+    """TypeError for what cannot be called with a state and a bucket."""
+    if not callable(hook):
+        raise TypeError(f"register_comm_hook: a hook is called as hook(state, bucket); {hook!r} cannot be")
+    try:
+        inspect.signature(hook).bind(None, None)
+    except TypeError as error:
+        raise TypeError(f"register_comm_hook: a hook is called as hook(state, bucket): {error}") from None
+    except ValueError:  # something that does not tell its signature
+        pass
+    return hook  # type: ignore[no-any-return]
+
+
+def communicating(state: Any, hook: Hook) -> Communicate:
+    """What starts the hook on a bucket; the bucket has its result when that was waited for."""
+
+    def start(contents: Contents) -> Callable[[], object]:
+        with torch.no_grad():
+            future = hook(state, GradBucket(contents))
+        if not hasattr(future, "wait"):
+            raise TypeError(
+                f"the communication hook gave {type(future).__name__}; it has to give a torch.futures.Future"
+            )
+        return lambda: _take(future.wait(), contents.row)
+
+    return start
+
+
+def _take(found: Any, row: torch.Tensor) -> None:
+    result = found[0] if isinstance(found, Sequence) else found
+    if not isinstance(result, torch.Tensor) or result.numel() != row.numel():
+        told = f"{result.numel()} elements" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ValueError(f"the communication hook's future gave {told} for a bucket of {row.numel()} elements")
+    if result.data_ptr() != row.data_ptr() or result.dtype != row.dtype:
+        row.copy_(result.view(-1))

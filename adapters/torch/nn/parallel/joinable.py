@@ -1,0 +1,93 @@
+"""One model's part in torch's `Join`, which is for several things at once that ranks without batches attend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import JoinHook
+
+from perseus_like.collectives import Max, Sum
+from perseus_like.process_sets import ProcessSet
+
+from ...autograd import verbs
+
+if TYPE_CHECKING:
+    from .reducer import Reducer
+    from .replication import Replication
+
+
+class Attendance(JoinHook):
+    """Of one rank, which has batches until it joins. Each forward and backward pass of the others is followed then."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        replication: Replication,
+        process_set: ProcessSet,
+        divide_by_all: bool,
+        state: Callable[[], Sequence[torch.Tensor]],
+        buffers: Callable[[], Sequence[torch.Tensor]],
+        syncs: bool,
+    ) -> None:
+        """`state`: what all ranks have in the end; `buffers`: what goes from one to all before a pass, none where the
+        last one did not reduce gradients, which `syncs` says.
+        """
+        self._syncs = syncs
+        self._reducer = reducer
+        self._replication = replication
+        self._process_set = process_set
+        self._state = state
+        self._buffers = buffers
+        self._active = self._size
+        reducer.factor = None if divide_by_all else lambda: self._size / self._active
+
+    def copy_buffers(self, present: bool) -> None:
+        """From a rank that has batches to all."""
+        self._replication.copy_from_present(self._buffers(), present)
+
+    def announce(self, syncs: bool, present: bool = True) -> None:
+        """Before a pass: how many ranks have a batch for it, and whether they reduce gradients at its end."""
+        name = f"{self._reducer.name}.attendance"
+        mine = torch.tensor([int(present), int(syncs)])
+        told = verbs.allreduce(mine, Sum, name, process_set=self._process_set, wait=True).result()
+        self._active, syncing = (int(number) for number in told)
+        self._syncs = syncing > 0
+
+    def main_hook(self) -> None:
+        """What a rank without batches does while others have one."""
+        if self._syncs and self._buffers():
+            self.copy_buffers(present=False)
+        self.announce(False, present=False)
+        if self._syncs:
+            self._reducer.attend()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Everybody gets what the last one has."""
+        ranks = self._process_set.ranks
+        assert ranks
+        mine = (self._process_set.rank() or 0) + 1 if is_last_joiner else 0
+        name = f"{self._reducer.name}.last"
+        last = int(verbs.allreduce(torch.tensor([mine]), Max, name, process_set=self._process_set, wait=True).result())
+        self._replication.copy_from(ranks[last - 1], self._state())
+
+    @property
+    def _size(self) -> int:
+        return self._process_set.size() or 1
+
+
+def group_for_join(group: Any) -> Any:
+    """The group of torch.distributed over which `Join` itself communicates. RuntimeError or ValueError without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "Join([…]) communicates by torch.distributed, which has no process group; call "
+            "torch.distributed.init_process_group('perseus'), or use the model's own join()"
+        )
+    if isinstance(group, ProcessSet):
+        raise ValueError(
+            "Join([…]) wants a model whose process_group is one of torch.distributed, and not a ProcessSet; make it "
+            "with torch.distributed.new_group()"
+        )
+    return dist.group.WORLD if group is None else group
