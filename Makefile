@@ -1,4 +1,5 @@
-# `make demo`, `test`, `test-clients`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
+# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-oneccl`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes
+# .venv, installs what it needs and runs.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -30,7 +31,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments demo test test-clients pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench clean
+.PHONY: all build environments demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench bench-transport clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -79,7 +80,11 @@ $(STAMPS)/environment-%: tests/environments/%.txt $(STAMPS)/package
 	.venv-$*/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
-environments: $(foreach name,$(ENVIRONMENTS),$(STAMPS)/environment-$(name))
+# Where the wheels of these do not install, the tests that need them are skipped; `make test-oneccl` shows why.
+OPTIONAL_ENVIRONMENTS := oneccl
+
+environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS),$(ENVIRONMENTS)),$(STAMPS)/environment-$(name))
+	for name in $(OPTIONAL_ENVIRONMENTS); do $(MAKE) $(STAMPS)/environment-$$name || rm -rf .venv-$$name; done
 
 demo: $(STAMPS)/run $(STAMPS)/package
 	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py --compare-single
@@ -95,6 +100,11 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 	$(BIN)/perseusrun -np 2 $(BIN)/python -m benchmarks.torch_distributed $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.report
 
+# The shared-memory transport alone, without engine and Python.
+bench-transport: $(STAMPS)/package
+	$(BIN)/cmake --build build/core --target perseus_transport_benchmark
+	build/core/perseus_transport_benchmark $(BENCH_ARGS)
+
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 # Ends with pytest's own closing line, also after a C++ test failed.
@@ -102,11 +112,23 @@ test:
 	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
 
 pytest: $(STAMPS)/test $(STAMPS)/package environments
-	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 2700 $(BIN)/pytest $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(PYTEST_ARGS)
+
+# All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
+test-hosts: $(STAMPS)/test $(STAMPS)/package
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)
+
+# On a machine with a GPU, with a torch for it: see benchmarks/gpu.md.
+test-gpu: $(STAMPS)/test $(STAMPS)/package
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/gpu $(PYTEST_ARGS)
 
 # What runs over torch.distributed elsewhere: gigabytes of other projects, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
+
+# `make test` runs those that are quick, where its wheels install.
+test-oneccl: $(STAMPS)/test $(STAMPS)/environment-oneccl
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/world/test_oneccl.py -m "slow or not slow" $(PYTEST_ARGS)
 
 $(STAMPS)/clients: tests/clients/clients.txt $(STAMPS)/package
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -14,6 +15,8 @@ from .harness import World
 from .peers import NOT_INSTALLED, Missing, Reducer
 
 FLOAT32, SUM = 7, 0
+# What its plugin needs lies beside it, where the loader does not look; opened before, it is found by name.
+COMPANIONS = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libsycl.so.9", "libccl.so.2", "libccl.so.1")
 
 
 class UniqueId(ctypes.Structure):
@@ -27,10 +30,14 @@ def _library() -> ctypes.CDLL:
         files = importlib.metadata.files("oneccl") or []
     except importlib.metadata.PackageNotFoundError:
         raise Missing(NOT_INSTALLED) from None
-    found = [Path(str(file.locate())) for file in files if file.name in ("libccl.so.2", "libccl.so.1", "libccl.so")]
+    found = [Path(str(file.locate())) for file in files if file.name == "libccl.so.2"]
     if not found:
-        raise Missing("its package has no libccl.so")
+        raise Missing("its package has no libccl.so.2")
     os.environ.setdefault("CCL_PLUGIN", "ONECCL_LEGACY_CPU")
+    for name in COMPANIONS:
+        beside = found[0].resolve().with_name(name)
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(beside))
     try:
         return ctypes.CDLL(str(found[0]), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:

@@ -1,6 +1,6 @@
 // How fast ranks of one host reduce, next to plain copies of the same bytes by all ranks at once, in one run.
-// transport_benchmark [ranks] [most MiB] [seconds per row] [chunk KiB]; prints medians in microseconds and ratios to
-// the better copy.
+// `make bench-transport BENCH_ARGS="[ranks] [most MiB] [seconds per row] [chunk KiB]"` prints medians in microseconds
+// and ratios to the better copy.
 #include <sys/wait.h>
 #include <unistd.h>
 

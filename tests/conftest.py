@@ -1,7 +1,9 @@
-"""What holds for all tests: they see the installed package."""
+"""What holds for all tests: they see the installed package, and print a line at once."""
 
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,43 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `pytest`, not `python -m pytest`, without PYTHONPATH",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
+    # Unbuffered, `print` writes each of its words by itself, and those of two ranks that share a pipe mix.
+    os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m` and `python -c` import from the working directory first, so no child starts in the source tree."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """to_end(command, seconds, folder=…, joined=True, NAME="value"): runs it to its end, with one thread for each rank.
+
+    `joined`: what it says to stderr is in stdout. A command that is late fails the test with what it has said.
+    """
+
+    def run(
+        command: Sequence[object], seconds: float, folder: Path | None = None, joined: bool = False, **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
+        try:
+            return subprocess.run(
+                [str(word) for word in command],
+                cwd=folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if joined else subprocess.PIPE,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = [text.decode(errors="replace") for text in (late.stdout, late.stderr) if isinstance(text, bytes)]
+            pytest.fail(f"not done after {seconds} s\n" + "\n".join(text[-12000:] for text in said))
+
+    return run
 
 
 @pytest.fixture(scope="session")

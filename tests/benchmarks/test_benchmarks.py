@@ -18,10 +18,11 @@ pytest.importorskip("tabulate")
 pytest.importorskip("tensorflow")
 
 
-def run(module: str, *arguments: object) -> str:
+def run(module: str, *arguments: object, ranks: int = 0) -> str:
     """From the repository root, as a user does: it must be the installed package that is measured."""
+    launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(ranks)] if ranks else []
     ran = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+        [*launcher, sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -87,3 +88,11 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
         assert written.startswith(before)
         assert written.endswith(after)
         assert written.count("Allreduce of one float32 tensor") == 1
+
+
+def test_a_step_on_gpus_is_written_right() -> None:
+    """What it measures takes GPUs; here it only runs."""
+    tiny = ["--device", "cpu", "--batch", 2, "--image", 64, "--steps", 1]
+    output = run("gpu_step", *tiny, ranks=2)
+    assert "ours in torch's time" in output
+    assert "backward hides" in output

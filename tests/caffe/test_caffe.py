@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -126,6 +127,66 @@ def test_switches(tmp_path: Path) -> None:
     assert "names 1 devices" in done.stderr
     done = start(1, "-m", "perseus_like.caffe", "train", "--solver", solver, "--weights", "a", "--snapshot", "b")
     assert "not allowed with" in done.stderr
+
+
+def test_what_the_solvers_file_says_itself(tmp_path: Path) -> None:
+    own = """snapshot_after_train: false
+solver_mode: GPU
+device_id: 2
+train_state: { stage: "own" level: 1 }
+base_lr: 0.1"""
+    solver = write_solver(tmp_path / "solver.prototxt", max_iter=1, more=own)
+    code = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
+    arguments = ["-c", code, "train", "--solver", solver, "--stage", "mine", "--level", 3]
+    said = start(1, *arguments).stdout
+    assert "('device', 2)" in said
+    assert 'train_state { stage: "own" level: 3 stage: "mine" }' in " ".join(said.replace("\\n", " ").split())
+    assert said.count("train_state") == 1
+    said = start(2, *arguments).stdout
+    assert "('device', 0)" in said
+    assert "('device', 1)" in said
+    assert "('device', 5)" in start(1, *arguments, "--gpu", 5).stdout
+
+
+SIGNALLED = """
+import os, sys
+import caffe
+from perseus_like import rank
+from perseus_like.caffe.__main__ import main
+
+signum, arguments = int(sys.argv[1]), sys.argv[2:]
+make = caffe.get_solver
+
+def with_signal(path):
+    solver = make(path)
+    def send():
+        if solver.iter == 3 and rank() == 1:
+            os.kill(os.getpid(), signum)
+    solver.add_callback(send, lambda: None)
+    return solver
+
+caffe.get_solver = with_signal
+sys.exit(main(arguments))
+"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "switches", "snapshots"),
+    [
+        (signal.SIGINT, [], [4]),
+        (signal.SIGHUP, [], [4, 8]),
+        (signal.SIGINT, ["-sigint_effect", "snapshot"], [4, 8]),
+        (signal.SIGINT, ["--sigint_effect", "none"], [8]),
+    ],
+)
+def test_a_signal_to_one_rank_works_on_all(
+    signum: int, switches: list[str], snapshots: list[int], tmp_path: Path
+) -> None:
+    solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
+    Path("program.py").write_text(SIGNALLED)
+    done = start(2, "program.py", signum, "train", "--solver", solver, *switches)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(Path().glob("run_iter_*")) == [Path(f"run_iter_{iteration}.solverstate") for iteration in snapshots]
 
 
 def test_without_caffe(tmp_path: Path) -> None:

@@ -127,8 +127,9 @@ TEST_F(CApi, RunHasCalledBackWhenItReturns) {
     auto asked = request(verb, "r");
     asked.context = &waiter;
     EXPECT_EQ(c_api().run(&asked, nullptr, 0), PERSEUS_OK);
-    const auto told = waiter.promise.get_future();
+    auto told = waiter.promise.get_future();
     ASSERT_EQ(told.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+    c_api().release(told.get().kept);
   }
 }
 

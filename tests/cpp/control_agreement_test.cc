@@ -37,6 +37,13 @@ TEST(Agreement, RanksAreToldInRuns) {
   EXPECT_EQ(describe_ranks({9, 7, 1, 2, 3}), "ranks 1-3, 7, 9");
 }
 
+TEST(Agreement, WhatTheCallerCallsIt) {
+  const auto called = [](const char* call) { return changed(allreduce("#7"), [call](Request& r) { r.call = call; }); };
+  EXPECT_FALSE(called("all_reduce").agrees_with(called("reduce to rank 0")));
+  EXPECT_EQ(text({{called("all_reduce"), {0, 2}}, {called("reduce to rank 1"), {1}}}),
+            "all_reduce '#7': ranks 0, 2 call all_reduce, rank 1 calls reduce to rank 1; all ranks must pass the same");
+}
+
 TEST(Agreement, DtypeAndShape) {
   EXPECT_EQ(text({{allreduce("fc.weight", {64, 3}), {0}}, {allreduce("fc.weight", {64, 3}, DType::float16), {5}}}),
             "allreduce 'fc.weight': rank 0 has float32[64,3], rank 5 has float16[64,3]; dtype and shape must be the "
@@ -71,6 +78,36 @@ TEST(Agreement, TheMemberOfAGroupThatDiffers) {
   EXPECT_EQ(text({{group({2}), {0}}, {allreduce("g", {1}), {1}}}),
             "allreduce 'g': rank 0 has a group of 2 tensors, rank 1 has a group of 1 tensors; all ranks must pass the "
             "same");
+}
+
+TEST(Agreement, MembersThatHaveNames) {
+  const auto group = [](Shape last, std::string names) {
+    auto made = request(Verb::allreduce, "g", {{DType::float32, {1}}, {DType::float32, std::move(last)}});
+    made.member_names = std::move(names);
+    return made;
+  };
+  EXPECT_EQ(text({{group({2}, "one\nanother"), {0}}, {group({3}, "one\nanother"), {1}}}),
+            "allreduce 'g', another: rank 0 has float32[2], rank 1 has float32[3]; dtype and shape must be the same on "
+            "all ranks");
+  EXPECT_EQ(
+      text({{group({2}, "one\nanother"), {0}}, {group({3}, "one\nb"), {1}}}),
+      "allreduce 'g' (member 1 of the group): rank 0 has another, float32[2], rank 1 has b, float32[3]; all ranks "
+      "must have the same");
+  EXPECT_EQ(text({{group({2}, "one\nanother"), {0, 1}}, {group({0}, "one\nanother\tno gradient"), {2}}}),
+            "allreduce 'g', another: ranks 0, 1 have float32[2], rank 2 has no gradient; all ranks must have the same");
+  auto longer = group({2}, "one\nanother\nlast");
+  longer.members.push_back({DType::int64, {}});
+  EXPECT_EQ(
+      text({{group({2}, "one\nanother"), {0}}, {longer, {1}}}),
+      "allreduce 'g' (member 2 of the group): rank 0 has no more of them, rank 1 has last, int64[]; all ranks must "
+      "have the same");
+  EXPECT_EQ(
+      text({{longer, {0}}, {group({2}, "one\nanother"), {1}}}),
+      "allreduce 'g' (member 2 of the group): rank 0 has last, int64[], rank 1 has no more of them; all ranks must "
+      "have the same");
+  EXPECT_EQ(text({{group({2}, "one"), {0}}, {group({3}, "one"), {1}}}),
+            "allreduce 'g' (member 1 of the group): rank 0 has float32[2], rank 1 has float32[3]; dtype and shape must "
+            "be the same on all ranks");
 }
 
 TEST(Agreement, OperationAndScale) {

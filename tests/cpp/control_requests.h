@@ -25,7 +25,8 @@ inline Request allreduce(std::string name, Shape shape = {3}, DType dtype = DTyp
 // Equal in every field, which agrees_with() does not ask for.
 inline bool same(const Request& a, const Request& b) {
   return a.name == b.name && a.verb == b.verb && a.members == b.members && a.op == b.op && a.scale == b.scale &&
-         a.wire == b.wire && a.root == b.root && a.on_host == b.on_host && a.ranks == b.ranks;
+         a.wire == b.wire && a.root == b.root && a.on_host == b.on_host && a.ranks == b.ranks && a.call == b.call &&
+         a.checked == b.checked && a.member_names == b.member_names;
 }
 
 }  // namespace perseus::testing

@@ -27,6 +27,7 @@ Request every_field() {
   made.scale = {0.1, -3e300, 4097};
   made.wire = static_cast<std::int8_t>(DType::float16);
   made.root = 129;
+  made.member_names = "one\nanother\tnone";
   made.on_host = false;
   made.ranks = {0, 5, std::int64_t{1} << 40};
   return made;

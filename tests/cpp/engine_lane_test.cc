@@ -14,22 +14,22 @@
 
 #include "base/error.h"
 #include "engine/lane.h"
+#include "engine_cases.h"
 #include "engine_rank.h"
-#include "hierarchy_world.h"
 
 namespace perseus {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::Case;
 using testing::EngineRank;
+using testing::hosts_of;
+using testing::kGrace;
 using testing::Ranks;
+using testing::run;
 using testing::run_world;
 using testing::Started;
 using testing::World;
-
-constexpr auto kGrace = 20s;  // never waited for where all goes well
-
-using Case = std::tuple<Ranks, int>;
 
 class Lanes : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(OneHost, Lanes,
@@ -40,11 +40,6 @@ INSTANTIATE_TEST_SUITE_P(Mpi, Lanes, ::testing::Combine(::testing::Values(Ranks:
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, Lanes,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
 
-std::vector<int> hosts_of(const Case& of) {
-  return std::get<Ranks>(of) == Ranks::hosts ? testing::crossed_hosts(std::get<int>(of)) : std::vector<int>{};
-}
-
-void run(const Case& of, const testing::Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }
 void run(int size, const testing::Body& body) { run({Ranks::threads, size}, body); }
 
 TEST_P(Lanes, ACallerDrives) {

@@ -9,21 +9,20 @@
 #include <vector>
 
 #include "engine/letters.h"
+#include "engine_cases.h"
 #include "engine_rank.h"
-#include "hierarchy_world.h"
 
 namespace perseus {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::Case;
 using testing::EngineRank;
+using testing::hosts_of;
+using testing::kGrace;
 using testing::Ranks;
-using testing::run_world;
+using testing::run;
 using testing::World;
-
-constexpr auto kGrace = 20s;
-
-using Case = std::tuple<Ranks, int>;
 
 class LettersTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(OneHost, LettersTest,
@@ -33,12 +32,6 @@ INSTANTIATE_TEST_SUITE_P(Mpi, LettersTest,
                          ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(2, 4)));
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, LettersTest,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
-
-void run(const Case& of, const testing::Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }
-
-std::vector<int> hosts_of(const Case& of) {
-  return std::get<Ranks>(of) == Ranks::hosts ? testing::crossed_hosts(std::get<int>(of)) : std::vector<int>{};
-}
 
 // One side of a message with its memory.
 struct Side {
@@ -134,18 +127,35 @@ TEST_P(LettersTest, FromAnybodyWhileCollectivesGoOn) {
   });
 }
 
-TEST(Letters, SizesThatDifferAreAnErrorOfTheReceiver) {
-  run({Ranks::threads, 2}, [](World& world) {
-    EngineRank rank(world);
+// The sender has gone on: it is told with its next message from or to that rank.
+TEST_P(LettersTest, SizesThatDifferAreAnErrorOnBothSides) {
+  if (std::get<int>(GetParam()) < 2) return;
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
     auto& lane = rank.lane();
-    if (world.rank == 0) {
-      auto sent = send(lane, 1, 0, 5, 1);
-      finish(lane, sent);
-    } else {
+    const int receiver = world.size - 1;
+    const std::string expected = "a message with tag 0: rank 0 sent 5 int64, rank " + std::to_string(receiver) +
+                                 " has room for 4 int64; both must be the same";
+    if (world.rank == receiver) {
       auto received = receive(lane, 0, 0, 4);
       lane.wait(*received.completion);
       EXPECT_EQ(received.completion->status().kind(), ErrorKind::disagreement);
-      EXPECT_NE(received.completion->status().text().find("rank 0 sent 5 int64"), std::string::npos);
+      EXPECT_EQ(received.completion->status().text(), expected);
+      auto word = receive(lane, 0, 1, 1);
+      finish(lane, word);
+    }
+    if (world.rank == 0) {
+      auto sent = send(lane, receiver, 0, 5, 1);
+      finish(lane, sent);
+      // Refused until the word of it has come.
+      Side next;
+      do {
+        next = receive(lane, receiver, 2, 1);
+        lane.wait(*next.completion, true, Lane::Clock::now() + 1ms);
+      } while (!next.completion->done());
+      EXPECT_EQ(next.completion->status().text(), expected);
+      auto word = send(lane, receiver, 1, 1, 1);
+      finish(lane, word);
     }
     rank.finish(*rank.allreduce("goes on", 10));
     lane.close(kGrace);

@@ -1,9 +1,11 @@
 // How a group lies on hosts, and who can speak to whom there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "hierarchy_world.h"
@@ -80,6 +82,75 @@ TEST(ClusterTransport, AverageOfLargeHalvesDoesNotOverflow) {
     for (const float value : values) ASSERT_EQ(value, 40'000.0F);
   });
 }
+
+// Several chunks, of blocks that are not alike: one rank has nothing, one nearly all.
+class UnevenBlocks : public ::testing::TestWithParam<int> {
+ protected:
+  static std::vector<std::int64_t> counts(int size) {
+    std::vector<std::int64_t> counts;
+    for (int r = 0; r < size; ++r) counts.push_back(r == 1 ? 0 : r == 2 ? 1'500'007 : 3 * r + 40'001);
+    return counts;
+  }
+  static std::int32_t value(int rank, std::int64_t i) { return static_cast<std::int32_t>(rank * 1'000'003 + i * 7); }
+};
+
+TEST_P(UnevenBlocks, AreGathered) {
+  for (const bool in_place : {false, true}) {
+    run_world(Ranks::hosts, GetParam(), [in_place](World& world) {
+      const auto link = world.connect_all();
+      const auto all = counts(world.size);
+      std::vector<std::int64_t> bytes, begins{0};
+      for (const auto count : all) {
+        bytes.push_back(count * 4);
+        begins.push_back(begins.back() + count);
+      }
+      const auto own = static_cast<std::size_t>(world.rank);
+      std::vector<std::int32_t> out(static_cast<std::size_t>(begins.back()), -1),
+          mine(static_cast<std::size_t>(all[own]));
+      for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = value(world.rank, static_cast<std::int64_t>(i));
+      // Not where it belongs: others' blocks come to lie there.
+      if (in_place) std::copy(mine.begin(), mine.end(), out.begin());
+      const auto status = link.transport->allgather(in_place ? out.data() : mine.data(), out.data(), bytes);
+      ASSERT_TRUE(status.ok()) << status.text();
+      for (int r = 0; r < world.size; ++r) {
+        const auto rank = static_cast<std::size_t>(r);
+        for (std::int64_t i = 0; i < all[rank]; ++i) {
+          ASSERT_EQ(out[static_cast<std::size_t>(begins[rank] + i)], value(r, i)) << "rank " << r << " element " << i;
+        }
+      }
+    });
+  }
+}
+
+TEST_P(UnevenBlocks, AreReduced) {
+  for (const bool in_place : {false, true}) {
+    run_world(Ranks::hosts, GetParam(), [in_place](World& world) {
+      const auto link = world.connect_all();
+      const auto all = counts(world.size);
+      std::int64_t total = 0, begin = 0;
+      for (int r = 0; r < world.size; ++r) {
+        if (r == world.rank) begin = total;
+        total += all[static_cast<std::size_t>(r)];
+      }
+      std::vector<std::int32_t> in(static_cast<std::size_t>(total));
+      for (std::int64_t i = 0; i < total; ++i) in[static_cast<std::size_t>(i)] = value(world.rank, i);
+      const auto count = static_cast<std::size_t>(all[static_cast<std::size_t>(world.rank)]);
+      std::vector<std::int32_t> apart(count);
+      auto* out = in_place ? in.data() : apart.data();
+      Reduction sum;
+      sum.dtype = sum.wire = DType::int32;
+      const auto status = link.transport->reduce_scatter(sum, in.data(), out, all);
+      ASSERT_TRUE(status.ok()) << status.text();
+      for (std::size_t i = 0; i < count; ++i) {
+        std::int32_t want = 0;
+        for (int r = 0; r < world.size; ++r) want += value(r, begin + static_cast<std::int64_t>(i));
+        ASSERT_EQ(out[i], want) << "element " << i;
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ClusterTransport, UnevenBlocks, ::testing::Values(3, 4, 5));
 
 }  // namespace
 }  // namespace perseus::testing

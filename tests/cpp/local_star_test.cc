@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <future>
 #include <thread>
 
@@ -102,6 +104,17 @@ TEST(LocalStar, SaysThatTheFirstRankNeverCame) {
   EXPECT_NE(text.find("found no rank 0"), std::string::npos) << text;
 }
 
+TEST(LocalStar, WaitsForNobodyOnceItIsCalledOff) {
+  for (const int rank : {0, 1}) {
+    const UniqueFd called_off(eventfd(0, EFD_CLOEXEC));
+    std::thread caller([&] { eventfd_write(called_off.get(), 1); });
+    const auto [kind, text] =
+        error_of([&] { LocalStar(random_star_address(), rank, 2, seconds(60), called_off.get()); });
+    caller.join();
+    EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
+  }
+}
+
 TEST(LocalStar, LetsNobodyInWithoutTheSecret) {
   const auto address = random_star_address();
   auto wrong = address;
@@ -183,12 +196,27 @@ TEST(LocalWatch, AllHearOfAnExit) {
   check_loss(1, [] { _exit(3); }, std::string("rank 11") + kEnded);
 }
 
+TEST(LocalWatch, AllHearOfAMemberThatGivesUp) {
+  for (const int who : {0, 2}) {
+    std::array<Liveness, 3> all;  // they outlive the stars
+    on_star(3, [&](LocalStar& star) {
+      auto& liveness = all[static_cast<std::size_t>(star.rank())];
+      star.allgather("");
+      star.watch(liveness, {10, 11, 12});
+      if (star.rank() == who) liveness.report_lost(10 + who, "could not go on: the cable is out");
+      EXPECT_EQ(wait_for_loss(liveness), "rank 1" + std::to_string(who) + " could not go on: the cable is out");
+      star.say_goodbye();
+    });
+  }
+}
+
 TEST(LocalWatch, AGoodbyeIsNoDeath) {
   for (const int first : {0, 1, 2}) {
     std::promise<void> left;
     const auto gone = left.get_future().share();
+    std::array<Liveness, 3> all;  // they outlive the stars
     on_star(3, [&](LocalStar& star) {
-      Liveness liveness;
+      auto& liveness = all[static_cast<std::size_t>(star.rank())];
       star.allgather("");
       star.watch(liveness, {0, 1, 2});
       if (star.rank() == first) {

@@ -12,14 +12,14 @@
 
 namespace perseus::testing {
 
-void FakeNetwork::put(int from, int to, int tag, std::string bytes) {
+void FakeNetwork::put(mpi::Comm comm, int from, int to, int tag, std::string bytes) {
   const std::scoped_lock lock(mutex_);
-  queues_[{to, tag, from}].push_back(std::move(bytes));
+  queues_[{to, tag, from, comm}].push_back(std::move(bytes));
 }
 
-bool FakeNetwork::take(int from, int to, int tag, std::string& bytes) {
+bool FakeNetwork::take(mpi::Comm comm, int from, int to, int tag, std::string& bytes) {
   const std::scoped_lock lock(mutex_);
-  auto& queue = queues_[{to, tag, from}];
+  auto& queue = queues_[{to, tag, from, comm}];
   if (queue.empty()) return false;
   bytes = std::move(queue.front());
   queue.pop_front();
@@ -36,13 +36,13 @@ bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
   return false;
 }
 
-mpi::Request FakeApi::send(mpi::Comm, const void* data, int bytes, int to, int tag) {
-  network_.put(rank_, to, tag, std::string(static_cast<const char*>(data), static_cast<std::size_t>(bytes)));
+mpi::Request FakeApi::send(mpi::Comm comm, const void* data, int bytes, int to, int tag) {
+  network_.put(comm, rank_, to, tag, std::string(static_cast<const char*>(data), static_cast<std::size_t>(bytes)));
   return 0;
 }
 
-mpi::Request FakeApi::receive(mpi::Comm, void* data, int bytes, int from, int tag) {
-  receives_[next_] = {data, bytes, from, tag};
+mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, int tag) {
+  receives_[next_] = {data, bytes, from, tag, comm};
   mpi::Request request = next_++;
   test(request);  // a message that is there already is matched now: a probe must not see it again
   return request;
@@ -55,10 +55,11 @@ bool FakeApi::test(mpi::Request& request) {
   const auto receive = wanted->second;
   for (const auto& [id, earlier] : receives_) {
     if (id >= request) break;
-    if (earlier.from == receive.from && earlier.tag == receive.tag) return false;
+    const bool same = earlier.from == receive.from && earlier.tag == receive.tag && earlier.comm == receive.comm;
+    if (same) return false;
   }
   std::string bytes;
-  if (!network_.take(receive.from, rank_, receive.tag, bytes)) return false;
+  if (!network_.take(receive.comm, receive.from, rank_, receive.tag, bytes)) return false;
   EXPECT_EQ(bytes.size(), static_cast<std::size_t>(receive.bytes)) << "tag " << receive.tag << " from " << receive.from;
   std::memcpy(receive.data, bytes.data(), bytes.size());
   receives_.erase(wanted);
@@ -103,7 +104,7 @@ class MessageFabric final : public Fabric {
       apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size));
       return *apis_.back();
     };
-    return {std::make_unique<mpi::MpiTransport>(api(false), 0, options_),
+    return {std::make_unique<mpi::MpiTransport>(api(false), std::vector<mpi::Comm>{0, 1, 2}, options_),
             std::make_unique<mpi::MpiChannel>(api(true), 0, options_, retired_)};
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }

@@ -14,16 +14,16 @@
 
 namespace perseus::testing {
 
-// The messages of one communicator, seen by all its ranks.
+// The messages of one communicator and its streams, seen by all its ranks.
 class FakeNetwork {
  public:
-  void put(int from, int to, int tag, std::string bytes);
-  bool take(int from, int to, int tag, std::string& bytes);
+  void put(mpi::Comm comm, int from, int to, int tag, std::string bytes);
+  bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
   bool peek(int to, int tag, mpi::Arrival& arrival);
 
  private:
-  std::mutex mutex_;                                                     // guards the queues
-  std::map<std::tuple<int, int, int>, std::deque<std::string>> queues_;  // by to, tag, from
+  std::mutex mutex_;                                                                // guards the queues
+  std::map<std::tuple<int, int, int, mpi::Comm>, std::deque<std::string>> queues_;  // by to, tag, from, stream
 };
 
 // One rank's view. Sends finish at once.
@@ -33,6 +33,7 @@ class FakeApi final : public mpi::Api {
 
   mpi::Family family() const override { return mpi::Family::mpich; }
   std::string version() override { return "fake"; }
+  std::string device() override { return ""; }
   bool initialized() override { return true; }
   bool finalized() override { return false; }
   bool initialize(bool) override { return true; }
@@ -44,9 +45,10 @@ class FakeApi final : public mpi::Api {
   int size(mpi::Comm) override { return size_; }
   mpi::Comm duplicate(mpi::Comm comm) override { return comm; }
   mpi::Comm create(mpi::Comm parent, std::span<const int>, int) override { return parent; }
+  mpi::Comm duplicate_as_stream(mpi::Comm, int number) override { return static_cast<mpi::Comm>(number); }
   void free(mpi::Comm) override { ++freed_; }
-  mpi::Request send(mpi::Comm, const void* data, int bytes, int to, int tag) override;
-  mpi::Request receive(mpi::Comm, void* data, int bytes, int from, int tag) override;
+  mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
+  mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   void abandon(mpi::Request& request, bool receiving) override;
   bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override { return network_.peek(rank_, tag, arrival); }
@@ -58,6 +60,7 @@ class FakeApi final : public mpi::Api {
   struct Receive {
     void* data;
     int bytes, from, tag;
+    mpi::Comm comm;
   };
 
   FakeNetwork& network_;

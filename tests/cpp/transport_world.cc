@@ -16,12 +16,13 @@
 #include "mpi_fake.h"
 #include "transport/self/fabric.h"
 #include "transport/shm/thread_world.h"
+#include "xccl_fake.h"
 
 namespace perseus::testing {
 
 namespace {
 
-constexpr unsigned kPatienceSeconds = 120;
+constexpr unsigned kPatienceSeconds = 300;
 
 void guarded(const std::function<void()>& body) {
   try {
@@ -45,6 +46,9 @@ Fabrics make_shared_memory(int size, Liveness& liveness, const FabricOptions& op
 
 Fabrics make_threads(Ranks kind, int size, Liveness& liveness, const FabricOptions& options) {
   if (kind == Ranks::threads) return make_shared_memory(size, liveness, options);
+  if (kind == Ranks::blocking || kind == Ranks::queued) {
+    return make_library_fabrics(size, kind == Ranks::queued, liveness);
+  }
   auto messages = make_message_fabrics(size, liveness);
   if (kind == Ranks::messages) return messages;
   return make_hosts(crossed_hosts(size), make_shared_memory(size, liveness, options), std::move(messages));

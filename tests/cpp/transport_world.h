@@ -26,8 +26,9 @@ struct World {
 using Body = std::function<void(World&)>;
 
 // How ranks are made. `messages`: threads that MPI's transport connects, over a fake libmpi. `hosts`: threads that play
-// two hosts, uneven at odd sizes, with shared memory inside and messages between.
-enum class Ranks { threads, processes, messages, hosts };
+// two hosts, uneven at odd sizes, with shared memory inside and messages between. `blocking`, `queued`: threads over a
+// fake library shaped like NCCL, which has no control channel.
+enum class Ranks { threads, processes, messages, hosts, blocking, queued };
 
 // Small arena and chunks, so that edges are near.
 FabricOptions small_options();

@@ -18,9 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Tunables kStart = {64, 20, 8};
+constexpr Tunables kStart = {64, 20, 8, 4};
 
-Search::Candidates some_candidates() { return {{{1, 16, 64, 256}, {0, 5, 100}, {2, 4, 16}}}; }
+Search::Candidates some_candidates() { return {{{1, 16, 64, 256}, {0, 5, 100}, {2, 4, 16}, {1, 2}}}; }
 
 // Measures until the end; gives the number of samples.
 int run(Search& search, const std::function<double(const Tunables&)>& speed) {
@@ -32,10 +32,14 @@ int run(Search& search, const std::function<double(const Tunables&)>& speed) {
 TEST(TuneSearch, FindsTheBestOfEach) {
   Search search(kStart, some_candidates());
   const auto samples = run(search, [](const Tunables& t) {
-    return 100.0 + (t[0] == 16 ? 10 : 0) + (t[1] == 0 ? 5 : t[1] == 5 ? 20 : 0) - static_cast<double>(t[2]);
+    return 100.0 + (t[0] == 16 ? 10 : 0) +
+           (t[1] == 0   ? 5
+            : t[1] == 5 ? 20
+                        : 0) -
+           static_cast<double>(t[2]) + static_cast<double>(t[3]);
   });
-  EXPECT_EQ(search.trying(), (Tunables{16, 5, 2}));
-  EXPECT_LE(samples, 50);
+  EXPECT_EQ(search.trying(), (Tunables{16, 5, 2, 4}));
+  EXPECT_LE(samples, 60);
 }
 
 TEST(TuneSearch, KeepsTheBeginningWhereNothingIsBetter) {
@@ -83,7 +87,7 @@ class Autotuners : public ::testing::Test {
   }
 
   Autotuner::Clock::time_point now_{};
-  Tunables in_use_ = {64 << 20, 20, 1 << 18};
+  Tunables in_use_ = {64 << 20, 20, 1 << 18, 1};
   int changes_ = 0;
 };
 
@@ -94,7 +98,7 @@ TEST_F(Autotuners, SettleOnWhatIsFastest) {
   int steps = 0;
   for (; !tuner.finished() && steps < 2000; ++steps) step(tuner, in_use_[0] == 4 << 20 ? 500us : 1000us);
   EXPECT_TRUE(tuner.finished());
-  EXPECT_EQ(in_use_, (Tunables{4 << 20, 20, 1 << 18}));
+  EXPECT_EQ(in_use_, (Tunables{4 << 20, 20, 1 << 18, 1}));
   EXPECT_LT(steps, 800);
   // Nothing changes any more.
   const int changes = changes_;
@@ -105,19 +109,19 @@ TEST_F(Autotuners, SettleOnWhatIsFastest) {
   std::stringstream text;
   text << file.rdbuf();
   const auto log = text.str();
-  EXPECT_TRUE(log.starts_with("sample,fusion_threshold_bytes,linger_us,chunk_bytes,steps,bytes,seconds,"));
+  EXPECT_TRUE(log.starts_with("sample,fusion_threshold_bytes,linger_us,chunk_bytes,streams,steps,bytes,seconds,"));
   // Ten steps of 2000 bytes in 10 ms, or in 5.
-  EXPECT_NE(log.find("1,67108864,20,262144,10,20000,0.01,2000000,warmup"), std::string::npos) << log;
-  EXPECT_NE(log.find(",4194304,20,262144,10,20000,0.005,4000000,trial"), std::string::npos) << log;
+  EXPECT_NE(log.find("1,67108864,20,262144,1,10,20000,0.01,2000000,warmup"), std::string::npos) << log;
+  EXPECT_NE(log.find(",4194304,20,262144,1,10,20000,0.005,4000000,trial"), std::string::npos) << log;
   EXPECT_NE(log.find(",kept"), std::string::npos);
   std::filesystem::remove(path);
 }
 
 TEST_F(Autotuners, LeaveAloneWhatIsFixed) {
-  Autotuner tuner({.fixed = {true, true, true}}, in_use_);
+  Autotuner tuner({.fixed = {true, true, true, true}}, in_use_);
   for (int i = 0; i < 500; ++i) step(tuner, 1000us);
   EXPECT_TRUE(tuner.finished());
-  EXPECT_EQ(in_use_, (Tunables{64 << 20, 20, 1 << 18}));
+  EXPECT_EQ(in_use_, (Tunables{64 << 20, 20, 1 << 18, 1}));
 }
 
 TEST_F(Autotuners, NamesWithCountersAreMeasuredByTime) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 Told = Callable[[int], str]
@@ -54,6 +56,37 @@ def test_ways_to_meet_one_after_the_other(program: Program, told: Told, tmp_path
         assert told(rank).splitlines() == expected
 
 
+MEETS_BY_TCP = """
+    dist.init_process_group(
+        "{backend}", init_method="tcp://127.0.0.1:{port}", rank=int(os.environ["RANK"]), world_size=2,
+        timeout=timedelta(seconds=30),
+    )
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    tell(total.item())
+    dist.destroy_process_group()
+    """
+
+
+@pytest.mark.parametrize("backend", ["perseus", "gloo"])
+def test_another_port_than_torchruns(backend: str, program: Program, told: Told) -> None:
+    """Where nobody else listens rank 0 does, though torchrun tells torch that its agent does."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    done = program("torchrun", 2, MEETS_BY_TCP.format(backend=backend, port=port))
+    assert done.returncode == 0, done.stdout
+    assert told(0) == told(1) == "2.0\n"
+
+
+def test_another_port_than_torchruns_where_somebody_listens(program: Program, told: Told) -> None:
+    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    done = program("torchrun", 2, MEETS_BY_TCP.format(backend="perseus", port=store.port))
+    assert done.returncode == 0, done.stdout
+    assert told(0) == told(1) == "2.0\n"
+    assert store.num_keys() > 1
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_peer_is_an_error_within_two_seconds(victim: int, program: Program, told: Told) -> None:
     done = program(
@@ -96,7 +129,9 @@ def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None
     broken = tmp_path / "broken" / "perseus_like"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('broken')")
-    check = f"import sys; sys.path.insert(0, {str(broken.parent)!r}); import torch; print('survived')"
+    gloo = f"init_process_group('gloo', init_method='file://{tmp_path}/store', rank=0, world_size=1)"
+    check = f"import sys; sys.path.insert(0, {str(broken.parent)!r}); import torch; torch.distributed.{gloo}"
+    check += "; print('survived')"
     done: Any = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "survived\n", done.stderr
 

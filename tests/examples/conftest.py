@@ -16,19 +16,12 @@ Example = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run_program() -> Example:
+def run_program(to_end: Example) -> Example:
     """Runs a program with these arguments to its end, on two ranks unless said otherwise."""
 
     def run(path: Path, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks)]
-        return subprocess.run(
-            [*launcher, sys.executable, path, *map(str, args)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        return to_end([*launcher, sys.executable, path, *args], TIMEOUT_SECONDS)
 
     return run
 

@@ -50,6 +50,9 @@ def test_environment_page_is_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+PAGES_WITH_PROGRAMS = ("README.md", "docs/quickstart.md", "docs/tensorflow.md")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
@@ -86,7 +89,7 @@ def test_error_texts_are_those_of_the_sources(trouble: str, sources: str) -> Non
 
 @pytest.mark.parametrize(
     ("page", "number"),
-    [(page, number) for page in ("README.md", "docs/quickstart.md") for number in range(len(programs(page)))],
+    [(page, number) for page in PAGES_WITH_PROGRAMS for number in range(len(programs(page)))],
 )
 def test_programs_run(
     page: str, number: int, tmp_path: Path, run_program: Callable[..., CompletedProcess[str]]

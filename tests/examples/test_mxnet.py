@@ -11,34 +11,20 @@ from pathlib import Path
 
 import pytest
 
-# Batch normalization over all ranks behind a convolution: see docs/mxnet.md.
-PLAIN_LAYOUT = {"MXNET_MKLDNN_ENABLED": "0"}
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mxnet"
 Run = Callable[..., str]
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(environment: Callable[[str], Path]) -> Run:
+def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
     """Runs a program of examples/mxnet on two ranks to its end; gives what it said."""
     python = environment("mxnet")
 
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
         words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
-        done = subprocess.run(
-            [*words, *command],
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
-                **environment,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        variables = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **environment}
+        done = to_end([*words, *command], 120, joined=True, **variables)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -55,7 +41,7 @@ def test_digits_agrees_with_one_process(run: Run) -> None:
 
 
 def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
-    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce", **PLAIN_LAYOUT)
+    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce")
     accuracy = re.search(r"images: (\S+) %", said)
     assert accuracy is not None, said
     assert float(accuracy[1]) > 80
@@ -63,7 +49,7 @@ def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--sync-batch-norm", "--gc-type", "fp16"]])
 def test_module_fit_with_the_key_value_store(run: Run, more: list[str]) -> None:
-    said = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more, **(PLAIN_LAYOUT if more else {}))
+    said = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more)
     assert said.count("weights as on rank 0: True") == 2, said
 
 

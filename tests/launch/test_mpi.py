@@ -253,27 +253,30 @@ def rank_process(command: list[str]) -> subprocess.Popen[str]:
 def test_rank_main_tells_how_the_rank_ended() -> None:
     node = os.uname().nodename
     cases = {
-        "exit 0": (0, ""),
+        "exit 0": (0, f"<tag ended 0>{node} exited with code 0\n"),
         "exit 9": (9, f"<tag ended 9>{node} exited with code 9\n"),
         "kill -SEGV $$": (139, f"<tag ended 139>{node} was killed by SIGSEGV\n"),
     }
     for text, (code, told) in cases.items():
         process = rank_process(["sh", "-c", text])
-        assert (process.communicate(timeout=60)[1], process.returncode) == (told, code)
+        assert (process.communicate(timeout=60)[1], process.returncode) == (f"<tag began>{node} \n{told}", code)
 
 
 def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> None:
     import signal
 
     program = "import os, signal, sys; print(os.getpid(), flush=True); signal.pause()"
-    for signum, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+    node = os.uname().nodename
+    began = f"<tag began>{node} \n"
+    cases = ((signal.SIGTERM, 143, f"{began}<tag stopped>{node} \n"), (signal.SIGKILL, -9, began))
+    for signum, code, words in cases:
         process = rank_process([sys.executable, "-c", program])
         assert process.stdout is not None
         rank = int(process.stdout.readline())
         process.send_signal(signum)
         _, told = process.communicate(timeout=60)
         assert process.returncode == code
-        assert told == ""
+        assert told == words
         assert ends(rank)
 
 

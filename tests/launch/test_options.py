@@ -123,3 +123,28 @@ def test_version_and_help(perseusrun: Perseusrun) -> None:
     told = perseusrun("--help")
     assert told.returncode == 0
     assert "usage: perseusrun -np N [options] command" in told.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-np 8 -H h1:4,h2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib",
+        "--allow-run-as-root -np 8 -npernode 4 -host h1,h2 -x NCCL_DEBUG=INFO --mca pml ob1 --mca btl ^openib",
+        "-n 8 -ppn 4 -hosts h1,h2 -genv NCCL_DEBUG INFO -genv OMPI_MCA_pml ob1 -genv OMPI_MCA_btl ^openib",
+    ],
+    ids=["Horovod", "AIACC", "Intel"],
+)
+def test_lines_of_mpirun(line: str) -> None:
+    options = parse_options([*line.split(), "python", "train.py"])
+    assert options.num_proc == 8
+    assert options.hosts in {"h1:4,h2:4", "h1,h2"}
+    assert options.per_host == (None if "h1:4" in line else 4)
+    assert options.binding_args is None
+    assert options.forward == [("NCCL_DEBUG", "INFO"), ("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "^openib")]
+    assert options.command == ["python", "train.py"]
+
+
+def test_mpiruns_binding() -> None:
+    options = parse_options(["-np", "2", "-bind-to", "core", "-map-by", "node", "x"])
+    assert options.binding_args == ["--bind-to", "core"]
+    assert options.notes == ["-map-by node has no effect: hosts are filled in their order"]

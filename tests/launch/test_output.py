@@ -72,6 +72,22 @@ def test_bytes_that_are_no_text(launched: Launched, script: Script, tmp_path: Pa
     )
 
 
+def test_a_full_disk_ends_no_job(perseusrun: Perseusrun, launched: Launched, script: Script, tmp_path: Path) -> None:
+    program = script('for _ in range(100): print("out", rank)')
+    for rank in ("rank.0", "rank.1"):
+        (tmp_path / "logs" / rank).mkdir(parents=True)
+    (tmp_path / "logs/rank.0/stdout").symlink_to("/dev/full")
+    result = perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") == 200
+    assert "'logs/rank.0/stdout' ends here: No space left on device; the job goes on" in result.stderr
+    assert result.stderr.count("ends here") == 1
+    assert (tmp_path / "logs/rank.1/stdout").read_text() == "out 1\n" * 100
+    # The launcher's own output.
+    with Path("/dev/full").open("wb") as full:
+        assert launched("-np", "2", sys.executable, program, stdout=full).wait(60) == 0
+
+
 def test_files_per_rank(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
     program = script('print("out", rank); print("err", rank, file=sys.stderr)')
     result = perseusrun("-np", "11", "--output-filename", "logs/deep", sys.executable, program)

@@ -6,7 +6,6 @@ import functools
 import operator
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,15 +48,21 @@ def test_parameters_of_horovod(tmp_path: Path) -> None:
     assert run(os.getpid, (), {}, 1, start_timeout=50, verbose=1, use_gloo=True, disable_cache=True)
     run(print, ["to a file"], num_proc=2, hosts="localhost:2", output_filename=str(tmp_path / "logs"))
     assert (tmp_path / "logs/rank.1/stdout").read_text() == "to a file\n"
-    elastic: list[dict[str, Any]] = [
-        {"min_np": 1},
-        {"max_num_proc": 4},
-        {"host_discovery_script": "hosts.sh"},
-        {"slots": 2},
-    ]
-    for parameters in elastic:
-        with pytest.raises(LaunchError, match="elastic"):
-            run(os.getpid, np=1, **parameters)
+
+
+def test_elastic_jobs(tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\necho 127.0.0.2:2\n")
+    script.chmod(0o755)
+
+    def place() -> tuple[int, int]:
+        import perseus_like as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size()
+
+    found = run(place, min_np=2, max_num_proc=3, cooldown_range=(1, 2), host_discovery_script=str(script))
+    assert found == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_merged_files_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["summary", str(paths[0])]) == 0
     assert of_merged == capsys.readouterr().out
     assert re.search(r"^rank 0 \(a\) +0.018 s +0.007 s +38.9 % +0.005 s", of_merged, re.MULTILINE)
+    assert re.search(r"^rank 1 \(a\) +0.005 s +27.8 %$", of_merged, re.MULTILINE)  # 5 of rank 0's 18 ms
     assert re.search(r"^allreduce.x +1 +1.0 KiB +4.00 ms +0.00 GB/s +6.00 ms +rank 1 \(1\)", of_merged, re.MULTILINE)
 
 

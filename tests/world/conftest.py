@@ -30,22 +30,14 @@ def tell(*words):
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Ranks:
+def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
     """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
 
     def run(size: int, program: str, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
-        return subprocess.run(
-            [sys.executable, "-m", "perseus_like.launch", "-np", str(size), sys.executable, str(file)],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        command = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, file]
+        return to_end(command, seconds, tmp_path, **environment)
 
     return run
 
@@ -62,7 +54,7 @@ def told(tmp_path: Path) -> Callable[[int], str]:
 
 
 @pytest.fixture
-def mpirun(tmp_path: Path) -> Mpirun:
+def mpirun(tmp_path: Path, to_end: Ranks) -> Mpirun:
     """Runs a program on 4 ranks by MPICH's mpirun."""
     beside = Path(sys.executable).parent / "mpirun"
     program = str(beside) if beside.exists() else shutil.which("mpirun")
@@ -75,15 +67,6 @@ def mpirun(tmp_path: Path) -> Mpirun:
     def run(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(text))
-        return subprocess.run(
-            [program, "-np", "4", sys.executable, str(file)],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return to_end([program, "-np", 4, sys.executable, file], 120, tmp_path, **environment)
 
     return run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,9 @@ from .conftest import Mpirun
 
 pytest.importorskip("torch")
 
-PROGRAM = """
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+BEFORE = "before = dist.get_rank(), dist.get_world_size()"
+PROGRAM = f"""
 import torch
 import perseus
 import perseus.torch.distributed as dist
@@ -21,7 +23,7 @@ import perseus_like.torch.distributed
 
 assert dist is perseus_like.torch.distributed
 assert dist.use_perseus()
-before = dist.get_rank(), dist.get_world_size()
+{BEFORE}
 dist.init_process_group("nccl", "tcp://127.0.0.1:88", world_size=1, rank=0)
 rank, size = dist.get_rank(), dist.get_world_size()
 assert before == (rank, size) and dist.get_local_rank() == rank and dist.get_backend() == "perseus"
@@ -47,32 +49,32 @@ if rank in (0, size - 1):
         assert torch.allclose(part.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
 dist.barrier()
 dist.destroy_process_group()
-print(f"done {rank} of {size}", flush=True)
+print("done", rank, "of", size, flush=True)
 """
 
 
-def run(path: Path, *launcher: str) -> str:
-    path.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path, to_end: ToEnd) -> Callable[..., str]:
+    def start(*launcher: str, program: str = PROGRAM) -> str:
+        file = tmp_path / "program.py"
+        file.write_text(program)
+        done = to_end([sys.executable, "-m", *launcher, file], 120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return start
 
 
-def test_under_perseusrun(tmp_path: Path) -> None:
-    out = run(tmp_path / "program.py", "perseus_like.launch", "-np", "2", "--no-prefix", sys.executable)
+def test_under_perseusrun(run: Callable[..., str]) -> None:
+    out = run("perseus_like.launch", "-np", "2", "--no-prefix", sys.executable)
     assert out.count("of 2") == 2
 
 
-def test_under_torchrun(tmp_path: Path) -> None:
-    out = run(tmp_path / "program.py", "torch.distributed.run", "--nproc-per-node", "2")
+@pytest.mark.parametrize("asks_before", [True, False])
+def test_under_torchrun(asks_before: bool, run: Callable[..., str]) -> None:
+    said_by_torchrun = 'int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])'
+    program = PROGRAM if asks_before else "import os\n" + PROGRAM.replace(BEFORE, f"before = {said_by_torchrun}")
+    out = run("torch.distributed.run", "--nproc-per-node", "2", program=program)
     assert out.count("of 2") == 2
 
 

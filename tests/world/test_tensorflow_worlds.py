@@ -9,18 +9,46 @@ import pytest
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow")
 
-SLOW_WAY = """
+HEAD = """
     import logging
+    import importlib
     import tensorflow as tf
-    import perseus_like.tensorflow as tvd
-    from perseus_like.tensorflow import native
 
     records = []
     class Keep(logging.Handler):
         def emit(self, record):
             records.append(record.getMessage())
     logging.getLogger("perseus_like").addHandler(Keep())
+
+    def hide(module):
+        importlib.import_module(module)
+        package, _, name = module.rpartition(".")
+        vars(sys.modules[package]).pop(name, None)
+        sys.modules[module] = None  # TensorFlow has its own hold on it
+"""
+
+# What is not as it was, and what the lines of the log say.
+CHANGES = {
+    "native": (
+        """
     native.library.perseus_tensorflow_distrust_done(1)
+    native.library.perseus_tensorflow_start_xla = lambda: b'no symbols'
+""",
+        ["one after the other", "no symbols"],
+    ),
+    "python": (
+        """
+    hide("tensorflow.python.framework.auto_control_deps")
+    hide("tensorflow.python.ops.control_flow_util")
+""",
+        ["cannot be seen", "one after the other"],
+    ),
+}
+
+SLOWER = """
+    import perseus_like.tensorflow as tvd
+    from perseus_like.tensorflow import native
+    {change}
     tf.config.threading.set_inter_op_parallelism_threads(2)
     tvd.init()
     rank, size = tvd.rank(), tvd.size()
@@ -31,10 +59,49 @@ SLOW_WAY = """
     expected = [float(i * size + 1) for i in range(32)]
     for _ in range(2):
         assert [float(each[0]) for each in tf.function(reduce_all)()] == expected
+    assert [float(each[0]) for each in tf.function(reduce_all, jit_compile=True)()] == expected
+    weight = tf.Variable([2.0, 2.0])
+
+    @tf.function(jit_compile=True)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * weight) * (rank + 1.0)
+        weight.assign_sub(tvd.DistributedGradientTape(tape).gradient(loss, weight))
+
+    for _ in range(2):
+        step()
+    assert weight.numpy().tolist() == [2.0 * (1 - (size + 1)) ** 2] * 2
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         assert [float(each[0]) for each in session.run(reduce_all())] == expected
     assert float(tvd.allreduce(tf.ones([1]))[0]) == 1
-    tell(len(records), "one after the other" in records[0])
+    tell(len(records), [words in record for words, record in zip({words!r}, records)])
+"""
+
+NO_WAY = """
+    import perseus_like.tensorflow as tvd
+    from perseus_like.tensorflow import native
+    tf.config.get_visible_devices = lambda kind=None: [kind]
+    hide("tensorflow.python.eager.polymorphic_function.concrete_function")
+    tvd.init()
+    try:
+        tf.function(lambda: tvd.allreduce(tf.ones([1])), jit_compile=True)()
+    except RuntimeError as error:
+        tell(type(error).__name__, "there is a GPU; use jit_compile=False" in str(error))
+    assert float(tf.function(lambda: tvd.allreduce(tf.ones([1])))()[0]) == 1
+"""
+
+OTHER_RANKS = """
+    import perseus_like.tensorflow as tvd
+    tvd.init()
+    rank = tvd.rank()
+    total = tf.function(lambda: tvd.allreduce(tf.ones([1]), op=tvd.Sum), jit_compile=True)
+    assert float(total()[0]) == 2
+    tvd.shutdown()
+    tvd.init(comm=[rank])
+    try:
+        total()
+    except tf.errors.OpError as error:
+        tell(f"compiled for rank {rank} of 2, and this is rank 0 of 1" in str(error))
 """
 
 DEATH = """
@@ -64,11 +131,23 @@ DEATH = """
 """
 
 
-def test_one_after_the_other_where_tensorflow_is_another(
-    ranks: Callable[..., object], told: Callable[[int], str]
+@pytest.mark.parametrize("part", CHANGES)
+def test_the_slower_way_where_tensorflow_is_another(
+    part: str, ranks: Callable[..., object], told: Callable[[int], str]
 ) -> None:
-    world = ranks(2, SLOW_WAY, seconds=120)
-    assert [told(rank) for rank in range(2)] == ["1 True\n"] * 2, world
+    change, words = CHANGES[part]
+    world = ranks(2, HEAD + SLOWER.format(change=change, words=words), seconds=120)
+    assert [told(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
+
+
+def test_functions_for_xla_that_can_run_in_no_way(ranks: Callable[..., object], told: Callable[[int], str]) -> None:
+    world = ranks(2, HEAD + NO_WAY, seconds=120)
+    assert [told(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
+
+
+def test_a_compiled_function_after_ranks_have_changed(ranks: Callable[..., object], told: Callable[[int], str]) -> None:
+    world = ranks(2, HEAD + OTHER_RANKS, seconds=120)
+    assert [told(rank) for rank in range(2)] == ["True\n"] * 2, world
 
 
 def test_a_dead_peer_ends_a_step(ranks: Callable[..., object], told: Callable[[int], str]) -> None:

@@ -131,3 +131,36 @@ def test_a_file_that_cannot_be_written_ends_no_job(ranks: Ranks, tmp_path: Path)
     assert "the timeline cannot be written" in world.stderr
     assert ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE="DYNAMIC").returncode == 0
     assert not (tmp_path / "DYNAMIC").exists()
+
+
+def test_a_full_disk_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
+    """A limit of the size of files stands for it."""
+    program = """
+    import resource
+    hvd.init()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+    try:
+        hvd.start_timeline("none.json")
+    except ValueError as error:
+        assert "the timeline cannot be written to none" in str(error), error
+    else:
+        raise AssertionError("it was written nevertheless")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    hvd.start_timeline("trace.json")
+    hvd.allreduce(np.ones(10), name="first")
+    while "first" not in open("trace.rank1.json" if hvd.rank() else "trace.json").read():
+        pass
+    for step in range(100):
+        for handle in [hvd.allreduce_async(np.ones(10), op=hvd.Sum, name=f"x{i}") for i in range(40)]:
+            assert (hvd.synchronize(handle) == 2).all()
+    """
+    world = ranks(2, program)
+    assert world.returncode == 0, world.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["trace.json", "trace.rank1.json"]
+    for name in ("trace.json", "trace.rank1.json"):
+        assert f"the timeline ends here: {name} takes no more" in world.stderr, world.stderr
+        # Some that were under way may have no end.
+        events = json.loads((tmp_path / name).read_text())
+        tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
+        assert "allreduce.first" in tracks.values()
+        assert {event["tid"] for event in events if "ts" in event} <= tracks.keys()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+
+Call = Callable[[int, int], Any]
 
 
 def same_on_all(error: BaseException) -> None:
@@ -42,12 +44,96 @@ def test_operations(rank: int) -> None:
     same_on_all(raised.value)
 
 
-def test_collectives(rank: int, size: int) -> None:
-    outputs = [torch.empty(3) for _ in range(size)]
-    call = dist.all_reduce if rank == 0 else functools.partial(dist.all_gather, outputs)
-    with pytest.raises(RuntimeError, match="rank 0 calls allreduce") as raised:
-        call(torch.ones(3))
+def lists(size: int, count: int = 3) -> list[torch.Tensor]:
+    return [torch.ones(count) for _ in range(size)]
+
+
+# What rank 0 calls, and the others, and how both are told.
+DIFFERENT: dict[str, tuple[Call, Call, str]] = {
+    "all_gather": (
+        lambda rank, size: dist.all_reduce(torch.ones(3)),
+        lambda rank, size: dist.all_gather(lists(size), torch.ones(3)),
+        r"rank 0 calls all_reduce, ranks? .* calls? all_gather;",
+    ),
+    "reduce": (
+        lambda rank, size: dist.all_reduce(torch.ones(3)),
+        lambda rank, size: dist.reduce(torch.ones(3), 0),
+        r"rank 0 calls all_reduce, ranks? .* calls? reduce to rank 0;",
+    ),
+    "root of reduce": (
+        lambda rank, size: dist.reduce(torch.ones(3), 0),
+        lambda rank, size: dist.reduce(torch.ones(3), 1),
+        r"rank 0 calls reduce to rank 0, ranks? .* calls? reduce to rank 1;",
+    ),
+    "gather": (
+        lambda rank, size: dist.gather(torch.ones(3), lists(size), 0),
+        lambda rank, size: dist.scatter(torch.ones(3), None, 0),
+        r"rank 0 calls gather to rank 0, ranks? .* calls? scatter from rank 0;",
+    ),
+    "sizes of a gather": (
+        lambda rank, size: dist.gather(torch.ones(3), lists(size), 0),
+        lambda rank, size: dist.gather(torch.ones(4), None, 0),
+        r"gather to rank 0 '#\d+': rank 0 has float32\[1,3\], ranks? .* ha(s|ve) float32\[1,4\]",
+    ),
+    "sizes of a scatter": (
+        lambda rank, size: dist.scatter(torch.ones(3), lists(size), 0),
+        lambda rank, size: dist.scatter(torch.ones(4), None, 0),
+        r"rank 0 has float32\[\d,3\], ranks? .* ha(s|ve) float32\[0,4\]",
+    ),
+    "sizes of an all_gather": (
+        lambda rank, size: dist.all_gather(lists(size, 3), torch.ones(3)),
+        lambda rank, size: dist.all_gather(lists(size, 4), torch.ones(4)),
+        r"all_gather '#\d+': rank 0 has float32\[1,3\]",
+    ),
+    "lists of sizes": (
+        lambda rank, size: dist.all_gather([*lists(size - 1), torch.ones(5)], torch.ones(3)),
+        lambda rank, size: dist.all_gather([*lists(rank, 4), torch.ones(5), *lists(size - rank - 1, 4)], torch.ones(5)),
+        r"rank 0 calls all_gather of \[3, .*5\] elements, ",
+    ),
+    "rows of an all_to_all": (
+        lambda rank, size: dist.all_to_all(lists(size), [torch.ones(3), torch.ones(4), *lists(size - 2)]),
+        lambda rank, size: dist.all_to_all(lists(size), lists(size)),
+        r"all_to_all '#\d+': rank 0 sends 4 elements to rank 1, which expects 3; nothing was communicated",
+    ),
+    "an all_to_all and another": (
+        lambda rank, size: dist.all_to_all(lists(size), lists(size)),
+        lambda rank, size: dist.all_to_all_single(torch.ones(3 * size), torch.ones(3 * size)),
+        "rank 0 calls all_to_all, ranks? .* calls? all_to_all_single;",
+    ),
+    "shapes of sparse tensors": (
+        lambda rank, size: dist.all_reduce(torch.eye(3).to_sparse()),
+        lambda rank, size: dist.all_reduce(torch.eye(4).to_sparse()),
+        r"rank 0 calls all_reduce of a sparse tensor of shape \[3, 3\], ranks? .* shape \[4, 4\];",
+    ),
+    "a barrier": (
+        lambda rank, size: dist.barrier(),
+        lambda rank, size: dist.broadcast(torch.ones(3), 0),
+        "rank 0 calls barrier, ranks? .* calls? broadcast;",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_calls_that_differ(kind: str, rank: int, size: int) -> None:
+    first, second, told = DIFFERENT[kind]
+    with pytest.raises(RuntimeError, match=told) as raised:
+        (first if rank == 0 else second)(rank, size)
     same_on_all(raised.value)
+
+
+def test_a_mistake_of_one_rank_does_not_leave_the_others_waiting(rank: int, size: int) -> None:
+    """They fail with its reason, and the next calls meet as they should."""
+    for _ in range(2):
+        if rank == 0:
+            with pytest.raises(ValueError, match=r"BAND is not defined on torch\.float32"):
+                dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
+        else:
+            told = r"rank 0 calls all_reduce, which it cannot: all_reduce: BAND is not defined on torch\.float32, rank"
+            with pytest.raises(RuntimeError, match=told):
+                dist.all_reduce(torch.ones(3))
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size
 
 
 def test_roots(rank: int) -> None:
@@ -57,11 +143,11 @@ def test_roots(rank: int) -> None:
 
 
 def test_outputs_that_do_not_fit(size: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"{3 * size} elements came, but the outputs have room for {4 * size}"
-    ) as raised:
+    with pytest.raises(ValueError, match="this rank gives 3 elements, its outputs have room for") as raised:
         dist.all_gather([torch.empty(4) for _ in range(size)], torch.ones(3))
     same_on_all(raised.value)
+    with pytest.raises(ValueError, match=f"{3 * size} elements come, but the output has room for {4 * size}"):
+        dist.all_gather_single(torch.empty(4 * size), torch.ones(3))
 
 
 def test_what_is_not_defined_is_a_mistake_of_the_caller() -> None:
@@ -76,16 +162,32 @@ def test_a_timeout_names_the_collective_and_who_is_missing(rank: int, size: int)
     group = dist.new_group(list(range(size)), timeout=timedelta(seconds=0.5))
     last = size - 1
     if rank != last:
-        with pytest.raises(RuntimeError, match=rf"allreduce '#0' has waited .* not by rank {last}\."):
+        with pytest.raises(RuntimeError, match=rf"all_reduce '#0' has waited .* not by rank {last}\.") as raised:
             dist.all_reduce(torch.ones(1), group=group)
     dist.barrier()
     if rank == last:
-        with pytest.raises(RuntimeError, match=f"not by rank {last}"):
+        with pytest.raises(RuntimeError) as raised:
             dist.all_reduce(torch.ones(1), group=group)
+    same_on_all(raised.value)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == size
     dist.destroy_process_group(group)
+
+
+def test_a_wait_with_a_limit_names_the_collective_and_who_is_missing(rank: int, size: int) -> None:
+    tensor, last = torch.ones(1), size - 1
+    if rank != last:
+        work: Any = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(
+            RuntimeError, match=rf"all_reduce #\d+ was not .* 0.2 s: rank {last} of the job did not call"
+        ):
+            work.wait(timedelta(seconds=0.2))
+    dist.monitored_barrier()  # of messages, which are no collectives
+    if rank == last:
+        work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    assert tensor.item() == size
 
 
 def test_abort_ends_what_the_others_wait_for(rank: int, size: int) -> None:

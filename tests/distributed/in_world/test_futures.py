@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from perseus_like.torch.distributed.turns import Turns
+
 
 def start(value: float, count: int = 4) -> Any:
     return dist.all_reduce(torch.full((count,), value), async_op=True)
@@ -22,6 +24,28 @@ def test_work_and_future(size: int) -> None:
     assert work.is_success()
     assert work.exception() is None
     assert work.result()[0] is tensor
+
+
+def test_work_of_a_blocking_call_that_nobody_waits_for(size: int) -> None:
+    """As `all_reduce` without `async_op` makes it; it is carried out whoever looks, or nobody."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    group: Any = dist.group.WORLD
+
+    def begin() -> tuple[torch.Tensor, Any]:
+        tensor = torch.ones(3)
+        return tensor, group.allreduce([tensor], options)
+
+    tensor, work = begin()
+    while not work.is_completed():
+        pass
+    assert tensor.tolist() == [size] * 3
+    tensor, work = begin()
+    assert work.get_future().wait()[0].tolist() == [size] * 3
+    dropped, work = begin()
+    del work
+    dist.barrier()
+    assert dropped.tolist() == [size] * 3
 
 
 def test_a_callback_starts_and_waits_for_more(size: int) -> None:
@@ -55,6 +79,42 @@ def test_chains_that_start_collectives_while_the_caller_goes_on(size: int) -> No
             assert tensor[0] == size
     for i, chain in enumerate(chains):
         assert chain.wait()[0][0] == i * size
+
+
+def test_callbacks_do_not_run_into_one_another() -> None:
+    """Those of torch's ZeRO share lists with each other. What they wait for comes nevertheless."""
+    running, most, ones = 0, 0, torch.ones(1 << 16)
+
+    def callback(future: Any) -> Any:
+        nonlocal running, most
+        dist.all_reduce(future.value()[0])
+        running += 1
+        most = max(most, running)
+        for _ in range(20):
+            ones.mul_(1)  # without the interpreter's lock
+        running -= 1
+
+    for future in [start(1).get_future().then(callback) for _ in range(50)]:
+        future.wait()
+    assert most == 1
+
+
+def test_a_callback_may_wait_for_another_by_other_means() -> None:
+    """After some patience they run at once."""
+    turns = Turns(patience_seconds=0.1)
+    told = threading.Event()
+
+    def second() -> None:
+        with turns.taken():
+            told.set()
+
+    thread = threading.Thread(target=second)
+    with turns.taken():
+        thread.start()
+        assert told.wait(60)
+    thread.join(60)
+    with turns.taken():
+        pass
 
 
 def test_an_exception_in_a_callback_reaches_who_waits() -> None:

@@ -76,12 +76,23 @@ def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
         assert torch.equal(tensor, filled(3))
 
 
-def test_sizes_that_differ_name_both_sides(rank: int) -> None:
+def test_sizes_that_differ_are_told_on_both_sides(rank: int) -> None:
+    """The sender has gone on by then: it hears of it with its next message from or to that rank."""
+    told = "rank 0 sent 3 float32, rank 1 has room for 4 float32"
     if rank == 0:
         dist.send(filled(1, 3), 1)
     if rank == 1:
-        with pytest.raises(RuntimeError, match="rank 0 sent 3 float32, the receiver has room for 4 float32"):
+        with pytest.raises(RuntimeError, match=told):
             dist.recv(filled(0, 4), 0)
+    dist.barrier()
+    if rank == 0:
+        with pytest.raises(RuntimeError, match=told):
+            dist.send(filled(1, 4), 1)
+        dist.send(filled(2, 4), 1)
+    if rank == 1:
+        tensor = filled(0, 4)
+        dist.recv(tensor, 0)
+        assert torch.equal(tensor, filled(2, 4))
 
 
 def test_a_receive_that_nobody_answers_ends(rank: int, size: int) -> None:

@@ -1,71 +1,109 @@
-"""Every collective in every form, against the same in one process."""
+"""Reductions in every form and of every type, against NumPy in one process."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-OTHERS = [torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn]
+from .values import BYTE_FLOATS, COMPLEX, FLOATING, INTEGERS, UNSIGNED, of_rank, same
+
+premultiplied: Any = vars(dist)["_make_nccl_premul_sum"]
+_OPS: dict[str, Any] = {"SUM": np.sum, "AVG": np.mean, "MIN": np.min, "MAX": np.max, "PRODUCT": np.prod}
 
 
-def of_rank(rank: int, shape: tuple[int, ...] = (3, 5), dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """What a rank gives, known to all."""
-    numbers = torch.randint(1, 5, shape, generator=torch.Generator().manual_seed(1000 + rank))
-    if dtype in (torch.complex64, torch.complex128):
-        return torch.complex(numbers.double(), numbers.double() + rank).to(dtype)
-    return numbers.to(dtype)
+def expected(op: str, dtype: torch.dtype, ranks: range, **options: Any) -> torch.Tensor:
+    every = np.stack([of_rank(rank, dtype=dtype, **options).to(torch.float64).numpy() for rank in ranks])
+    found = torch.from_numpy(np.asarray(_OPS[op](every, axis=0)))
+    return (found.trunc() if dtype in INTEGERS else found).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS], ids=str)
-@pytest.mark.parametrize("op", ["SUM", "AVG", "MIN", "MAX", "PRODUCT"])
+@pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS, *BYTE_FLOATS], ids=str)
+@pytest.mark.parametrize("op", list(_OPS))
 def test_all_reduce(op: str, dtype: torch.dtype, rank: int, size: int) -> None:
     tensor = of_rank(rank, dtype=dtype)
     dist.all_reduce(tensor, op=getattr(ReduceOp, op))
-    every = torch.stack([of_rank(r, dtype=dtype).double() for r in range(size)])
-    expected = {
-        "SUM": every.sum(0),
-        "AVG": every.mean(0),
-        "MIN": every.amin(0),
-        "MAX": every.amax(0),
-        "PRODUCT": every.prod(0),
-    }[op]
-    if dtype in INTEGERS:
-        expected = expected.trunc()
-    torch.testing.assert_close(tensor, expected.to(dtype))
+    torch.testing.assert_close(tensor.to(torch.float64), expected(op, dtype, range(size)).to(torch.float64))
+
+
+@pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
+def test_numbers_with_the_first_bit_set(dtype: torch.dtype, rank: int, size: int) -> None:
+    """Which a signed type would take for negative ones."""
+    most = torch.iinfo(dtype).max
+
+    def reduced(op: Any) -> int:
+        tensor = torch.tensor([most - rank], dtype=dtype)
+        dist.all_reduce(tensor, op=op)
+        return int(tensor.item())
+
+    assert reduced(ReduceOp.MAX) == most
+    assert reduced(ReduceOp.MIN) == most - (size - 1)
+    assert reduced(ReduceOp.SUM) == (size * most - sum(range(size))) % (most + 1)
 
 
 @pytest.mark.parametrize("op", ["BAND", "BOR", "BXOR"])
 def test_bitwise(op: str, rank: int, size: int) -> None:
     tensor = of_rank(rank, dtype=torch.int32)
     dist.all_reduce(tensor, op=getattr(ReduceOp, op))
-    expected = of_rank(0, dtype=torch.int32)
+    whole = of_rank(0, dtype=torch.int32)
     for r in range(1, size):
         other = of_rank(r, dtype=torch.int32)
-        expected = {"BAND": expected & other, "BOR": expected | other, "BXOR": expected ^ other}[op]
-    assert torch.equal(tensor, expected)
+        whole = {"BAND": whole & other, "BOR": whole | other, "BXOR": whole ^ other}[op]
+    assert torch.equal(tensor, whole)
 
 
-def test_broadcast_and_gathers(rank: int, size: int) -> None:
-    tensor = of_rank(rank)
-    dist.broadcast(tensor, size - 1)
-    assert torch.equal(tensor, of_rank(size - 1))
-    outputs = [torch.empty(3, 5) for _ in range(size)]
-    dist.all_gather(outputs, of_rank(rank))
-    assert all(torch.equal(outputs[r], of_rank(r)) for r in range(size))
-    joined = torch.empty(size * 15)
-    dist.all_gather_single(joined, of_rank(rank))
-    assert torch.equal(joined, torch.cat([of_rank(r).flatten() for r in range(size)]))
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex(dtype: torch.dtype, rank: int, size: int) -> None:
+    every = torch.stack([of_rank(r, dtype=dtype) for r in range(size)])
+    for op, whole in ((ReduceOp.SUM, every.sum(0)), (ReduceOp.AVG, every.mean(0))):
+        tensor = of_rank(rank, dtype=dtype)
+        dist.all_reduce(tensor, op=op)
+        torch.testing.assert_close(tensor, whole)
+    with pytest.raises(ValueError, match="MAX"):
+        dist.all_reduce(of_rank(rank, dtype=dtype), op=ReduceOp.MAX)
 
 
-def test_reduce_scatter(rank: int, size: int) -> None:
-    output = torch.empty(2, 5)
-    dist.reduce_scatter_single(output, of_rank(rank, (2 * size, 5)))
-    total = torch.stack([of_rank(r, (2 * size, 5)) for r in range(size)]).sum(0)
-    assert torch.equal(output, total[2 * rank : 2 * rank + 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint16, torch.uint64], ids=str)
+def test_premultiplied_sum(dtype: torch.dtype, rank: int, size: int) -> None:
+    """Integers lose what is behind the point before they are added."""
+    for factor in (1.5, 0.75):
+        tensor = of_rank(rank, dtype=dtype)
+        dist.all_reduce(tensor, op=premultiplied(factor))
+        parts = torch.stack([of_rank(r, dtype=dtype).double() * factor for r in range(size)])
+        whole = (parts if dtype.is_floating_point else parts.trunc()).sum(0)
+        torch.testing.assert_close(tensor.double(), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint32, torch.float8_e5m2, torch.complex64], ids=str)
+def test_reduce_changes_the_roots_tensor_only(dtype: torch.dtype, rank: int, size: int) -> None:
+    root = size - 1
+    tensor = of_rank(rank, dtype=dtype)
+    dist.reduce(tensor, root, op=ReduceOp.AVG)
+    if rank != root:
+        assert same(tensor, of_rank(rank, dtype=dtype))
+    elif dtype in COMPLEX:
+        torch.testing.assert_close(tensor, torch.stack([of_rank(r, dtype=dtype) for r in range(size)]).mean(0))
+    else:
+        torch.testing.assert_close(tensor.double(), expected("AVG", dtype, range(size)).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint16, torch.uint64], ids=str)
+@pytest.mark.parametrize("op", ["SUM", "AVG", "MAX"])
+def test_reduce_scatter(op: str, dtype: torch.dtype, rank: int, size: int) -> None:
+    output = torch.empty(2, 5, dtype=dtype)
+    dist.reduce_scatter_single(output, of_rank(rank, (2 * size, 5), dtype), op=getattr(ReduceOp, op))
+    whole = expected(op, dtype, range(size), shape=(2 * size, 5))
+    torch.testing.assert_close(output.double(), whole[2 * rank : 2 * rank + 2].double())
+
+
+def test_sparse(rank: int, size: int) -> None:
+    tensor = torch.sparse_coo_tensor(torch.tensor([[rank, size]]), torch.tensor([1.0, 2.0]), (size + 1,))
+    dist.all_reduce(tensor)
+    assert tensor.to_dense().tolist() == [1.0] * size + [2.0 * size]
 
 
 def test_groups_overlap(rank: int, size: int) -> None:

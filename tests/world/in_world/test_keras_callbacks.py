@@ -188,6 +188,60 @@ def test_rank_0_keeps_the_best_model(rank: int) -> None:
             assert_same_weights(keras.models.load_model(best.filepath), model, 0)
 
 
+class Fragile(keras.layers.Dense):  # type: ignore[misc,name-defined]
+    """Whoever writes one is stopped in the middle of a file, in the method `breaks_in`."""
+
+    breaks_in = ""
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        if self.breaks_in == "save_own_variables":
+            raise RuntimeError("interrupted")
+
+    def get_config(self) -> Any:
+        if self.breaks_in == "get_config":
+            raise RuntimeError("interrupted")
+        return super().get_config()
+
+
+class Improves(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Each epoch is the best so far; from the second on, `fragile` cannot be written."""
+
+    def __init__(self, fragile: Any, breaks_in: str) -> None:
+        super().__init__()
+        self.fragile, self.breaks_in = fragile, breaks_in
+        self.best: list[Any] = []
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        logs["val_loss"] = 1.0 - epoch
+        self.fragile.breaks_in = self.breaks_in if epoch else ""
+        self.best = self.best or self.model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("ending", "breaks_in"),
+    [(".keras", "save_own_variables"), (".h5", "get_config"), (".weights.h5", "save_own_variables")],
+)
+def test_the_best_model_stays_until_a_better_one_is_written(ending: str, breaks_in: str) -> None:
+    fragile = Fragile(8)
+    model = model_of(lambda: [fragile])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    improves, best = Improves(fragile, breaks_in), callbacks.BestModelCheckpoint()
+    best.save_weights_only = ending == ".weights.h5"
+    with TemporaryDirectory() as folder:
+        best.filepath = str(Path(folder) / f"best{ending}")
+        with pytest.raises(RuntimeError, match="interrupted"):
+            model.fit(INPUTS[:8], TARGETS[:8], epochs=3, verbose=0, callbacks=[improves, best])
+        assert best.model is model
+        assert [each.name for each in Path(folder).iterdir()] == [f"best{ending}"]
+        if best.save_weights_only:
+            model.load_weights(best.filepath)
+        else:
+            model = keras.models.load_model(best.filepath, custom_objects={"Fragile": Fragile}, compile=False)
+    for kept, expected in zip(model.get_weights(), improves.best, strict=True):
+        np.testing.assert_array_equal(kept, expected)
+
+
 def test_where_to_keep_the_best_model_must_be_said() -> None:
     model = model_of()
     model.compile(keras.optimizers.SGD(0.1), "mse")

@@ -79,6 +79,93 @@ def test_equals_batch_norm_on_the_whole_batch(
     np.testing.assert_allclose(inference, plain(own(rank, values)).asnumpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_are_added_where_that_is_asked_for(rank: int, size: int) -> None:
+    values, gradient = whole_batch(size)
+    found = []
+    for passes in (1, 3):
+        layer = make(mx.gluon.contrib.nn.PerseusSyncBatchNorm(comm_scope=1))
+        layer.collect_params().setattr("grad_req", "add")
+        layer.collect_params().zero_grad()
+        for _ in range(passes):
+            run(layer, own(rank, values), own(rank, gradient))
+        found.append([parameter.grad().asnumpy() for parameter in (layer.gamma, layer.beta)])
+    once, thrice = found
+    for one, three in zip(once, thrice, strict=True):
+        np.testing.assert_allclose(three, 3 * one, rtol=1e-5, atol=1e-5)
+
+
+def test_like_numpy_where_values_are_large_beside_their_differences(rank: int, size: int) -> None:
+    random = np.random.RandomState(3)
+    values = (random.randn(size * ROWS, CHANNELS, 6, 7) * [[[[1]], [[0.1]], [[10]], [[1]], [[0]]]] + 3000).astype(
+        "float32"
+    )
+    gradient = random.randn(*values.shape).astype("float32")
+    layer = make(mx.gluon.contrib.nn.PerseusSyncBatchNorm(comm_scope=1))
+    found = run(layer, own(rank, values), own(rank, gradient))
+    wide, by_result = values.astype(np.float64), gradient.astype(np.float64)
+    gamma, beta = (array.reshape(1, -1, 1, 1) for array in (np.arange(CHANNELS) + 0.5, np.arange(CHANNELS) / 10))
+    axes = (0, 2, 3)
+    each: Any = {"axis": axes, "keepdims": True}
+    scale = 1 / np.sqrt(wide.var(**each) + 1e-5)
+    normal = (wide - wide.mean(**each)) * scale
+    by_values = gamma * scale * (by_result - by_result.mean(**each) - normal * (by_result * normal).mean(**each))
+    expected = {
+        "result": normal * gamma + beta,
+        "by_values": by_values,
+        "mean": wide.mean(axes) * 0.1,
+        "variance": 0.9 + wide.var(axes) * 0.1,
+        "by_gamma": (by_result * normal).sum(axes),
+        "by_beta": by_result.sum(axes),
+    }
+    # What tells values of 3000 from each other is known to 1e-4, of which the second channel makes a thousandth.
+    assert_like_the_whole(found, expected, rank)
+
+
+def convolutional(normalization: Any) -> Any:
+    net = gluon.nn.HybridSequential()
+    for _ in range(2):
+        # As many channels as oneDNN lays out in blocks.
+        net.add(gluon.nn.Conv2D(16, 3, padding=1, use_bias=False), normalization(), gluon.nn.Activation("relu"))
+        net.add(gluon.nn.MaxPool2D())
+    net.add(gluon.nn.Dense(3))
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((1, CHANNELS, 12, 12)))
+    return net
+
+
+@pytest.mark.parametrize("hybrid", [None, {}, {"static_alloc": True, "static_shape": True}], ids=str)
+def test_behind_convolutions(hybrid: dict[str, bool] | None, rank: int, size: int) -> None:
+    values, _ = whole_batch(size, (12, 12))
+    nets = [
+        convolutional(lambda: mx.gluon.contrib.nn.PerseusSyncBatchNorm(comm_scope=1)),
+        convolutional(gluon.nn.BatchNorm),
+    ]
+    mine, plain = nets
+    hvd.broadcast_parameters(plain.collect_params())
+    for parameter, other in zip(mine.collect_params().values(), plain.collect_params().values(), strict=True):
+        parameter.set_data(other.data())
+    if hybrid is not None:
+        mine.hybridize(**hybrid)
+    settings = {"learning_rate": 0.05, "momentum": 0.9}
+    trainers = [
+        hvd.DistributedTrainer(mine.collect_params(), "sgd", settings),
+        gluon.Trainer(plain.collect_params(), "sgd", settings),
+    ]
+    rows = slice(rank * ROWS, (rank + 1) * ROWS)
+    labels = mx.nd.arange(size * ROWS) % 3
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for _ in range(10):
+        for net, trainer, part in zip(nets, trainers, (rows, slice(None)), strict=True):
+            batch = mx.nd.array(values[part])
+            with autograd.record():
+                losses = loss(net(batch), labels[part])
+            losses.backward()
+            trainer.step(len(batch))
+    for parameter, other in zip(mine.collect_params().values(), plain.collect_params().values(), strict=True):
+        actual, expected = parameter.data().asnumpy(), other.data().asnumpy()
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=parameter.name)
+
+
 def test_one_dimension_and_fixed_gamma(rank: int, size: int) -> None:
     values, gradient = whole_batch(size, ())
     layers = [mx.gluon.contrib.nn.PerseusSyncBatchNorm(scale=False), gluon.nn.BatchNorm(scale=False)]

@@ -54,6 +54,40 @@ def test_loops(rank: int, size: int) -> None:
     np.testing.assert_allclose(results, np.arange(40) * factor)
 
 
+def slowly_in_every_other(value: Any, number: Any, rank: int) -> Any:
+    """The value; in some rounds of a loop it takes long, and not in the same on all ranks."""
+
+    def slowly() -> Any:
+        zeros = tf.zeros([300, 300])
+        return value + tf.reduce_sum(tf.matmul(zeros, zeros))
+
+    return tf.cond(tf.equal(tf.cast(number, tf.int32) % 2, rank % 2), slowly, lambda: value)
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+def test_rounds_that_overtake_one_another(control_flow: str, rank: int, size: int) -> None:
+    """Many of one loop, and of loops within a loop, are under way at once, and are not taken for one another."""
+
+    def reduce(value: Any, number: Any) -> Any:
+        return hvd.allreduce(slowly_in_every_other(value, number, rank), op=hvd.Sum)
+
+    def within(outer: Any) -> Any:
+        inner = tf.range(5.0)
+        return tf.map_fn(lambda value: reduce(100.0 * outer + value, outer), inner, parallel_iterations=5)
+
+    was_on = v1.control_flow_v2_enabled()
+    (v1.disable_control_flow_v2 if control_flow == "v1" else v1.enable_control_flow_v2)()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            flat = tf.map_fn(lambda value: reduce(value, value), tf.range(80.0), parallel_iterations=60)
+            nested = tf.map_fn(within, tf.range(12.0), parallel_iterations=12)
+            flat_result, nested_result = session.run([flat, nested])
+    finally:
+        (v1.enable_control_flow_v2 if was_on else v1.disable_control_flow_v2)()
+    np.testing.assert_array_equal(flat_result, np.arange(80) * size)
+    np.testing.assert_array_equal(nested_result, (100 * np.arange(12)[:, None] + np.arange(5)) * size)
+
+
 def test_conditions(rank: int, size: int) -> None:
     def choose(flag: Any) -> Any:
         if flag:
@@ -117,18 +151,27 @@ def test_a_saved_model(rank: int, size: int) -> None:
     assert loaded.mean(tf.constant([float(rank), 1.0])).numpy().tolist() == [size - 1, 2]
 
 
-@pytest.mark.parametrize("difference", ["shape", "dtype", "missing", "sparse", "more"])
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+DIFFERENCES = {
+    "shape": "gradient 2, of Variable: rank 0 has float32[3], rank 1 has float32[4]; dtype and shape",
+    "dtype": "rank 0 has gradient 1, of two, float64[3], rank 1 has gradient 2, of Variable, float32[3]; all ranks",
+    "missing": "gradient 1, of two: rank 0 has float32[3], rank 1 has no gradient; all ranks",
+    "sparse": "gradient 0, of one: rank 0 has float32[4,2], rank 1 has a sparse gradient; all ranks",
+    "more": "rank 0 has gradient 2, of Variable, float32[3], rank 1 has gradient 3, of Variable, float32[7340032]; all",
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+@pytest.mark.parametrize("mode", ["eager", "graph", "compiled"])
 def test_gradients_that_differ_are_told_alike(
     mode: str, difference: str, two_ranks: None, rank: int, size: int
 ) -> None:
     one, two = (
-        tf.Variable(tf.ones([4, 2])),
-        tf.Variable(tf.ones([3], "float64" if difference == "dtype" else "float32")),
+        tf.Variable(tf.ones([4, 2]), name="one"),
+        tf.Variable(tf.ones([3], "float64" if difference == "dtype" else "float32"), name="two"),
     )
     others = [tf.Variable(tf.ones([3 + (rank == 1 and difference == "shape")]))]
     if rank == 1 and difference == "dtype":
-        two = tf.Variable(tf.ones([3]))
+        two = tf.Variable(tf.ones([3]), name="two")
     if rank == 1 and difference == "more":
         others.append(tf.Variable(tf.ones([7 << 20])))
     weights = [one, two, *others]
@@ -143,11 +186,12 @@ def test_gradients_that_differ_are_told_alike(
             loss = tf.add_n(parts)
         return hvd.DistributedGradientTape(tape).gradient(loss, weights)
 
-    run = differentiate if mode == "eager" else tf.function(differentiate)
+    run = differentiate if mode == "eager" else tf.function(differentiate, jit_compile=mode == "compiled")
     with pytest.raises((RuntimeError, tf.errors.OpError)) as caught:
         run()
     text = str(translated(caught.value) or caught.value)
-    assert "rank 1 has" in text
+    others_have = "rank 0 has" if size == 2 else f"ranks 0, {', '.join(map(str, range(2, size)))} have"
+    assert DIFFERENCES[difference].replace("rank 0 has", others_have) in text
     assert len(set(hvd.allgather_object(text))) == 1
     assert hvd.allreduce(tf.ones([2])).numpy().tolist() == [1, 1]
 

@@ -142,6 +142,22 @@ def test_passes_of_a_session_are_summed(rank: int, size: int) -> None:
     assert_same_weights(train_in_a_session(rank, size, make, hook=False), train_alone(size))
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_gradients_applied_by_hand(passes: int, rank: int, size: int) -> None:
+    """By keyword, and as an iterator, which can be read once."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.Variable(tf.zeros([1]), use_resource=True)
+        step = v1.train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=passes)
+        pairs = optimizer.compute_gradients((rank + 1.0) * tf.reduce_sum(weight))
+        train = optimizer.apply_gradients(grads_and_vars=iter(pairs), global_step=step)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for done in range(1, 5):
+            session.run(train)
+            assert session.run(step) == done
+            assert session.run(weight).tolist() == [-(size + 1) / 2 * (done // passes * passes)]
+
+
 def test_the_optimizer_keeps_its_class_and_state() -> None:
     with tf.Graph().as_default():
         plain = v1.train.MomentumOptimizer(0.1, 0.9)

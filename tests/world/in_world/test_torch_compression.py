@@ -142,7 +142,7 @@ def test_nothing_is_lost(kind: str, rank: int, size: int, two_ranks: None) -> No
     """What has arrived after many steps with one gradient is that gradient, as often as it was sent."""
     model = Constant(torch.bfloat16).to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
-    steps = 200
+    steps = 300
     own = [np.sign(gradient) * (1 + rank) for gradient in gradients(0, 0)]
     arrived = [torch.zeros(shape) for shape in SHAPES]
     for _ in range(steps):

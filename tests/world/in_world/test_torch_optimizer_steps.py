@@ -318,7 +318,7 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, model.parameters())
     with pytest.raises(ValueError, match="op=Average"):
         hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with pytest.raises(ValueError, match="Average, Sum and Adasum"):
+    with pytest.raises(ValueError, match="Average, Sum or Adasum"):
         hvd.DistributedOptimizer(plain, op=hvd.Max)
     with pytest.raises(ValueError, match="at least one"):
         hvd.DistributedOptimizer(plain, backward_passes_per_step=0)

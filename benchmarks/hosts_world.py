@@ -1,0 +1,152 @@
+"""What benchmarks.hosts has every rank do: one piece of work, ours and the MPI's alone in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+RESULT_VARIABLE = "PERSEUS_HOSTS_RESULT"
+ALLREDUCE, SMALL, STEP = "allreduce", "tensors of 16 KiB one by one", "training step"
+ALLGATHER, REDUCE_SCATTER, ALLTOALL = "allgather", "reducescatter", "alltoall"
+OURS, MPI, BY_HAND, MPI_ONE_BY_ONE, COMPUTE = (
+    "ours",
+    "the MPI alone",
+    "fused by hand",
+    "the MPI one by one",
+    "computing",
+)
+SMALL_BYTES = 16 << 10
+Contenders = dict[str, Callable[[], object]]
+
+
+def allreduce(hvd: Any, comm: Any, count: int) -> Contenders:
+    mine, theirs = torch.ones(count // 4), torch.ones(count // 4).numpy()
+    result = theirs.copy()
+    return {
+        OURS: lambda: hvd.allreduce_(mine, op=hvd.Average, name="large"),
+        MPI: lambda: comm.Allreduce(theirs, result),
+    }
+
+
+def allgather(hvd: Any, comm: Any, count: int) -> Contenders:
+    """`count` bytes are what everybody has in the end."""
+    part = torch.ones(count // 4 // hvd.size())
+    whole = torch.ones(count // 4).numpy()
+    return {
+        OURS: lambda: hvd.allgather(part, name="part"),
+        MPI: lambda: comm.Allgather(part.numpy(), whole),
+    }
+
+
+def reduce_scatter(hvd: Any, comm: Any, count: int) -> Contenders:
+    whole = torch.ones(count // 4)
+    part = torch.ones(count // 4 // hvd.size()).numpy()
+    return {
+        OURS: lambda: hvd.reducescatter(whole, op=hvd.Sum, name="whole"),
+        MPI: lambda: comm.Reduce_scatter_block(whole.numpy(), part),
+    }
+
+
+def alltoall(hvd: Any, comm: Any, count: int) -> Contenders:
+    """The ranks of a host have `count` bytes together."""
+    mine = torch.ones(count // 4 // hvd.local_size())
+    result = mine.clone().numpy()
+    return {
+        OURS: lambda: hvd.alltoall(mine, name="mine"),
+        MPI: lambda: comm.Alltoall(mine.numpy(), result),
+    }
+
+
+def small(hvd: Any, comm: Any, count: int) -> Contenders:
+    tensors = [torch.ones(SMALL_BYTES // 4) for _ in range(count // SMALL_BYTES)]
+    whole = torch.ones(count // 4).numpy()
+    result = whole.copy()
+
+    def ours() -> None:
+        handles = [hvd.allreduce_async_(tensor, op=hvd.Average, name=f"s{i}") for i, tensor in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def one_by_one() -> None:
+        for tensor in tensors:
+            comm.Allreduce(tensor.numpy(), result[: SMALL_BYTES // 4])
+
+    return {OURS: ours, BY_HAND: lambda: comm.Allreduce(whole, result), MPI_ONE_BY_ONE: one_by_one}
+
+
+VERBS: dict[str, Callable[[Any, Any, int], Contenders]] = {
+    ALLREDUCE: allreduce,
+    ALLGATHER: allgather,
+    REDUCE_SCATTER: reduce_scatter,
+    ALLTOALL: alltoall,
+    SMALL: small,
+}
+
+
+def step(hvd: Any, count: int, rows: int) -> Contenders:
+    """A perceptron whose weights are so many bytes, in layers of 4 MiB."""
+    width, layers = 1024, count // (4 << 20)
+    data = torch.randn(rows, width)
+
+    def model() -> nn.Module:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU()) for _ in range(layers)))
+
+    def trained(model: nn.Module, optimizer: Any) -> Callable[[], object]:
+        def run() -> None:
+            optimizer.zero_grad()
+            torch.autograd.backward(model(data).square().mean())
+            optimizer.step()
+
+        return run
+
+    mine, alone = model(), model()
+    hvd.broadcast_parameters(mine.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(mine.parameters(), lr=1e-3), mine.named_parameters())
+    return {OURS: trained(mine, optimizer), COMPUTE: trained(alone, torch.optim.SGD(alone.parameters(), lr=1e-3))}
+
+
+def measure(comm: Any, contenders: Contenders, rounds: int) -> dict[str, float]:
+    """Of each the best of some rounds, each by the slowest rank's clock."""
+    from mpi4py import MPI as mpi  # noqa: N811
+
+    best = dict.fromkeys(contenders, float("inf"))
+    for number in range(rounds + 2):
+        for name, run in contenders.items():
+            comm.Barrier()
+            begin = time.perf_counter()
+            run()
+            seconds = comm.allreduce(time.perf_counter() - begin, op=mpi.MAX)
+            if number >= 2:  # the first two find out the order of gradients, and make connections
+                best[name] = min(best[name], seconds)
+    return best
+
+
+def main(work: str, count: int, rows: int, rounds: int) -> None:
+    import perseus_like.torch as hvd
+    from perseus_like import _core
+
+    torch.set_num_threads(1)
+    hvd.init()
+    from mpi4py import MPI as mpi  # noqa: N811
+
+    comm = mpi.COMM_WORLD
+    if work == STEP:
+        contenders = step(hvd, count, rows)
+    else:
+        contenders = VERBS[work](hvd, comm, count)
+    seconds = measure(comm, contenders, rounds)
+    if hvd.rank() == 0:
+        Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps({"transport": _core.description(), "seconds": seconds}))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

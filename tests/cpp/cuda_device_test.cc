@@ -1,0 +1,192 @@
+// A CUDA device over a driver that is not there: order between streams, packing, and what goes wrong.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "cuda_fake.h"
+#include "device/cuda/device.h"
+#include "device/host/kernels.h"
+#include "kernels_reference.h"
+
+namespace perseus {
+namespace {
+
+using cuda::CudaDevice;
+using testing::FakeCuda;
+using testing::FakeStreams;
+
+// The text of the Error that `action` throws.
+template <typename Action>
+std::string refusal(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class CudaStreams : public ::testing::TestWithParam<FakeStreams> {
+ protected:
+  FakeCuda fake{GetParam()};
+  std::shared_ptr<CudaDevice> device = CudaDevice::open(fake.driver(), 0);
+};
+
+TEST_P(CudaStreams, OneWaitsForAnotherByAnEvent) {
+  const auto theirs = fake.make_stream();
+  const auto ours = device->make_stream();
+  int value = 0, copied = 0;
+  fake.enqueue(theirs, [&] { value = 7; });
+  device->wait(*ours, *device->record(theirs));
+  device->copy(*ours, &copied, &value, sizeof value);
+  const auto done = device->record(*ours);
+  device->synchronize(*done);
+  EXPECT_EQ(copied, 7);
+  EXPECT_TRUE(device->is_done(*done));
+}
+
+TEST_P(CudaStreams, AnEventIsReusedOnceNobodyHoldsIt) {
+  for (int i = 0; i < 10; ++i) device->synchronize(*device->record(0));
+  EXPECT_EQ(fake.calls("cuEventCreate"), 1);
+}
+
+TEST_P(CudaStreams, TheCurrentDeviceIsLeftAsItWas) {
+  const auto stream = device->make_stream();
+  const auto memory = device->allocate(8), pinned = device->allocate_pinned(8);
+  device->copy(*stream, memory.get(), pinned.get(), 8);
+  device->synchronize(*device->record(*stream));
+  EXPECT_FALSE(device->is_capturing(*stream));
+  EXPECT_EQ(FakeCuda::pushed(), 0);
+  {
+    const auto used = device->use();
+    EXPECT_EQ(FakeCuda::pushed(), 1);
+    device->activate();
+  }
+  EXPECT_EQ(FakeCuda::pushed(), 0);
+  fake.fail("cuEventRecord", 719);
+  EXPECT_THROW(device->record(*stream), Error);
+  EXPECT_EQ(FakeCuda::pushed(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaStreams, ::testing::Values(FakeStreams::late, FakeStreams::threads),
+                         [](const auto& kind) { return kind.param == FakeStreams::late ? "late" : "threads"; });
+
+TEST(CudaDevice, WorkThatNobodyWaitsForIsNotDone) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto stream = device->make_stream();
+  int from = 7, to = 0;
+  device->copy(*stream, &to, &from, sizeof from);
+  const auto event = device->record(*stream);
+  EXPECT_FALSE(device->is_done(*event));
+  EXPECT_EQ(to, 0);
+  device->synchronize(*event);
+  EXPECT_EQ(to, 7);
+}
+
+// What a framework still reads when the last owner lets go.
+TEST(CudaDevice, MemoryGoesInTheOrderOfItsLastStream) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto framework = fake.make_stream();
+  auto memory = device->allocate_on(device->make_stream(), 4);
+  int from = 7, to = 0;
+  device->copy(framework, memory->data(), &from, sizeof from);
+  device->copy(framework, &to, memory->data(), sizeof to);
+  memory->pass_to(framework);
+  memory.reset();
+  EXPECT_EQ(fake.calls("cuMemFreeAsync"), 1);
+  EXPECT_EQ(to, 0);
+  fake.synchronize(framework);
+  EXPECT_EQ(to, 7);
+}
+
+TEST(CudaDevice, MemoryIsNotFreedAsAPartOfAGraph) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto framework = fake.make_stream();
+  const auto ours = device->make_stream();
+  auto memory = device->allocate_on(ours, 4), other = device->allocate_on(ours, 4);
+  memory->pass_to(framework);
+  other->pass_to(framework);
+  fake.capture(framework, true);
+  memory.reset();
+  other.reset();
+  EXPECT_EQ(fake.calls("cuMemFreeAsync"), 0);
+  fake.capture(framework, false);
+  memory = device->allocate_on(ours, 4);
+  EXPECT_EQ(fake.calls("cuMemFreeAsync"), 2);
+}
+
+TEST(CudaDevice, ADriverWithoutMemoryInOrderHasThePlainKind) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  fake.fail("cuMemAllocAsync", 801);
+  auto memory = device->allocate_on(device->make_stream(), 4);
+  EXPECT_EQ(fake.calls("cuMemAlloc"), 1);
+  memory.reset();
+  EXPECT_EQ(fake.calls("cuMemFree"), 1);
+}
+
+TEST(CudaDevice, ZerosComeInTheOrderOfTheStream) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto stream = device->make_stream();
+  const auto memory = device->allocate(100);
+  device->zero(*stream, memory.get(), 100);
+  EXPECT_NE(std::memcmp(memory.get(), std::vector<char>(100).data(), 100), 0);
+  device->synchronize(*device->record(*stream));
+  EXPECT_EQ(std::memcmp(memory.get(), std::vector<char>(100).data(), 100), 0);
+}
+
+TEST(CudaDevice, AStreamUnderCaptureIsSeen) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto stream = fake.make_stream();
+  EXPECT_FALSE(device->is_capturing(stream));
+  fake.capture(stream, true);
+  EXPECT_TRUE(device->is_capturing(stream));
+}
+
+TEST(CudaDevice, FailuresHaveTheDriversWords) {
+  FakeCuda fake;
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  fake.fail("cuMemAlloc", 2);
+  EXPECT_EQ(refusal([&] { device->allocate(64); }), "cuMemAlloc: CUDA_ERROR_OF_THE_TEST (2): the test wants it so");
+  try {
+    device->allocate(64);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::unavailable);
+  }
+}
+
+TEST(CudaDevice, ANumberThatIsNotThereIsTheCallersMistake) {
+  FakeCuda fake(FakeStreams::late, 2);
+  EXPECT_EQ(refusal([&] { CudaDevice::open(fake.driver(), 2); }), "there is no CUDA device 2: this process sees 2");
+}
+
+TEST(CudaDriver, WhatIsMissingOrTooOldIsToldWithWhatToDo) {
+  EXPECT_NE(refusal([] { cuda::open_driver("libcuda-of-no-machine.so.1"); }).find("install NVIDIA's driver"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { cuda::open_driver("libc.so.6"); }).find("has no function cuInit"), std::string::npos);
+  FakeCuda fake;
+  fake.pretend_version(10020);
+  EXPECT_EQ(refusal([&] { cuda::start_driver(fake.driver()); }),
+            "CUDA's driver is of version 10.2, and at least 11.0 is needed; install a newer one");
+  fake.pretend_version(11000);
+  cuda::start_driver(fake.driver());
+  fake.fail("cuInit", 100);
+  EXPECT_NE(refusal([&] { cuda::start_driver(fake.driver()); }).find("cuInit"), std::string::npos);
+}
+
+TEST(CudaDriver, NoDeviceAtAll) {
+  FakeCuda fake(FakeStreams::late, 0);
+  EXPECT_NE(refusal([&] { cuda::start_driver(fake.driver()); }).find("CUDA_VISIBLE_DEVICES"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace perseus

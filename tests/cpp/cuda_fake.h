@@ -1,0 +1,108 @@
+// A CUDA driver without a device: memory is the host's, kernels run on the host, streams are queues.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/cuda/driver.h"
+#include "device/device.h"
+
+namespace perseus::testing {
+
+// How a stream gets to work. `eager`: each call returns when all is done. `late`: only when somebody waits for it, and
+// no further than needed, so that whoever forgets to wait reads what was there before. `threads`: at once, each on a
+// thread, so that ThreadSanitizer sees who forgets.
+enum class FakeStreams { eager, late, threads };
+
+class FakeCuda {
+ public:
+  explicit FakeCuda(FakeStreams streams = FakeStreams::late, int devices = 1);
+  ~FakeCuda();  // what was given out must be back
+  FakeCuda(const FakeCuda&) = delete;
+  FakeCuda& operator=(const FakeCuda&) = delete;
+
+  const cuda::Driver& driver() const { return driver_; }
+
+  // What a framework does beside us.
+  Stream make_stream(int device = 0);
+  void enqueue(Stream stream, std::function<void()> kernel);
+  void synchronize(Stream stream);
+  void capture(Stream stream, bool capturing);
+
+  // The call of this name fails so from now on; 0: no more.
+  void fail(const std::string& call, cuda::Result result);
+  void pretend_version(int version) { version_ = version; }
+
+  int calls(const std::string& call);
+  // Contexts pushed and not popped on this thread.
+  static int pushed();
+  std::vector<std::string> launched();
+
+ private:
+  friend struct FakeCalls;
+  struct Queue;
+  // A point in a stream's work.
+  struct Mark {
+    Queue* queue = nullptr;
+    std::uint64_t number = 0;
+    bool done = false;
+  };
+  struct Operation {
+    std::function<void()> run;
+    std::shared_ptr<Mark> wait;
+    std::shared_ptr<Mark> mark;
+  };
+  struct Queue {
+    std::deque<Operation> operations;
+    std::uint64_t given = 0, finished = 0;
+    bool capturing = false;
+    bool stop = false;
+    int device = 0;
+    std::thread thread;
+  };
+  struct Event {
+    std::shared_ptr<Mark> mark;
+  };
+  struct Function {
+    std::string name;
+    std::function<void(std::int64_t blocks, const cuda::Pointer& segments, int count, void* buffer,
+                       const void* scaling)>
+        run;
+  };
+
+  cuda::Result begin(const char* call, bool needs_context = true);
+  Queue* queue_of(cuda::StreamHandle stream);
+  Queue* add_queue(int device);
+  void put(Queue& queue, Operation operation);
+  void work(Queue& queue);
+  void run_to(Queue& queue, std::uint64_t number, std::unique_lock<std::mutex>& lock);
+  void finish_all(std::unique_lock<std::mutex>& lock, int device);
+
+  const FakeStreams streams_;
+  const int devices_;
+  cuda::Driver driver_{};
+  int version_ = 13000;
+
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::map<cuda::StreamHandle, std::unique_ptr<Queue>> queues_;
+  std::set<Event*> events_;
+  std::set<void*> memory_;
+  std::map<std::string, cuda::Result> failures_;
+  std::map<std::string, int> calls_;
+  std::map<std::string, std::unique_ptr<Function>> functions_;
+  std::vector<std::string> launched_;
+  std::atomic<int> retained_ = 0, modules_ = 0;
+};
+
+}  // namespace perseus::testing

@@ -1,0 +1,276 @@
+// Collectives of tensors on a device: over host memory, and in the order of its streams.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "engine_device_rank.h"
+
+namespace perseus {
+namespace {
+
+using testing::DeviceRank;
+using testing::DeviceTensor;
+using testing::FakeCuda;
+using testing::FakeStreams;
+using testing::Ranks;
+using testing::World;
+
+struct Way {
+  int ranks;
+  FakeStreams kind;
+  int streams;  // 0: by way of host memory
+};
+
+void run_devices(const Way& way, const std::function<void(DeviceRank&)>& body, const LaneOptions& options = {}) {
+  FakeCuda fake(way.kind, way.ranks);
+  testing::run_world(Ranks::threads, way.ranks, [&](World& world) {
+    DeviceRank rank(world, fake, way.streams, options);
+    body(rank);
+    rank.lane().close(std::chrono::seconds(10));
+  });
+}
+
+class OnDeviceTest : public ::testing::TestWithParam<Way> {
+ protected:
+  void run(const std::function<void(DeviceRank&)>& body) { run_devices(GetParam(), body); }
+  static float total(int size) { return static_cast<float>(size * (size + 1)) / 2; }
+};
+
+// The tensor is computed after it was asked for, and read before the framework has waited for anything.
+TEST_P(OnDeviceTest, AllreduceFollowsTheFrameworksStream) {
+  run([](DeviceRank& rank) {
+    DeviceTensor tensor(1000);
+    for (int step = 0; step < 3; ++step) {
+      rank.fill(tensor, static_cast<float>(rank.rank() + 1));
+      ASSERT_EQ(rank.allreduce("x", tensor), "");
+      EXPECT_EQ(rank.read(tensor), std::vector<float>(1000, total(rank.size())));
+    }
+  });
+}
+
+TEST_P(OnDeviceTest, ManyInABurstAndInAnyOrder) {
+  run([](DeviceRank& rank) {
+    constexpr int kCount = 20;
+    std::vector<DeviceTensor> tensors(kCount, DeviceTensor(64));
+    std::vector<std::shared_ptr<Completion>> started(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      const int place = (i * 7 + rank.rank()) % kCount;
+      auto& tensor = tensors[static_cast<std::size_t>(place)];
+      rank.fill(tensor, static_cast<float>(place));
+      auto work = rank.work(Verb::allreduce, std::to_string(place), {&tensor});
+      work->request.scale.divisor = rank.size();
+      started[static_cast<std::size_t>(place)] = rank.submit(work);
+    }
+    for (const auto& completion : started) ASSERT_EQ(rank.finish(completion), "");
+    for (int i = 0; i < kCount; ++i) {
+      const auto& tensor = tensors[static_cast<std::size_t>(i)];
+      EXPECT_EQ(rank.read(tensor), std::vector<float>(64, static_cast<float>(i)));
+    }
+  });
+}
+
+TEST_P(OnDeviceTest, AGroupWithScaleAndCompression) {
+  run([](DeviceRank& rank) {
+    DeviceTensor a(100), b(33);
+    rank.fill(a, 1.0F);
+    rank.fill(b, 2.0F);
+    auto work = rank.work(Verb::allreduce, "group", {&a, &b});
+    work->request.scale = {0.5, 3.0, 1};
+    work->request.wire = static_cast<std::int8_t>(DType::bfloat16);
+    ASSERT_EQ(rank.finish(rank.submit(work)), "");
+    const auto size = static_cast<float>(rank.size());
+    EXPECT_EQ(rank.read(a), std::vector<float>(100, 1.5F * size));
+    EXPECT_EQ(rank.read(b), std::vector<float>(33, 3.0F * size));
+  });
+}
+
+TEST_P(OnDeviceTest, BroadcastFromTheLastRankIntoAnotherTensor) {
+  run([](DeviceRank& rank) {
+    DeviceTensor from(10), to(10);
+    rank.fill(from, static_cast<float>(rank.rank()));
+    auto work = rank.work(Verb::broadcast, "b", {&from});
+    work->outputs = {to.values.data()};
+    work->request.root = rank.size() - 1;
+    ASSERT_EQ(rank.finish(rank.submit(work)), "");
+    EXPECT_EQ(rank.read(to), std::vector<float>(10, static_cast<float>(rank.size() - 1)));
+    EXPECT_EQ(rank.read(from), std::vector<float>(10, static_cast<float>(rank.rank())));
+  });
+}
+
+TEST_P(OnDeviceTest, GathersComeBackWhereTheyWereCarried) {
+  run([](DeviceRank& rank) {
+    DeviceTensor tensor(static_cast<std::size_t>(rank.rank()) + 1);
+    rank.fill(tensor, static_cast<float>(rank.rank()));
+    const auto completion = rank.submit(rank.work(Verb::allgather, "g", {&tensor}));
+    ASSERT_EQ(rank.finish(completion), "");
+    std::vector<float> expected;
+    for (int r = 0; r < rank.size(); ++r) {
+      expected.insert(expected.end(), static_cast<std::size_t>(r) + 1, static_cast<float>(r));
+    }
+    EXPECT_EQ(rank.read(*completion->results.at(0)), expected);
+  });
+}
+
+TEST_P(OnDeviceTest, RanksThatHaveJoinedGiveZeros) {
+  run([](DeviceRank& rank) {
+    DeviceTensor tensor(50);
+    if (rank.rank() == 0) {
+      for (int step = 0; step < 3; ++step) {
+        rank.fill(tensor, 5.0F);
+        ASSERT_EQ(rank.allreduce("x", tensor), "");
+        EXPECT_EQ(rank.read(tensor), std::vector<float>(50, 5.0F));
+      }
+    }
+    const auto joined = rank.lane().join();
+    rank.lane().wait(*joined);
+    EXPECT_EQ(joined->number, 0);
+  });
+}
+
+TEST_P(OnDeviceTest, HostAndDeviceUnderOneNameIsToldToAll) {
+  if (GetParam().ranks == 1) GTEST_SKIP() << "takes two ranks";
+  run([](DeviceRank& rank) {
+    DeviceTensor tensor(8);
+    rank.fill(tensor, 1.0F);
+    auto work = rank.work(Verb::allreduce, "x", {&tensor});
+    std::shared_ptr<Completion> completion;
+    if (rank.rank() == 0) {
+      work->request.on_host = true;
+      rank.lane().submit(work);
+      completion = completion_of(work);
+    } else {
+      completion = rank.submit(work);
+    }
+    constexpr std::array kOthers = {"rank 1 has", "ranks 1, 2 have", "ranks 1-3 have"};
+    const std::string others = kOthers.at(static_cast<std::size_t>(rank.size()) - 2);
+    EXPECT_EQ(rank.finish(completion), "allreduce 'x': rank 0 has it on the host, " + others +
+                                           " it on an accelerator; all ranks must pass the same");
+    rank.read(tensor);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, OnDeviceTest,
+                         ::testing::Values(Way{1, FakeStreams::late, 0}, Way{2, FakeStreams::late, 0},
+                                           Way{3, FakeStreams::threads, 0}, Way{1, FakeStreams::late, 1},
+                                           Way{2, FakeStreams::threads, 1}, Way{4, FakeStreams::threads, 3}),
+                         [](const auto& kind) {
+                           const auto& way = kind.param;
+                           return std::to_string(way.ranks) + "_ranks_" +
+                                  (way.kind == FakeStreams::late ? "late" : "threads") +
+                                  (way.streams == 0 ? "_by_host" : "_" + std::to_string(way.streams) + "_streams");
+                         });
+
+// The framework has a long way to go before the tensor is there: nobody waits for it.
+TEST(OnDevice, NobodyWaitsOnTheHost) {
+  run_devices({2, FakeStreams::threads, 2}, [](DeviceRank& rank) {
+    std::promise<void> gate;
+    const auto opened = gate.get_future().share();
+    DeviceTensor tensor(100);
+    rank.fill(tensor, 1.0F);
+    ASSERT_EQ(rank.allreduce("first", tensor), "");  // makes the streams
+    rank.hold(opened);
+    rank.fill(tensor, 3.0F);
+    const auto completion = rank.submit(rank.work(Verb::allreduce, "x", {&tensor}));
+    ASSERT_EQ(rank.finish(completion), "");
+    EXPECT_FALSE(rank.device().is_done(*completion->on_device->done));
+    gate.set_value();
+    EXPECT_EQ(rank.read(tensor), std::vector<float>(100, 6.0F));
+  });
+}
+
+TEST(OnDevice, WhatTheDevicesTransportDoesNotCarryGoesByTheHost) {
+  run_devices({2, FakeStreams::threads, 1}, [](DeviceRank& rank) {
+    std::vector<std::int16_t> values(10, static_cast<std::int16_t>(rank.rank() + 1));
+    DeviceTensor none(0);
+    auto work = rank.work(Verb::allreduce, "x", {&none});
+    work->request.members = {{DType::int16, {10}}};
+    work->inputs = work->outputs = {values.data()};
+    const auto completion = rank.submit(work);
+    ASSERT_EQ(rank.finish(completion), "");
+    rank.read(none);
+    EXPECT_EQ(values, std::vector<std::int16_t>(10, 3));
+  });
+}
+
+TEST(OnDevice, AStreamUnderCaptureIsRefused) {
+  FakeCuda fake;
+  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  const auto stream = fake.make_stream();
+  auto place = on_device(device, stream, "allreduce 'x'");
+  place->done = device->record(stream);
+  fake.capture(stream, true);
+  EXPECT_THROW(on_device(device, stream, "allreduce 'x'"), Error);
+  try {
+    arrive(*place, stream);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("being captured into a CUDA graph"), std::string::npos);
+  }
+}
+
+// A handle that is dropped keeps its tensors for as long as the device works on them.
+TEST(OnDevice, InUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
+  FakeCuda fake;
+  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  const auto stream = fake.make_stream(), other = fake.make_stream();
+  const auto ours = device->make_stream();
+  auto place = on_device(device, stream, "x");
+  EXPECT_FALSE(in_use(*place));  // nothing was begun
+  int value = 0;
+  fake.enqueue(*ours, [&] { value = 1; });
+  place->done = device->record(*ours);
+  EXPECT_TRUE(in_use(*place));
+  arrive(*place, other);
+  EXPECT_FALSE(in_use(*place));
+  fake.synchronize(stream);  // which asked, and may use the memory again
+  EXPECT_EQ(value, 1);
+}
+
+TEST(OnDevice, AFailureOfTheDeviceIsToldInItsWords) {
+  FakeCuda fake(FakeStreams::late, 2);
+  testing::run_world(Ranks::threads, 2, [&](World& world) {
+    DeviceRank rank(world, fake, 0);
+    DeviceTensor tensor(10);
+    rank.fill(tensor, 1.0F);
+    ASSERT_EQ(rank.allreduce("x", tensor), "");
+    rank.read(tensor);
+    world.exchange("");
+    if (world.rank == 0) fake.fail("cuMemcpyAsync", 700);
+    world.exchange("");
+    // Of the own device, or of the other rank's that was told of first.
+    const auto text = rank.allreduce("x", tensor);
+    EXPECT_TRUE(text.starts_with("allreduce 'x': ")) << text;
+    EXPECT_TRUE(text.ends_with("cuMemcpyAsync: CUDA_ERROR_OF_THE_TEST (700): the test wants it so")) << text;
+    world.exchange("");
+    if (world.rank == 0) fake.fail("cuMemcpyAsync", 0);
+    world.exchange("");
+    rank.lane().close(std::chrono::seconds(0));
+  });
+}
+
+// Queued work that fails when its handle is long done.
+TEST(OnDevice, WhatFailsLaterEndsTheLane) {
+  FakeCuda fake(FakeStreams::threads, 1);
+  testing::run_world(Ranks::threads, 1, [&](World& world) {
+    DeviceRank rank(world, fake, 1);
+    DeviceTensor tensor(10);
+    rank.fill(tensor, 1.0F);
+    ASSERT_EQ(rank.allreduce("x", tensor), "");
+    std::promise<void> gate;
+    rank.hold(gate.get_future().share());
+    ASSERT_EQ(rank.allreduce("y", tensor), "");
+    rank.fail_transport({ErrorKind::transport, "the network is gone"});
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!rank.lane().failed_itself() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(rank.lane().failed_itself());
+    gate.set_value();
+    rank.read(tensor);
+  });
+}
+
+}  // namespace
+}  // namespace perseus

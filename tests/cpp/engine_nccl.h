@@ -1,0 +1,79 @@
+// A job of ranks whose tensors are on a device: a driver that is not there, and an NCCL of threads.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine_device_rank.h"
+#include "xccl_fake.h"
+
+namespace perseus::testing {
+
+using OpenLibrary = std::function<std::shared_ptr<const xccl::Library>(int rank)>;
+
+inline constexpr std::chrono::seconds kNcclPatience{30};
+
+// A job whose ranks have a device each and NCCL on `streams` streams.
+struct Job {
+  int ranks = 2;
+  int streams = 2;
+  OpenLibrary open = [](int) { return queued_library(); };
+  std::chrono::milliseconds start_timeout{20'000};
+};
+
+class NcclTest : public ::testing::Test {
+ protected:
+  void run(const Job& job, const std::function<void(DeviceRank&, World&)>& body) {
+    FakeCuda fake(FakeStreams::threads, job.ranks);
+    orders.enqueue = [&fake](xccl::Stream stream, std::function<void()> work) {
+      EXPECT_GT(FakeCuda::pushed(), 0) << "NCCL goes by the current device";
+      fake.enqueue(reinterpret_cast<Stream>(stream), std::move(work));
+    };
+    std::vector<int> members(static_cast<std::size_t>(job.ranks));
+    std::iota(members.begin(), members.end(), 0);
+    run_world(Ranks::threads, job.ranks, [&](World& world) {
+      LaneOptions options;
+      options.device_transports = [&](const auto& device, const auto& stream, const Exchange& exchange, auto& why) {
+        DeviceGroup group{members, world.rank, exchange, world.liveness, job.start_timeout, "", "", {}};
+        group.open_library = [&] { return job.open(world.rank); };
+        return make_device_transport(device, stream, group, why);
+      };
+      DeviceRank rank(world, fake, job.streams, options);
+      body(rank, world);
+      rank.lane().close(std::chrono::seconds(10));
+    });
+  }
+
+  // Waits until this rank's lane knows that something failed; what it says.
+  static std::string failure_of(DeviceRank& rank) {
+    const auto until = std::chrono::steady_clock::now() + kNcclPatience;
+    while (std::chrono::steady_clock::now() < until) {
+      try {
+        auto work = rank.work(Verb::barrier, "look", {});
+        if (auto text = rank.finish(rank.submit(work)); !text.empty()) return text;
+      } catch (const Error& error) {
+        return error.what();
+      }
+    }
+    return "rank " + std::to_string(rank.rank()) + " heard of no failure";
+  }
+
+  // The ranks are connected, and wait for each other.
+  static void warm_up(DeviceRank& rank, World& world, DeviceTensor& tensor) {
+    rank.fill(tensor, 1.0F);
+    ASSERT_EQ(rank.allreduce("warm", tensor), "");
+    world.exchange("");
+  }
+
+  FakeOrders orders;
+};
+
+inline std::vector<float> all(std::size_t count, float value) { return std::vector<float>(count, value); }
+
+}  // namespace perseus::testing

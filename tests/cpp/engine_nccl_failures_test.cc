@@ -1,0 +1,144 @@
+// How that way ends: calls that fail, at once or later, ranks that are lost, libraries that do not fit.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine_nccl.h"
+
+namespace perseus::testing {
+namespace {
+
+// The call and the library's text, on the rank where it happens; the others hear of it, though their part was queued.
+TEST_F(NcclTest, AFailingCallIsNamedOnAllRanks) {
+  orders.fail_rank = 1;
+  run({.ranks = 3}, [this](DeviceRank& rank, World& world) {
+    DeviceTensor tensor(10);
+    warm_up(rank, world, tensor);
+    if (rank.rank() == 1) orders.fail_all_reduce = 3;
+    world.exchange("");
+    const std::string failure = "fakeAllReduce of Queued 2.3.4 failed with code 3: internal error: the cable is out";
+    const auto text = rank.allreduce("x", tensor);
+    if (rank.rank() == 1) {
+      EXPECT_EQ(text, "allreduce 'x': " + failure);
+    } else if (!text.empty()) {
+      EXPECT_NE(text.find("rank 1 could not go on: " + failure), std::string::npos) << text;
+    }
+    if (rank.rank() != 1) {
+      const auto heard = failure_of(rank);
+      EXPECT_NE(heard.find("rank 1 could not go on: " + failure), std::string::npos) << heard;
+    }
+    rank.read(tensor);  // nothing hangs on the device
+  });
+  EXPECT_EQ(orders.aborted, 3 * 2);
+}
+
+TEST_F(NcclTest, AnErrorThatComesLaterAbortsAllRanks) {
+  orders.fail_rank = 0;
+  run({.ranks = 2}, [this](DeviceRank& rank, World& world) {
+    DeviceTensor tensor(10);
+    warm_up(rank, world, tensor);
+    // Rank 1's part is queued behind a framework that never comes to it until NCCL is given up.
+    std::promise<void> gate;
+    if (rank.rank() == 1) rank.hold(gate.get_future().share());
+    ASSERT_EQ(rank.allreduce("x", tensor), "");
+    world.exchange("");
+    if (rank.rank() == 0) orders.async_error = 3;
+    // To the other the library may say by itself that the first is gone.
+    const std::string failure = "fakeCommGetAsyncError of Queued 2.3.4 failed with code ";
+    const auto heard = failure_of(rank);
+    EXPECT_NE(heard.find(failure + (rank.rank() == 0 ? "3: internal error" : "")), std::string::npos) << heard;
+    gate.set_value();
+    rank.read(tensor);
+  });
+  EXPECT_EQ(orders.aborted, 2 * 2);
+}
+
+// Nobody drives the lane, and what was queued last is done.
+TEST_F(NcclTest, AnErrorIsSeenWhileAnyStreamIsUnderWay) {
+  orders.fail_rank = 0;
+  run({.ranks = 2, .streams = 2}, [this](DeviceRank& rank, World& world) {
+    DeviceTensor tensor(10), other(10);
+    warm_up(rank, world, tensor);
+    const auto second = rank.fake().make_stream(rank.rank());
+    std::promise<void> gate;
+    if (rank.rank() == 1) rank.hold(gate.get_future().share());
+    ASSERT_EQ(rank.allreduce("x", tensor), "");
+    const auto later = rank.submit(rank.work(Verb::allreduce, "y", {&other}), second);
+    ASSERT_EQ(rank.finish(later), "");
+    rank.device().synchronize(*later->on_device->done);
+    world.exchange("");
+    if (rank.rank() == 0) orders.async_error = 3;
+    const auto until = std::chrono::steady_clock::now() + kNcclPatience;
+    const auto knows = [&] { return rank.lane().failed_itself() || world.liveness.any_lost(); };
+    while (!knows() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(knows());
+    gate.set_value();
+    rank.read(tensor);
+  });
+}
+
+TEST_F(NcclTest, ALostRankEndsWhatIsQueued) {
+  run({.ranks = 2}, [](DeviceRank& rank, World& world) {
+    DeviceTensor tensor(10);
+    warm_up(rank, world, tensor);
+    std::promise<void> gate;
+    if (rank.rank() == 1) rank.hold(gate.get_future().share());
+    ASSERT_EQ(rank.allreduce("x", tensor), "");
+    world.exchange("");
+    if (rank.rank() == 0) world.liveness.report_lost(1, "has ended");
+    EXPECT_NE(failure_of(rank).find("rank 1 has ended"), std::string::npos);
+    if (rank.rank() == 0) rank.read(tensor);  // rank 1 never came
+    world.exchange("");
+    gate.set_value();
+    rank.read(tensor);
+  });
+}
+
+TEST_F(NcclTest, ARankWithoutNcclSendsAllByTheHostAndSaysSoOnce) {
+  const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
+                  if (rank == 2) throw Error(ErrorKind::unavailable, "NCCL is not installed. Install it");
+                  return queued_library();
+                }};
+  ::testing::internal::CaptureStderr();
+  run(job, [](DeviceRank& rank, World&) {
+    DeviceTensor tensor(10);
+    for (int step = 0; step < 3; ++step) {
+      rank.fill(tensor, static_cast<float>(rank.rank() + 1));
+      ASSERT_EQ(rank.allreduce("x", tensor), "");
+      EXPECT_EQ(rank.read(tensor), all(10, 6.0F));
+    }
+  });
+  const auto said = ::testing::internal::GetCapturedStderr();
+  const std::string warning =
+      "tensors travel by way of host memory, which is slower: rank 2: NCCL is not installed. Install it";
+  const auto first = said.find(warning);
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("by way of host memory", first + warning.size()), std::string::npos) << said;
+}
+
+// The text of what the first collective fails with, on each rank.
+TEST_F(NcclTest, AnotherVersionIsAnErrorOnAllRanks) {
+  const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
+                  auto library = queued_library();
+                  if (rank == 1) library->version = "2.9.9";
+                  return library;
+                }};
+  run(job, [](DeviceRank& rank, World&) {
+    DeviceTensor tensor(10);
+    rank.fill(tensor, 1.0F);
+    const auto text = rank.allreduce("x", tensor);
+    EXPECT_NE(text.find("rank 0 has Queued 2.3.4 and rank 1 has Queued 2.9.9, which do not connect; install the same "
+                        "version for all ranks"),
+              std::string::npos)
+        << text;
+    rank.read(tensor);
+  });
+}
+
+}  // namespace
+}  // namespace perseus::testing

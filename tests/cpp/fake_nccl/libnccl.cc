@@ -1,0 +1,76 @@
+// The fake library as a libnccl.so.2, for processes that know nothing of it. A rank is a process there, and the fake's
+// ranks are threads of one, so that it serves worlds of one rank; beside the libcuda.so.1 of ../fake_cuda, whose
+// streams do at once what they are given.
+#include "xccl_fake.h"
+
+namespace {
+
+using namespace perseus::xccl;  // NOLINT: the names of the library's types
+
+// Live as long as the process.
+perseus::testing::FakeOrders& orders() {
+  static auto* the_one = [] {
+    auto* made = new perseus::testing::FakeOrders;
+    made->enqueue = [](Stream, const std::function<void()>& work) { work(); };
+    return made;
+  }();
+  return *the_one;
+}
+
+const Functions& fake() {
+  static const auto* library = new auto(perseus::testing::queued_library());
+  orders();
+  return (*library)->call;
+}
+
+}  // namespace
+
+#define PERSEUS_EXPORT extern "C" __attribute__((visibility("default")))
+
+// For tests: how much memory is registered.
+PERSEUS_EXPORT int fakeRegistered() { return orders().registered - orders().deregistered; }
+
+PERSEUS_EXPORT int ncclGetVersion(int* a) {
+  *a = 22907;
+  return 0;
+}
+PERSEUS_EXPORT int ncclGetUniqueId(UniqueId* a) { return fake().get_unique_id(a); }
+PERSEUS_EXPORT int ncclCommInitRank(Comm* a, std::size_t b, UniqueId c, int d) {
+  return fake().comm_init_rank(a, b, c, d);
+}
+PERSEUS_EXPORT int ncclCommDestroy(Comm a) { return fake().comm_destroy(a); }
+PERSEUS_EXPORT int ncclCommAbort(Comm a) { return fake().comm_abort(a); }
+PERSEUS_EXPORT int ncclCommGetAsyncError(Comm a, int* b) { return fake().comm_get_async_error(a, b); }
+PERSEUS_EXPORT const char* ncclGetErrorString(int a) { return fake().get_error_string(a); }
+PERSEUS_EXPORT const char* ncclGetLastError(Comm a) { return fake().get_last_error(a); }
+PERSEUS_EXPORT int ncclAllReduce(const void* a, void* b, std::size_t c, DataType d, Op e, Comm f, Stream g) {
+  return fake().all_reduce(a, b, c, d, e, f, g);
+}
+PERSEUS_EXPORT int ncclBroadcast(const void* a, void* b, std::size_t c, DataType d, int e, Comm f, Stream g) {
+  return fake().broadcast(a, b, c, d, e, f, g);
+}
+PERSEUS_EXPORT int ncclReduce(const void* a, void* b, std::size_t c, DataType d, Op e, int f, Comm g, Stream h) {
+  return fake().reduce(a, b, c, d, e, f, g, h);
+}
+PERSEUS_EXPORT int ncclAllGather(const void* a, void* b, std::size_t c, DataType d, Comm e, Stream f) {
+  return fake().all_gather(a, b, c, d, e, f);
+}
+PERSEUS_EXPORT int ncclReduceScatter(const void* a, void* b, std::size_t c, DataType d, Op e, Comm f, Stream g) {
+  return fake().reduce_scatter(a, b, c, d, e, f, g);
+}
+PERSEUS_EXPORT int ncclSend(const void* a, std::size_t b, DataType c, int d, Comm e, Stream f) {
+  return fake().send(a, b, c, d, e, f);
+}
+PERSEUS_EXPORT int ncclRecv(void* a, std::size_t b, DataType c, int d, Comm e, Stream f) {
+  return fake().recv(a, b, c, d, e, f);
+}
+PERSEUS_EXPORT int ncclGroupStart() { return fake().group_start(); }
+PERSEUS_EXPORT int ncclGroupEnd() { return fake().group_end(); }
+PERSEUS_EXPORT int ncclRedOpCreatePreMulSum(Op* a, void* b, DataType c, int d, Comm e) {
+  return fake().red_op_create_pre_mul_sum(a, b, c, d, e);
+}
+PERSEUS_EXPORT int ncclRedOpDestroy(Op a, Comm b) { return fake().red_op_destroy(a, b); }
+PERSEUS_EXPORT int ncclCommRegister(Comm a, void* b, std::size_t c, void** d) {
+  return fake().comm_register(a, b, c, d);
+}
+PERSEUS_EXPORT int ncclCommDeregister(Comm a, void* b) { return fake().comm_deregister(a, b); }

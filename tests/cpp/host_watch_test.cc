@@ -1,0 +1,108 @@
+// The liveness wire between hosts. Here the hosts are processes of one; tests/hosts cuts real cables.
+#include "bootstrap/host_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "bootstrap/local.h"
+#include "transport_world.h"
+
+namespace perseus::testing {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr int kSize = 4;
+constexpr auto kKilled = "ended without shutting down (it was killed, crashed, or left because of an error)";
+
+std::string wait_for_loss(Liveness& liveness) {
+  std::promise<void> lost;
+  liveness.on_lost([&] { lost.set_value(); });
+  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "nobody was lost";
+  return liveness.status().text();
+}
+
+// Four ranks on hosts a, a, b and c, without a watch inside the hosts: `play` of each in a process of its own.
+// Returns whether those that ended by themselves ended well.
+bool on_hosts(const HeartbeatOptions& options, const std::function<void(int, Watch*, Liveness&)>& play,
+              int victim = -1) {
+  const auto address = random_star_address();
+  std::vector<int> children;
+  for (int r = 0; r < kSize; ++r) {
+    children.push_back(fork_rank([&, r] {
+      LocalJob job;
+      job.rank = r;
+      job.size = kSize;
+      job.address = address;
+      LocalBootstrap bootstrap(job);
+      const Topology topology(r, {0, 0, 1, 2}, {"a", "a", "b", "c"});
+      Liveness liveness;
+      liveness.name_hosts(topology.host_names());
+      const auto watch = watch_hosts(bootstrap, topology, /*has_local_watch=*/false, liveness, options);
+      bootstrap.allgather("all are connected");
+      play(r, watch.get(), liveness);
+    }));
+  }
+  bool well = true;
+  for (int r = 0; r < kSize; ++r) {
+    const auto child = children[static_cast<std::size_t>(r)];
+    if (r == victim) {
+      waitpid(child, nullptr, 0);
+    } else {
+      well = ended_well(child) && well;
+    }
+  }
+  return well;
+}
+
+void check_loss(int victim, const std::string& name) {
+  const auto play = [&](int rank, Watch*, Liveness& liveness) {
+    if (rank == victim) raise(SIGKILL);
+    EXPECT_EQ(wait_for_loss(liveness), name + " " + kKilled);
+    EXPECT_FALSE(liveness.is_cut_off());
+  };
+  EXPECT_TRUE(on_hosts({}, play, victim));
+}
+
+TEST(HostWatch, AllHearOfAKilledMember) { check_loss(3, "rank 3 on c"); }
+TEST(HostWatch, AllHearOfAKilledCentre) { check_loss(0, "rank 0 on a"); }
+
+TEST(HostWatch, OthersHearWhatALocalWatchHasSeen) {
+  const auto play = [](int rank, Watch*, Liveness& liveness) {
+    if (rank == 2) liveness.report_lost({1, "is told of", true});
+    EXPECT_EQ(wait_for_loss(liveness), "rank 1 on a is told of");
+    EXPECT_TRUE(liveness.is_cut_off());
+  };
+  EXPECT_TRUE(on_hosts({}, play));
+}
+
+TEST(HostWatch, AGoodbyeIsNoDeath) {
+  const auto play = [](int rank, Watch* watch, Liveness& liveness) {
+    ASSERT_NE(watch, nullptr);
+    watch->say_goodbye();
+    if (rank != 0) return;
+    // All others are gone, and have said so.
+    std::promise<void> lost;
+    liveness.on_lost([&] { lost.set_value(); });
+    EXPECT_EQ(lost.get_future().wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  };
+  EXPECT_TRUE(on_hosts({}, play));
+}
+
+TEST(HostWatch, WithoutATimeoutThereIsNone) {
+  const auto play = [](int, Watch* watch, Liveness&) { EXPECT_EQ(watch, nullptr); };
+  EXPECT_TRUE(on_hosts({.timeout = seconds(0)}, play));
+}
+
+TEST(HostWatch, AnInterfaceThatIsNotThereIsNoReasonToStop) {
+  const auto play = [](int, Watch* watch, Liveness&) { EXPECT_EQ(watch, nullptr); };
+  const HeartbeatOptions options{.interfaces = "no-such-interface", .patience = std::chrono::milliseconds(100)};
+  EXPECT_TRUE(on_hosts(options, play));
+}
+
+}  // namespace
+}  // namespace perseus::testing

@@ -1,0 +1,377 @@
+#include "xccl_fake.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "device/host/kernels.h"
+#include "xccl_fake_group.h"
+
+namespace perseus::testing {
+namespace {
+
+using xccl::Comm;
+using xccl::DataType;
+using xccl::Op;
+using xccl::UniqueId;
+
+constexpr int kFailed = 3, kAborted = 6;
+
+DType dtype_of(DataType type) {
+  switch (type) {
+    case DataType::int8: return DType::int8;
+    case DataType::uint8: return DType::uint8;
+    case DataType::int32: return DType::int32;
+    case DataType::int64: return DType::int64;
+    case DataType::float16: return DType::float16;
+    case DataType::float32: return DType::float32;
+    case DataType::float64: return DType::float64;
+    case DataType::bfloat16: return DType::bfloat16;
+  }
+  std::abort();
+}
+
+FakeGroups& groups() {
+  static FakeGroups the_groups;
+  return the_groups;
+}
+
+std::atomic<FakeOrders*> orders{nullptr};
+
+struct FakeComm {
+  std::shared_ptr<FakeGroup> group;
+  int rank, size;
+  std::atomic<int> async_error{0};
+  std::map<Op, double> factors;
+};
+
+FakeComm& comm_of(Comm comm) { return *static_cast<FakeComm*>(comm); }
+
+// What a thread has queued since group_start; it goes to the stream as one.
+struct Batch {
+  int depth = 0;
+  std::vector<std::function<int()>> sends, others;
+  xccl::Stream stream = nullptr;
+};
+thread_local Batch batch;
+
+void put_on(xccl::Stream stream, const std::function<int()>& work) {
+  const auto* said = orders.load();
+  if (said != nullptr && said->enqueue) {
+    said->enqueue(stream, work);
+  } else {
+    static_cast<FakeStream*>(stream)->add(work);
+  }
+}
+
+// Runs now where there is no stream, else when the stream comes to it.
+int launch(FakeComm& comm, xccl::Stream stream, std::function<int()> work, bool is_send = false) {
+  if (stream == nullptr) return work();
+  const auto guarded = [&comm, work = std::move(work)] {
+    const int code = work();
+    if (code != xccl::kSuccess) comm.async_error = code;
+    return code;
+  };
+  if (batch.depth == 0) {
+    put_on(stream, guarded);
+    return xccl::kSuccess;
+  }
+  batch.stream = stream;
+  (is_send ? batch.sends : batch.others).push_back(guarded);
+  return xccl::kSuccess;
+}
+
+int group_start() {
+  ++batch.depth;
+  return xccl::kSuccess;
+}
+
+int group_end() {
+  if (--batch.depth > 0 || batch.stream == nullptr) return xccl::kSuccess;
+  const auto all = std::exchange(batch, {});
+  // Messages leave before any is waited for.
+  for (const auto& work : all.sends) put_on(all.stream, work);
+  for (const auto& work : all.others) put_on(all.stream, work);
+  return xccl::kSuccess;
+}
+
+int collective(FakeComm& comm, FakeCall call) {
+  std::vector<FakeCall> all;
+  if (!comm.group->meet(comm.rank, call, all)) return kAborted;
+  const auto result = all[static_cast<std::size_t>(comm.rank)].result(all, comm.rank);
+  if (!comm.group->barrier()) return kAborted;
+  if (call.out != nullptr) std::memcpy(call.out, result.data(), result.size());
+  return comm.group->barrier() ? xccl::kSuccess : kAborted;
+}
+
+const char* bytes_of(const FakeCall& call) { return static_cast<const char*>(call.in); }
+
+// The reduction of `count` elements that lie `at` bytes into every rank's input.
+std::string reduced(const std::vector<FakeCall>& all, std::size_t at, std::size_t count, DataType type, Op op,
+                    double factor) {
+  Reduction reduction;
+  reduction.dtype = reduction.wire = dtype_of(type);
+  reduction.op = op == xccl::kProduct ? ReduceOp::product
+                 : op == xccl::kMax   ? ReduceOp::max
+                 : op == xccl::kMin   ? ReduceOp::min
+                                      : ReduceOp::sum;
+  reduction.scale.pre = factor;
+  std::string result(count * size_of(reduction.dtype), '\0');
+  if (count == 0) return result;
+  std::vector<const void*> from;
+  for (const auto& call : all) from.push_back(bytes_of(call) + at);
+  void* to = result.data();
+  host::ReduceCall call;
+  call.reduction = reduction;
+  call.from = from;
+  call.to = std::span<void* const>(&to, 1);
+  call.count = static_cast<std::int64_t>(count);
+  host::reduce(call);
+  return result;
+}
+
+double factor_of(const FakeComm& comm, Op op) { return op < xccl::kFirstOwnOp ? 1.0 : comm.factors.at(op); }
+
+std::size_t width(DataType type) { return size_of(dtype_of(type)); }
+
+int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto* said = orders.load();
+  if (said != nullptr && said->fail_all_reduce != 0 && said->fail_rank == mine.rank) return said->fail_all_reduce;
+  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int) {
+    return reduced(all, 0, count, type, op, factor);
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int broadcast(const void* in, void* out, std::size_t count, DataType type, int root, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto result = [=](const std::vector<FakeCall>& all, int) {
+    return std::string(bytes_of(all[static_cast<std::size_t>(root)]), count * width(type));
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int reduce(const void* in, void* out, std::size_t count, DataType type, Op op, int root, Comm comm,
+           xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int rank) {
+    // On other ranks the memory for the result is used too.
+    return rank == root ? reduced(all, 0, count, type, op, factor) : std::string(count * width(type), '?');
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int all_gather(const void* in, void* out, std::size_t count, DataType type, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto result = [=](const std::vector<FakeCall>& all, int) {
+    std::string bytes;
+    for (const auto& call : all) bytes.append(bytes_of(call), count * width(type));
+    return bytes;
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int reduce_scatter(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int rank) {
+    return reduced(all, static_cast<std::size_t>(rank) * count * width(type), count, type, op, factor);
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int all_to_all(const void* in, void* out, std::size_t count, DataType type, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto result = [=](const std::vector<FakeCall>& all, int rank) {
+    std::string bytes;
+    const auto part = count * width(type);
+    for (const auto& call : all) bytes.append(bytes_of(call) + static_cast<std::size_t>(rank) * part, part);
+    return bytes;
+  };
+  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+}
+
+int send(const void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  const auto work = [=, &mine] {
+    mine.group->put(mine.rank, peer, std::string(static_cast<const char*>(data), count * width(type)));
+    return xccl::kSuccess;
+  };
+  return launch(mine, stream, work, /*is_send=*/true);
+}
+
+int recv(void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
+  auto& mine = comm_of(comm);
+  return launch(mine, stream, [=, &mine] {
+    std::string bytes;
+    if (!mine.group->take(peer, mine.rank, bytes)) return kAborted;
+    if (bytes.size() != count * width(type)) return kFailed;
+    std::memcpy(data, bytes.data(), bytes.size());
+    return xccl::kSuccess;
+  });
+}
+
+int get_version(int* version) {
+  *version = 20304;
+  return xccl::kSuccess;
+}
+
+int get_unique_id(UniqueId* id) {
+  const int number = groups().next_id();
+  std::memcpy(id->bytes, &number, sizeof number);
+  return xccl::kSuccess;
+}
+
+// Of all communicators that were not destroyed: streams may still look at one that was aborted, and a call that is left
+// behind may end with one that nobody takes.
+struct Alive {
+  std::mutex mutex;
+  std::map<FakeComm*, std::unique_ptr<FakeComm>> comms;
+};
+// Never destroyed: a thread that was left behind in a call may touch one until the process is gone.
+Alive& alive() {
+  static auto* all = new Alive;
+  return *all;
+}
+
+int comm_init_rank(Comm* comm, std::size_t ranks, UniqueId id, int rank) {
+  const auto* said = orders.load();
+  if (said != nullptr && said->fail_init != 0 && said->fail_rank == rank) return said->fail_init;
+  int number = 0;
+  std::memcpy(&number, id.bytes, sizeof number);
+  auto group = groups().join(number, static_cast<int>(ranks));
+  if (!group->barrier()) return kAborted;
+  std::unique_ptr<FakeComm> made(new FakeComm{std::move(group), rank, static_cast<int>(ranks), {0}, {}});
+  auto* address = made.get();
+  *comm = address;
+  const std::scoped_lock lock(alive().mutex);
+  alive().comms[address] = std::move(made);
+  return xccl::kSuccess;
+}
+
+void count(std::atomic<int> FakeOrders::* what) {
+  if (auto* said = orders.load()) ++(said->*what);
+}
+
+int comm_destroy(Comm comm) {
+  count(&FakeOrders::destroyed);
+  std::unique_lock lock(alive().mutex);
+  const auto ended = alive().comms.extract(&comm_of(comm));
+  lock.unlock();
+  return xccl::kSuccess;
+}
+
+int comm_abort(Comm comm) {
+  count(&FakeOrders::aborted);
+  comm_of(comm).group->abort();
+  return xccl::kSuccess;
+}
+
+int comm_get_async_error(Comm comm, int* code) {
+  const auto* said = orders.load();
+  *code = said != nullptr && said->async_error != 0 && said->fail_rank == comm_of(comm).rank
+              ? said->async_error.load()
+              : comm_of(comm).async_error.load();
+  return xccl::kSuccess;
+}
+
+const char* get_error_string(int code) { return code == kFailed ? "internal error" : "remote process exited"; }
+const char* get_last_error(Comm) { return "the cable is out"; }
+
+int red_op_create(Op* op, void* scalar, DataType type, int, Comm comm) {
+  count(&FakeOrders::own_ops);
+  double factor = 0;
+  std::array<std::byte, 8> wide{};
+  const Reduction widen{.dtype = type == DataType::float64 ? DType::float64 : DType::float32,
+                        .wire = dtype_of(type),
+                        .op = ReduceOp::sum,
+                        .scale = {}};
+  host::unpack(widen, scalar, wide.data(), 1, host::Store::cached);
+  if (type == DataType::float64) {
+    std::memcpy(&factor, wide.data(), sizeof factor);
+  } else {
+    float narrow = 0;
+    std::memcpy(&narrow, wide.data(), sizeof narrow);
+    factor = narrow;
+  }
+  auto& factors = comm_of(comm).factors;
+  *op = xccl::kFirstOwnOp + static_cast<Op>(factors.size());
+  factors[*op] = factor;
+  return xccl::kSuccess;
+}
+
+int red_op_destroy(Op op, Comm comm) { return comm_of(comm).factors.erase(op) == 1 ? xccl::kSuccess : kFailed; }
+
+int comm_register(Comm, void* memory, std::size_t, void** handle) {
+  count(&FakeOrders::registered);
+  *handle = memory;
+  return xccl::kSuccess;
+}
+
+int comm_deregister(Comm, void*) {
+  count(&FakeOrders::deregistered);
+  return xccl::kSuccess;
+}
+
+std::shared_ptr<xccl::Library> common_library(const std::string& name) {
+  auto library = std::make_shared<xccl::Library>();
+  library->name = name;
+  library->version = "2.3.4";
+  library->prefix = "fake";
+  auto& call = library->call;
+  call.get_version = get_version;
+  call.get_unique_id = get_unique_id;
+  call.comm_init_rank = comm_init_rank;
+  call.comm_destroy = comm_destroy;
+  call.get_error_string = get_error_string;
+  call.get_last_error = get_last_error;
+  call.all_reduce = all_reduce;
+  call.broadcast = broadcast;
+  call.reduce = reduce;
+  call.all_gather = all_gather;
+  call.reduce_scatter = reduce_scatter;
+  return library;
+}
+
+}  // namespace
+
+FakeOrders::FakeOrders() { orders = this; }
+
+FakeOrders::~FakeOrders() {
+  groups().abort_all();
+  orders = nullptr;
+}
+
+std::shared_ptr<xccl::Library> blocking_library() {
+  auto library = common_library("Blocking");
+  library->call.all_to_all = all_to_all;
+  library->traits = {.blocking = true,
+                     .point_to_point = false,
+                     .adds_16_bits = false,
+                     .in_progress = 6,
+                     .most_bytes = 100'000};  // few, so that tests go beyond it
+  return library;
+}
+
+std::shared_ptr<xccl::Library> queued_library() {
+  auto library = common_library("Queued");
+  auto& call = library->call;
+  call.comm_abort = comm_abort;
+  call.comm_get_async_error = comm_get_async_error;
+  call.send = send;
+  call.recv = recv;
+  call.group_start = group_start;
+  call.group_end = group_end;
+  call.red_op_create_pre_mul_sum = red_op_create;
+  call.red_op_destroy = red_op_destroy;
+  call.comm_register = comm_register;
+  call.comm_deregister = comm_deregister;
+  return library;
+}
+
+}  // namespace perseus::testing

@@ -1,0 +1,198 @@
+"""What torch's users do, with tensors on a device that is not there: see pretended_device.py.
+
+Between processes NCCL cannot be pretended: the tensors of several ranks travel by way of pinned host memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+DRIVER = ROOT / "build" / "core" / "tests" / "cpp" / "fake_cuda"
+IN_WORLD = ROOT / "tests" / "world" / "in_world"
+NCCL = ROOT / "build" / "core" / "tests" / "cpp" / "fake_nccl" / "libnccl.so.2"
+FILES = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
+
+Done = subprocess.CompletedProcess[str]
+World = Callable[..., Done]
+
+
+@pytest.fixture
+def world(tmp_path: Path, to_end: World) -> World:
+    """Runs a Python command on all ranks, where the pretended driver is the machine's."""
+
+    def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
+        if not (DRIVER / "libcuda.so.1").exists():
+            pytest.skip("no pretended driver; `make cpp-tests` builds it")
+        variables = {
+            "LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+            **environment,
+        }
+        line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
+        return to_end(line, 240, tmp_path, joined=True, **variables)
+
+    return run
+
+
+@pytest.fixture
+def program(world: World, tmp_path: Path) -> World:
+    """The same for the text of a program; tensors on the CPU are said to be on the device."""
+
+    def run(size: int, text: str, **options: str) -> Done:
+        file = tmp_path / "program.py"
+        head = "import pretended_device, torch\nimport perseus_like.torch as hvd\nhvd.init()\n"
+        file.write_text(head + textwrap.dedent(text))
+        return world(size, str(file), **options)
+
+    return run
+
+
+def test_what_users_do(world: World) -> None:
+    """The tests of torch's tensors on the CPU, unchanged."""
+    options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--disable-warnings", "--no-header"]
+    files = [str(IN_WORLD / file) for file in FILES]
+    done = world(
+        2,
+        *["-m", "pytest", "-p", "pretended_device", *options, "--tb=short"],
+        *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
+        PERSEUS_IN_WORLD="1",
+    )
+    assert done.returncode == 0, done.stdout[-12000:]
+    passed = re.findall(r"(\d+) passed", done.stdout)
+    assert len(passed) == 2, done.stdout[-2000:]
+    assert int(passed[0]) > 50, done.stdout[-2000:]
+
+
+def test_the_way_over_the_host_is_said_once(program: World) -> None:
+    done = program(
+        2, "for step in range(3): assert hvd.allreduce(torch.ones(4), op=hvd.Sum, name='x').tolist() == [2] * 4"
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("by way of host memory") == 1, done.stdout
+    assert "nvidia-nccl" in done.stdout
+
+
+def test_host_and_device_under_one_name(program: World) -> None:
+    """One rank's tensor is on its CPU, the other's on its device."""
+    done = program(
+        2,
+        """
+        import numpy as np, perseus_like.numpy as numpy_hvd
+        try:
+            if hvd.rank() == 0:
+                numpy_hvd.allreduce(np.ones(4, np.float32), name="x")
+            else:
+                hvd.allreduce(torch.ones(4), name="x")
+        except hvd.HorovodInternalError as error:
+            print("TOLD", error, flush=True)
+        """,
+    )
+    text = (
+        "TOLD allreduce 'x': rank 0 has it on the host, rank 1 has it on an accelerator; all ranks must pass the same"
+    )
+    assert done.stdout.count(text) == 2, done.stdout
+
+
+def test_a_tensor_on_another_device_than_the_process(program: World) -> None:
+    done = program(
+        1,
+        """
+        from perseus_like.session import session
+        hvd.allreduce(torch.ones(4), name="x")
+        view = pretended_device._view
+        pretended_device.TorchTensors.view = lambda self, tensor: (*view(self, tensor)[:3], 1)
+        try:
+            hvd.allreduce(torch.ones(4), name="y")
+        except ValueError as error:
+            print("TOLD", error, flush=True)
+        """,
+    )
+    assert "TOLD allreduce 'y': the tensor is on device 1, but rank 0 communicates on CUDA device 0" in done.stdout
+    assert "local_rank()" in done.stdout
+
+
+def test_without_a_driver(world: World, program: World, tmp_path: Path) -> None:
+    done = program(
+        1,
+        """
+        from perseus_like.errors import UnavailableError
+        try:
+            hvd.allreduce(torch.ones(4), name="x")
+        except UnavailableError as error:
+            print("TOLD", error, flush=True)
+        """,
+        driver=tmp_path,
+    )
+    if "TOLD" not in done.stdout and done.returncode == 0:
+        pytest.skip("this machine has a driver")
+    assert "TOLD a tensor is on a CUDA device, but CUDA's driver cannot be opened" in done.stdout, done.stdout
+    assert "install NVIDIA's driver" in done.stdout
+
+
+def test_one_rank_through_nccl(program: World) -> None:
+    """Verbs whose results the core makes on the device, and buckets that NCCL knows."""
+    done = program(
+        1,
+        f"""
+        import ctypes
+        from perseus_like.torch.gradient_memory import allocate, register
+        from perseus_like.process_sets import ProcessSet
+        x = torch.arange(6, dtype=torch.float32)
+        assert hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0).tolist() == (2 * x).tolist()
+        for dtype in (torch.float32, torch.bfloat16, torch.int16, torch.bool):
+            rows = torch.ones(3, 2).to(dtype)
+            gathered = hvd.allgather(rows)
+            assert gathered.dtype == dtype and torch.equal(gathered, rows)
+        assert hvd.allgather(torch.empty(0, 3)).shape == (0, 3)
+        assert [t.tolist() for t in hvd.grouped_allgather([x, x + 1])] == [x.tolist(), (x + 1).tolist()]
+        received, splits = hvd.alltoall(x, splits=[6])
+        assert received.tolist() == x.tolist() and list(splits) == [6]
+        assert hvd.reducescatter(x, op=hvd.Sum).tolist() == x.tolist()
+        assert [len(t) for t in hvd.grouped_reducescatter([x, x])] == [6, 6]
+
+        registered = ctypes.CDLL({str(NCCL)!r}).fakeRegistered
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        # One rank alone has nothing to reduce, and would get its optimizer back.
+        plain, ProcessSet.size = ProcessSet.size, lambda self: 2
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        ProcessSet.size = plain
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        print("REGISTERED", registered(), flush=True)
+        try:
+            hvd.join()
+        except ValueError as error:
+            print("TOLD", error, flush=True)
+        del optimizer
+        print("LET GO", registered(), flush=True)
+        kept = register(allocate(10, (torch.float32, torch.device("cpu"))), hvd.global_process_set)
+        hvd.allreduce_(x, name="x")
+        print("AGAIN", registered(), flush=True)
+        hvd.shutdown()
+        print("AFTERWARDS", registered(), flush=True)
+        """,
+        PERSEUS_NCCL_LIBRARY=str(NCCL),
+        PERSEUS_NCCL_REGISTER="1",
+        PERSEUS_ALLREDUCE_STREAMS="2",
+        PERSEUS_LOG_LEVEL="info",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "NCCL on 2 streams" in done.stdout, done.stdout
+    assert "REGISTERED 2" in done.stdout, done.stdout
+    assert "LET GO 0" in done.stdout, done.stdout
+    assert "AGAIN 2" in done.stdout, done.stdout
+    assert "AFTERWARDS 0" in done.stdout, done.stdout
+    assert "TOLD join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout

@@ -1,0 +1,147 @@
+"""torchrun over two hosts, played by ranks of one machine under two names of it: MPI starts without an mpirun."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Told = Callable[[int], str]
+
+MAY_PLAY = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
+# Ranks 0 and 1 on one, the rest on the other.
+HEAD = """
+import ctypes, socket
+from perseus_like.session import session
+ctypes.CDLL(None).unshare(0x04000000)
+socket.sethostname("one" if int(os.environ["RANK"]) < 2 else "other")
+
+def total():
+    tensor = torch.full((300_000,), 2.0 ** dist.get_rank())
+    dist.all_reduce(tensor)
+    return tensor.unique().tolist()
+"""
+
+
+@pytest.fixture
+def on_two_hosts(program: Program) -> Program:
+    """As `program`, by torchrun, on 3 or 4 ranks."""
+    if subprocess.run(MAY_PLAY, check=False).returncode != 0:
+        pytest.skip("may not give this machine another name")
+    if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
+        pytest.skip("no MPICH beside this Python")
+
+    def run(size: int, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return program("torchrun", size, HEAD + textwrap.dedent(text), **environment)
+
+    return run
+
+
+def test_groups_one_after_the_other(on_two_hosts: Program, told: Told) -> None:
+    """Through torchrun's store, then ranks in another order: MPI goes on. A child process learns nothing of it."""
+    done = on_two_hosts(
+        3,
+        """
+        import subprocess
+        # As under `mpirun torchrun …`, whose variables are nobody's concern here.
+        os.environ.update(PMI_RANK="0", PMI_SIZE="2", PMI_FD="99", PMIX_NAMESPACE="outer")
+        def inherited():
+            environment = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+            return sorted(x for x in environment.split() if x.startswith(("PMI", "MPI_LOCAL", "MPIR_CVAR_PMI")))
+        before = inherited()
+        dist.init_process_group("perseus")
+        described = session.core.description()
+        tell(described.split(":")[0], "between 2 hosts" in described, total())
+        ends = dist.new_group([0, 2])
+        if dist.get_rank() != 1:
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=ends)
+            tell(tensor.item())
+        dist.destroy_process_group()
+        rank = int(os.environ["RANK"])
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 3, False)
+        dist.init_process_group("perseus", store=dist.PrefixStore("again", store), rank=2 - rank, world_size=3)
+        tell(dist.get_rank(), total())
+        dist.destroy_process_group()
+        assert inherited() == before
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in range(3):
+        ends = ["2.0"] if rank != 1 else []
+        assert told(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
+
+
+def test_a_host_without_an_mpi(on_two_hosts: Program, told: Told) -> None:
+    done = on_two_hosts(
+        3,
+        """
+        if os.environ["RANK"] == "2":
+            os.environ["PERSEUS_MPI_LIBRARY"] = "/nowhere/libmpi.so.12"
+        try:
+            dist.init_process_group("perseus")
+        except RuntimeError as error:
+            tell(type(error).__name__, error)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    first = told(0)
+    assert first.startswith("UnavailableError")
+    assert "rank 2 on other: " in first
+    assert "/nowhere/libmpi.so.12" in first
+    assert told(1) == told(2) == first
+
+
+@pytest.mark.parametrize("when", [6, 8])
+def test_a_rank_that_ends_while_mpi_starts(when: int, on_two_hosts: Program, told: Told) -> None:
+    """While MPI_Init waits for it (6), or when MPI has started (8): the others hear of it from the store."""
+    done = on_two_hosts(
+        3,
+        f"""
+        from perseus_like.torch.distributed.meeting import StoreExchange
+        met = StoreExchange.__call__
+        rounds = 0
+        def meet(exchange, mine):
+            global rounds
+            rounds += 1
+            if rounds == {when} and os.environ["RANK"] == "2":
+                os._exit(0)
+            return met(exchange, mine)
+        StoreExchange.__call__ = meet
+        try:
+            dist.init_process_group("perseus", timeout=timedelta(seconds=4))
+        except RuntimeError as error:
+            tell(type(error).__name__, error)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        assert told(rank).startswith("TimedOutError"), done.stdout
+        assert "rank 2 did not come to the store within 4 s" in told(rank)
+
+
+def test_a_rank_that_dies(on_two_hosts: Program, told: Told) -> None:
+    done = on_two_hosts(
+        4,
+        """
+        import signal
+        dist.init_process_group("perseus")
+        total()
+        if dist.get_rank() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            while True:
+                total()
+        except RuntimeError as error:
+            tell(type(error).__name__, error)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: who raises by itself is asked here
+        """,
+    )
+    assert done.returncode != 0
+    for rank in range(3):
+        assert "rank 3 on other" in told(rank), done.stdout

@@ -1,0 +1,155 @@
+"""Elastic jobs on this machine, whose hosts are aliases of it: a file that the discovery script prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+LAUNCHER = [sys.executable, "-m", "perseus_like.launch"]
+Event = dict[str, Any]
+
+
+def environments() -> Iterator[tuple[int, bytes]]:
+    """Process number and environment of every process that can be looked into."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), (entry / "environ").read_bytes()
+
+
+class Job:
+    """A running elastic job."""
+
+    def __init__(
+        self,
+        folder: Path,
+        program: str,
+        arguments: tuple[str, ...],
+        options: tuple[str, ...],
+        hosts: str,
+        launcher: list[str] = LAUNCHER,
+    ) -> None:
+        self._hosts = folder / "hosts"
+        self._mark = f"PERSEUS_TEST_JOB={uuid.uuid4()}"
+        script = folder / "discover.sh"
+        script.write_text(f"#!/bin/sh\nexec cat '{self._hosts}'\n")
+        script.chmod(0o755)
+        self.hosts(hosts)
+        self.lines: list[str] = []
+        self.events: list[Event] = []
+        command = [sys.executable, str(PROGRAMS / program), *arguments]
+        name, _, value = self._mark.partition("=")
+        self.process = subprocess.Popen(
+            [*launcher, "--host-discovery-script", str(script), "--no-prefix", *options, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", name: value},
+        )
+
+    def hosts(self, text: str) -> None:
+        """What the discovery script prints from now on; "a:2,b:1" stands for two lines."""
+        partial = self._hosts.with_suffix(".new")
+        partial.write_text(text.replace(",", "\n") + "\n")
+        partial.rename(self._hosts)
+
+    def next_event(self, kind: str, fits: Callable[[Event], bool] = lambda event: True) -> Event:
+        """Reads on until a worker tells this. AssertionError with all that was said if it never does."""
+        while self._read():
+            if self.lines[-1].startswith("{") and self.events[-1]["kind"] == kind and fits(self.events[-1]):
+                return self.events[-1]
+        raise AssertionError(f"no {kind} any more:\n{self.text}")
+
+    def commit_of(self, size: int) -> Event:
+        """Reads on until so many workers have made a commit."""
+        return self.next_event("commit", lambda event: bool(event["size"] == size))
+
+    def next_line(self, part: str) -> str:
+        """Reads on until a line has this in it."""
+        while self._read():
+            if part in self.lines[-1]:
+                return self.lines[-1]
+        raise AssertionError(f"no {part!r} any more:\n{self.text}")
+
+    def _read(self) -> bool:
+        """One more line; False at the end."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line:
+            self.lines.append(line.rstrip("\n"))
+        if line.startswith("{"):
+            self.events.append(json.loads(line))
+        return bool(line)
+
+    def processes(self) -> list[int]:
+        """All that was started for the job, the launcher too."""
+        mark = self._mark.encode()
+        return [pid for pid, text in environments() if mark in text]
+
+    def workers(self) -> list[int]:
+        """Processes that the launcher has started as workers, and that live."""
+        mark = self._mark.encode()
+        return [pid for pid, text in environments() if mark in text and b"PERSEUS_ELASTIC=" in text]
+
+    def kill(self, pid: int) -> None:
+        """Kills a worker and reads until the launcher has said so: what is read after it was told after it."""
+        os.kill(pid, signal.SIGKILL)
+        self.next_line(f"(pid {pid}) was killed by SIGKILL")
+
+    def finish(self) -> int:
+        """Lets training come to its end; the exit code. Nothing of the job may be left."""
+        (self._hosts.parent / "finish").touch()
+        return self.end()
+
+    def end(self) -> int:
+        """Reads to the end; the exit code. Nothing of the job may be left."""
+        while self._read():
+            pass
+        code = self.process.wait(60)
+        assert self.processes() == []
+        return code
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def assert_trained(self) -> None:
+        """The last workers have made every step, each once, and have the same weights."""
+        ends = [event for event in self.events if event["kind"] == "end"]
+        assert ends, self.text
+        assert len(ends) == ends[0]["size"], self.text
+        assert all(event["steps"] == ends[0]["steps"] and event["same"] and event["right"] for event in ends), self.text
+        commits = [event["step"] for event in self.events if event["kind"] == "commit"]
+        assert commits == sorted(commits), "training began anew: the state was lost"
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(program, "--min-np", "2", hosts="localhost:2", arguments=("100", "0.01")): an elastic job."""
+    jobs: list[Job] = []
+
+    def run(program: str, *options: str, hosts: str = "localhost:2", arguments: tuple[str, ...] = ()) -> Job:
+        jobs.append(Job(tmp_path, program, arguments, options, hosts))
+        return jobs[-1]
+
+    yield run
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.terminate()
+        job.process.communicate(timeout=60)

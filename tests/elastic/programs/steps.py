@@ -1,0 +1,55 @@
+"""What every program here trains, and what must come out of it: SGD with momentum whose gradient differs from step to
+step, so that a step left out, or made twice, or weights without their momentum, end in other weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LEARNING_RATE, MOMENTUM, WEIGHTS, STEPS_PER_COMMIT = 0.01, 0.9, 8, 5
+
+
+def gradient(step: int) -> float:
+    return 1.0 + step % 7
+
+
+def expected_weights(steps: int) -> np.ndarray:
+    weights, momentum = np.ones(WEIGHTS), np.zeros(WEIGHTS)
+    for step in range(steps):
+        momentum = MOMENTUM * momentum + gradient(step)
+        weights = weights - LEARNING_RATE * momentum
+    return weights
+
+
+def last_step(step: int, last: int | None) -> int | None:
+    """Where training ends: it goes on until the test makes a file, and then for some steps more."""
+    return step + 4 * STEPS_PER_COMMIT if last is None and Path("finish").exists() else last
+
+
+def end_step(hvd: Any, state: Any, seconds: float) -> None:
+    """Commits now and then. `seconds`: what a real step takes, so that things happen in the middle of one."""
+    state.step += 1
+    time.sleep(seconds)
+    if state.step % STEPS_PER_COMMIT == 0:
+        state.last = hvd.broadcast_object(last_step(state.step, state.last))
+        state.commit()
+        if hvd.rank() == 0:
+            tell("commit", step=state.step, size=hvd.size())
+
+
+def tell(kind: str, **content: object) -> None:
+    """One line, written at once."""
+    os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, "pid": os.getpid(), **content}) + "\n").encode())
+
+
+def tell_end(rank: int, size: int, steps: int, weights: list[list[float]]) -> None:
+    """`weights`: those of all ranks."""
+    same = all(each == weights[0] for each in weights)
+    right = bool(np.allclose(weights[0], expected_weights(steps), rtol=1e-4))
+    tell("end", rank=rank, size=size, steps=steps, same=same, right=right)

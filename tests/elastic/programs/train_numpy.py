@@ -1,0 +1,49 @@
+"""Elastic training in NumPy, which starts in a moment. Argument: the seconds that a step takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import perseus_like.numpy as hvd
+from perseus_like.basics import restart
+from perseus_like.elastic import ObjectState, run_fn
+
+sys.path.insert(0, str(Path(__file__).parent))
+import steps as task  # type: ignore[import-not-found]
+
+
+def main(pause: float) -> None:
+    if os.environ.get("HOROVOD_HOSTNAME", "") == os.environ.get("FAILS_ON"):
+        sys.exit(6)
+    hvd.init()
+    state: Any = ObjectState(
+        hvd.broadcast_object,
+        hvd.rank,
+        step=0,
+        last=None,
+        weights=np.ones(task.WEIGHTS, np.float32),
+        momentum=np.zeros(task.WEIGHTS, np.float32),
+    )
+    run_fn(train, restart)(state, pause)
+    weights = hvd.allgather_object(state.weights.tolist())
+    task.tell_end(hvd.rank(), hvd.size(), state.step, weights)
+
+
+def train(state: Any, pause: float) -> None:
+    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    while state.last is None or state.step < state.last:
+        mine = np.full(task.WEIGHTS, task.gradient(state.step), np.float32)
+        state.momentum = task.MOMENTUM * state.momentum + hvd.allreduce(mine, name="gradient")
+        state.weights = state.weights - np.float32(task.LEARNING_RATE) * state.momentum
+        if str(state.step + 1) == os.environ.get("FAILS_AT_STEP"):
+            raise RuntimeError("the same in every generation")
+        task.end_step(hvd, state, pause)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,30 @@
+"""The script of docs/elastic.md runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import LAUNCHER
+
+PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
+
+
+def test_the_script_of_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = PAGE.read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (discovery,) = re.findall(r"^```sh\n(#!/bin/sh\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (options,) = re.findall(r"^perseusrun (.*)$", text, re.MULTILINE)
+    (tmp_path / "train.py").write_text(program)
+    script = tmp_path / "hosts.sh"
+    script.write_text(discovery)
+    script.chmod(0o755)
+    command = [*LAUNCHER, *options.split()]
+    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert job.returncode == 0, job.stderr
+    for epoch in range(3):
+        assert f"epoch {epoch} with 2 workers" in job.stdout

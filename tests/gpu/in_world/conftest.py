@@ -1,0 +1,27 @@
+"""Every rank runs the same tests in the same order; the first failure ends the world."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import perseus_like.torch as hvd
+
+
+@pytest.fixture(scope="session", autouse=True)
+def world() -> Iterator[None]:
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together() -> None:
+    hvd.barrier()
+    torch.manual_seed(17)
+
+
+@pytest.fixture(autouse=True)
+def outside_the_source_tree() -> None:
+    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""

@@ -1,0 +1,47 @@
+"""Starts worlds whose ranks share one GPU, and runs the tests of in_world/ on them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# NCCL refuses two ranks on one GPU unless they seem to be on two hosts, which are connected by sockets.
+APART = """
+import os, sys
+os.environ["NCCL_HOSTID"] = "rank " + os.environ["PERSEUS_RANK"]
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.parametrize(("size", "nccl"), [(1, True), (2, True), (2, False)], ids=["1", "2", "2_by_host"])
+def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path, to_end: ToEnd) -> None:
+    variables = {"PERSEUS_IN_WORLD": "1", "NCCL_NET": "Socket"}
+    if not nccl:
+        variables["PERSEUS_NCCL_LIBRARY"] = str(tmp_path / "none.so")
+    world = to_end(
+        [
+            *[sys.executable, "-m", "perseus_like.launch", "-np", str(size), sys.executable, "-c", APART],
+            *[sys.executable, "-m", "pytest", "-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir"],
+            *["--no-header", "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)],
+            str(HERE / "in_world"),
+        ],
+        280,
+        tmp_path,
+        joined=True,
+        **variables,
+    )
+    output = world.stdout[-12000:]
+    assert world.returncode == 0, output
+    assert len(re.findall(r"\d+ passed", world.stdout)) == size, output
+    assert ("by way of host memory" in world.stdout) == (not nccl and size > 1), output

@@ -1,0 +1,192 @@
+"""Elastic jobs on several hosts: workers killed, hosts that come, go, crash and are cut off, while training goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Labs
+from .lab import Lab
+
+_specification = importlib.util.spec_from_file_location(
+    "elastic_jobs", Path(__file__).parent.parent / "elastic/conftest.py"
+)
+assert _specification is not None
+assert _specification.loader is not None
+jobs = importlib.util.module_from_spec(_specification)
+_specification.loader.exec_module(jobs)
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(lab, "--min-np", "2", hosts="h1:1,h2:1"): an elastic job, launched on h1."""
+    if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    started: list[Any] = []
+
+    def run(
+        lab: Lab, *options: str, hosts: str, program: str = "train_numpy.py", pause: str = "0.02", shell: str = ""
+    ) -> Any:
+        launcher = lab.command("h1", [sys.executable, "-m", "perseus_like.launch"])
+        network = ("--remote-shell", shell or lab.remote_shell, "--network-interfaces", "eth0", "--tcp")
+        started.append(jobs.Job(tmp_path, program, (pause,), (*network, *options), hosts, launcher))
+        return started[-1]
+
+    yield run
+    for job in started:
+        if job.process.poll() is None:
+            job.process.terminate()
+        job.process.communicate(timeout=60)
+
+
+@contextmanager
+def network_shell(lab: Lab, folder: Path) -> Iterator[str]:
+    """The path of a remote shell that goes over the network."""
+    program = [sys.executable, "-IS", str(Path(__file__).with_name("network_shell.py"))]
+    shell = folder / "network-shell"
+    shell.write_text(f'#!/bin/sh\nexec {" ".join(program)} call "$@"\n')
+    shell.chmod(0o755)
+    with ExitStack() as stack:
+        for host in lab.hosts:
+            line = lab.command(host, [*program, "serve", lab.address(host)])
+            server = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
+            stack.callback(server.kill)
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+        yield str(shell)
+
+
+def rank_of(job: Any, rank: int) -> int:
+    """The process of a rank, in the generation that began last."""
+    return int(
+        next(event["pid"] for event in reversed(job.events) if event["kind"] == "start" and event["rank"] == rank)
+    )
+
+
+def test_a_worker_is_killed_and_a_host_comes(labs: Labs, start: Start) -> None:
+    lab = labs(3)
+    job = start(lab, "--min-np", "2", "--blacklist-cooldown-range", "1", "1", hosts="h1:2,h2:1")
+    job.commit_of(3)
+    os.kill(rank_of(job, 2), signal.SIGKILL)  # of h2
+    job.next_line("h2 is left out for 1 s: a worker has died there")
+    job.commit_of(3)
+    job.hosts("h1:1,h2:1,h3:2")
+    job.commit_of(4)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_rank_0_and_its_host(framework: str, labs: Labs, start: Start) -> None:
+    lab = labs(3)
+    job = start(lab, "--min-np", "2", hosts="h2:1,h3:1,h1:1", program=f"train_{framework}.py")
+    job.commit_of(3)
+    os.kill(rank_of(job, 0), signal.SIGKILL)
+    job.next_line("h2 is left out for good: a worker has died there")
+    job.commit_of(2)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+@pytest.mark.slow
+def test_a_host_crashes(labs: Labs, start: Start) -> None:
+    lab = labs(3)
+    job = start(lab, "--min-np", "2", hosts="h1:1,h2:1,h3:1")
+    job.commit_of(3)
+    lab.crash("h3")
+    assert "it is left out for good" in job.next_line("h3 does not answer any more")
+    job.commit_of(2)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+@pytest.mark.slow
+def test_a_host_says_nothing_any_more(labs: Labs, start: Start) -> None:
+    """The lab's remote shell needs no network, so it is the agent that falls silent."""
+    lab = labs(3)
+    job = start(lab, "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3", hosts="h1:1,h2:1,h3:1")
+    job.commit_of(3)
+    for pid in lab.processes("h3"):
+        if b"elastic/agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGSTOP)
+    job.next_line("h3 does not answer any more")
+    job.commit_of(2)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["h3", "h2"])
+def test_a_cable_is_cut(lost: str, labs: Labs, start: Start, tmp_path: Path) -> None:
+    """The remote shell goes the same way. What was on the host that is cut off ends by itself."""
+    lab = labs(3)
+    with network_shell(lab, tmp_path) as shell:
+        servers = {pid for host in lab.hosts for pid in lab.processes(host)}
+        options = ("--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3")
+        job = start(lab, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
+        before = job.commit_of(3)
+        lab.cut(lost)
+        job.next_line(f"{lost} does not answer any more; it is left out for good")
+        assert job.commit_of(2)["step"] > before["step"]
+        assert job.finish() == 0, job.text
+        job.assert_trained()
+        assert {pid for host in lab.hosts for pid in lab.processes(host)} <= servers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_workers_are_killed_at_random_moments(labs: Labs, start: Start) -> None:
+    kills, chance = 50, random.Random(4)
+    lab = labs(3)
+    job = start(lab, "--min-np", "1", "--blacklist-cooldown-range", "1", "1", hosts="h1:1,h2:1,h3:1")
+    for _ in range(kills):
+        size = job.next_event("commit", lambda event: event["size"] >= 2)["size"]
+        for _ in range(chance.randrange(4)):
+            job.next_event("commit")
+        os.kill(rank_of(job, chance.randrange(size)), signal.SIGKILL)
+        job.next_line("a worker has died there")
+    job.commit_of(3)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+@pytest.mark.slow
+def test_the_launcher_is_killed(labs: Labs, start: Start) -> None:
+    job = start(labs(2), "--min-np", "2", hosts="h1:1,h2:1")
+    job.commit_of(2)
+    descriptors = [os.pidfd_open(pid) for pid in job.processes() if pid != job.process.pid]
+    job.process.kill()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], 60)[0], "something outlives the launcher"
+        os.close(descriptor)
+
+
+@pytest.mark.slow
+def test_a_fault_of_the_program(labs: Labs, start: Start) -> None:
+    options = ("--min-np", "1", "--blacklist-cooldown-range", "0", "0", "-x", "FAILS_AT_STEP=3")
+    job = start(labs(2), *options, hosts="h1:1,h2:1")
+    assert job.end() == 1
+    assert "3 generations in a row have failed before their first commit" in job.text
+
+
+def test_a_host_that_cannot_be_reached(labs: Labs, start: Start) -> None:
+    job = start(labs(1), "--min-np", "1", "--mpi", hosts="h1:1,h9:1")
+    job.next_line("h9 cannot be reached, or its agent does not start; it is left out for good")
+    job.commit_of(1)
+    assert job.finish() == 0, job.text
+    job.assert_trained()

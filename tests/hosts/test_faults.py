@@ -1,0 +1,237 @@
+"""Ranks, hosts and cables that fail under a job on two hosts: it ends soon, says who was lost, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .conftest import Labs, launch_line
+from .lab import Lab
+
+TIMEOUT_SECONDS = 90
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
+# Seconds without an answer after which a host counts as lost.
+HEARTBEAT = 3
+
+# Until somebody makes the file "enough".
+LOOP = """
+import os, signal
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+is_up = False
+while True:
+    enough = np.full(1 << 16, os.path.exists("enough"), np.float32)
+    try:
+        enough = hvd.allreduce(enough, op=hvd.Sum, name="enough")
+    except hvd.HorovodInternalError as error:
+        print("raised", type(error).__name__, error, flush=True)
+        raise
+    if not is_up:
+        print("up", hvd.rank(), os.getpid(), flush=True)
+        if str(hvd.rank()) in os.environ.get("STOPPING", ""):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    is_up = True
+    if enough[0] > 0:
+        break
+print("done", flush=True)
+"""
+# Knows nothing of perseus_like, and communicates with nobody.
+NAP = """
+import os, time
+rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ)
+print("up", rank, os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass
+class Job:
+    """Ranks 0 and 1 on h1, 2 and 3 on h2, all up. `pids` are the ranks' by rank."""
+
+    lab: Lab
+    process: subprocess.Popen[str]
+    pids: dict[int, int] = field(default_factory=dict)
+    heard: list[str] = field(default_factory=list)
+
+    def wait_for(self, text: str) -> str:
+        """The next line with this text, on either stream."""
+        assert self.process.stdout is not None
+        while True:
+            line = self.process.stdout.readline()
+            assert line, f"the job ended without a line with {text!r}: {self.heard}"
+            self.heard.append(line)
+            if text in line:
+                return line
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the end: exit code and output. Nothing is left on any host, not even where the cable is cut."""
+        rest, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        self.heard += rest.splitlines(keepends=True)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        for host in self.lab.hosts:
+            while left := self.lab.processes(host):
+                assert time.monotonic() < deadline, (host, [_line_of(pid) for pid in left], "".join(self.heard))
+                time.sleep(0.05)
+            listing = subprocess.run(self.lab.command(host, ["ls", "-A", "/dev/shm"]), capture_output=True, check=True)
+            assert listing.stdout == b"", host
+        return self.process.returncode, "".join(self.heard)
+
+
+def _line_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
+    """Starts a program on two hosts by perseusrun, and waits until all of its four ranks are up."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(program: str, **environment: str) -> Job:
+        lab = labs(2)
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(program))
+        process = subprocess.Popen(
+            [*launch_line(lab, {"h1": 2, "h2": 2}), sys.executable, str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        job = Job(lab, process)
+        while len(job.pids) < 4:
+            _, rank, pid = job.wait_for("up ").partition(":")[2].split()
+            job.pids[int(rank)] = int(pid)
+        return job
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def raised(output: str) -> dict[int, str]:
+    """What ranks have raised, by rank."""
+    lines = [line for line in output.splitlines() if "<stdout>:raised" in line]
+    return {int(line[1 : line.index("]")]): line for line in lines}
+
+
+def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
+    job = start(LOOP)
+    os.kill(job.pids[3], signal.SIGKILL)
+    code, output = job.end()
+    assert code == 128 + signal.SIGKILL
+    assert "perseusrun: rank 3 on h2 was killed by SIGKILL" in output
+    errors = raised(output)
+    assert set(errors) == {0, 1, 2}, output
+    assert all(
+        "PeerLostError" in text and "rank 3 on h2 ended without shutting down" in text for text in errors.values()
+    )
+
+
+with_and_without_collectives = pytest.mark.parametrize(
+    "program", [pytest.param(LOOP, id="collectives"), pytest.param(NAP, id="none", marks=pytest.mark.slow)]
+)
+
+
+@with_and_without_collectives
+def test_a_cable_that_is_cut(start: Start, program: str) -> None:
+    job = start(program)
+    job.lab.cut("h2")
+    code, output = job.end()
+    assert code == 1
+    assert "perseusrun: rank " in output
+    assert " on h2 does not answer any more" in output
+    if program == LOOP:
+        # Those on h2 raise as well, but nobody is there to hear it.
+        errors = raised(output)
+        assert set(errors) == {0, 1}, output
+        assert all("PeerLostError" in text and "rank 2 on h2 does not answer" in text for text in errors.values())
+
+
+@with_and_without_collectives
+def test_a_host_that_crashes(start: Start, program: str) -> None:
+    job = start(program)
+    job.lab.crash("h2")
+    code, output = job.end()
+    assert code == 1
+    assert " on h2 vanished without a word" in output
+
+
+def test_a_launcher_that_is_killed(start: Start) -> None:
+    job = start(NAP)
+    launcher = [pid for pid in job.lab.processes("h1") if "perseus_like.launch -np" in _line_of(pid).replace("'", "")]
+    os.kill(min(launcher), signal.SIGKILL)
+    job.end()
+
+
+def test_a_host_that_is_stopped_for_a_while_is_not_lost(start: Start) -> None:
+    job = start(LOOP, STOPPING="2 3", PERSEUS_STALL_CHECK_TIME_SECONDS=str(2 * HEARTBEAT))
+    stopped = job.lab.processes("h2")
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        warning = job.wait_for("has waited")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    Path("enough").touch()
+    code, output = job.end()
+    assert "not by ranks 2, 3" in warning, warning
+    assert code == 0, output
+    assert output.count("<stdout>:done") == 4
+
+
+# Rank 0 stops another one once the first part of its own result has come: the rest is under way then.
+IN_THE_MIDDLE = """
+import os, signal
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+pids = hvd.allgather(np.array([os.getpid()]), name="pids")  # all hosts share the machine's process ids
+print("up", rank, os.getpid(), flush=True)
+big = np.full(1 << 25, rank + 1.0, np.float32)
+work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
+if rank == 0:
+    while big[0] == 1.0:
+        pass
+    os.kill(pids[int(os.environ["VICTIM"])], signal.SIGSTOP)
+assert (hvd.synchronize(work) == size * (size + 1) / 2).all()
+hvd.barrier()
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+def test_a_rank_that_is_stopped_in_the_middle_is_named(start: Start, victim: int) -> None:
+    job = start(IN_THE_MIDDLE, VICTIM=str(victim), PERSEUS_STALL_CHECK_TIME_SECONDS=str(HEARTBEAT))
+    warnings = [job.wait_for("stands still") for _ in range(3)]
+    os.kill(job.pids[victim], signal.SIGCONT)
+    code, output = job.end()
+    host = "h1" if victim < 2 else "h2"
+    for warning in warnings:
+        assert "allreduce 'gradient'" in warning, warning
+        assert f"rank {victim} on {host} does not answer" in warning, warning
+    assert code == 0, output
+    assert output.count("<stdout>:done") == 4

@@ -1,0 +1,106 @@
+"""AIACC's settings between hosts: fewer bits on the wire, with or without hierarchy, and values that are no numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Labs, OnHosts, Told
+
+PROGRAM = """
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def sent():
+    with open("/sys/class/net/eth0/statistics/tx_bytes") as file:
+        return int(file.read())
+
+everybody = [np.random.default_rng(r).standard_normal(1 << 20).astype(np.float32) for r in range(size)]
+total = np.sum(everybody, axis=0, dtype=np.float64)
+large = hvd.allreduce(everybody[rank], op=hvd.Sum, name="first")
+hvd.barrier()
+before = sent()
+large = hvd.allreduce(everybody[rank], op=hvd.Sum, name="large")
+hvd.barrier()
+count = sent() - before
+small = hvd.allreduce(everybody[rank][:100], op=hvd.Sum, name="small")
+here = hvd.add_process_set([0, 1])
+if rank < 2:
+    inside = hvd.allreduce(everybody[rank], op=hvd.Sum, name="inside", process_set=here)
+    tell(np.abs(inside - (everybody[0].astype(np.float64) + everybody[1])).max() < 1e-6)
+tell(np.abs(large - total).max(), np.abs(small - total[:100]).max(), count)
+assert (hvd.allgather(large[:1000].reshape(1, -1), name="same") == large[:1000]).all()
+hvd.shutdown()
+"""
+S = 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "large_error", "small_error", "sent"),
+    [
+        pytest.param({}, (0, 1e-5), (0, 1e-5), S, marks=pytest.mark.slow),
+        pytest.param({"PERSEUS_ALLREDUCE_DTYPE": "0"}, (1e-4, 1e-2), (1e-4, 1e-2), S / 2, marks=pytest.mark.slow),
+        ({"PERSEUS_ALLREDUCE_DTYPE": "2"}, (1e-4, 1e-2), (0, 1e-5), S / 2),
+        pytest.param({"PERSEUS_ALLREDUCE_DTYPE": "3"}, (1e-3, 1e-1), (1e-3, 1e-1), S / 2, marks=pytest.mark.slow),
+        ({"PERSEUS_ALLREDUCE_MODE": "0"}, (0, 1e-5), (0, 1e-5), 2 * S),
+    ],
+    ids=["exact", "float16", "large ones", "bfloat16", "flat"],
+)
+def test_what_travels(
+    labs: Labs,
+    on_hosts: OnHosts,
+    told: Told,
+    settings: dict[str, str],
+    large_error: tuple[float, float],
+    small_error: tuple[float, float],
+    sent: float,
+) -> None:
+    world = on_hosts(labs(2), PROGRAM, [2, 2], **settings)
+    assert world.returncode == 0, world.stdout + world.stderr
+    inside, rest = told(0)
+    assert inside == "True"  # within a host nothing is lost
+    large, small, count = map(float, rest.split())
+    assert large_error[0] <= large <= large_error[1]
+    assert small_error[0] <= small <= small_error[1]
+    # A rank by itself sends three quarters of its tensor twice, two thirds of it to the other host.
+    assert sent < count < 1.1 * sent + 100_000
+
+
+NOT_FINITE = """
+hvd.init()
+rank = hvd.rank()
+tensors = [np.ones(1000, np.float32) for _ in range(4)]
+if rank == 1:
+    tensors[2][17] = np.nan
+if rank == 2:
+    tensors[3][5] = np.inf
+for step in range(2):
+    handles = [hvd.allreduce_async(t, name=f"t{i}") for i, t in enumerate(tensors)]
+    for handle in handles:
+        try:
+            hvd.synchronize(handle)
+        except ValueError as error:
+            tell(error)
+huge = np.full(4, 3e38, np.float32)
+try:
+    hvd.allreduce(huge, op=hvd.Sum, name="huge")
+except ValueError as error:
+    tell(error)
+tell("went on")
+hvd.shutdown()
+"""
+FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
+
+
+@pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1", "2"])
+def test_values_that_are_no_numbers(labs: Labs, on_hosts: OnHosts, told: Told, level: str) -> None:
+    world = on_hosts(labs(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
+    assert world.returncode == 0, world.stdout + world.stderr
+    assert world.stderr.count(FIRST) == (1 if level == "1" else 0), world.stderr
+    errors = told(0)
+    assert errors == told(1) == told(2)
+    assert errors[-1] == "went on"
+    if level != "2":
+        assert len(errors) == 1
+        return
+    assert FIRST in errors
+    assert any("'huge'" in error and "though all ranks' values are finite" in error for error in errors)

@@ -1,0 +1,93 @@
+"""How many connections data is spread over, what is said where it is one, and that results do not change."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from .conftest import Labs, OnHosts, Told
+
+PROGRAM = """
+import hashlib
+from perseus_like import _core
+
+hvd.init()
+rank = hvd.rank()
+mine = np.random.default_rng(rank).standard_normal(1 << 20).astype(np.float32)
+digest = hashlib.sha256()
+for count in (1 << 20, 100_001, 5):
+    digest.update(hvd.allreduce(mine[:count], op=hvd.Average, name=f"a{count}").tobytes())
+    digest.update(hvd.broadcast(mine[:count], root_rank=1, name=f"b{count}").tobytes())
+    digest.update(hvd.allgather(mine[:count], name=f"g{count}").tobytes())
+digest = np.frombuffer(digest.digest(), dtype=np.uint8)
+assert (hvd.broadcast(digest, root_rank=0, name="digest") == digest).all()
+
+ESTABLISHED = "01"
+with open("/proc/net/tcp") as file:
+    lines = [line.split() for line in file][1:]
+tell(sum(line[3] == ESTABLISHED and not line[1].startswith("0100007F") for line in lines))
+tell(digest.tobytes().hex())
+tell(_core.description())
+hvd.shutdown()
+"""
+
+
+def test_more_streams_are_more_connections_and_the_same_bits(
+    labs: Labs, on_hosts: OnHosts, told: Told, tmp_path: Path
+) -> None:
+    lab = labs(2)
+    connections, digests = [], []
+    for streams in ("1", "4"):
+        world = on_hosts(lab, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
+        assert world.returncode == 0, world.stdout + world.stderr
+        count, digest, description = told(0)
+        assert ("4 streams" in description) == (streams == "4")
+        connections.append(int(count))
+        digests.append(digest)
+        for file in tmp_path.glob("rank*.txt"):
+            file.unlink()
+    assert connections[1] >= connections[0] + 3
+    assert digests[0] == digests[1]
+
+
+def test_where_there_is_one_it_is_said_once(labs: Labs, on_hosts: OnHosts, told: Told) -> None:
+    other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
+    world = on_hosts(labs(2), PROGRAM, [1, 1], **other)
+    assert world.returncode == 0, world.stdout + world.stderr
+    said = "one stream between hosts, where 3 were asked for: MPIR_CVAR_CH4_NUM_VCIS is 1"
+    assert world.stderr.count(said) == 1, world.stderr
+    assert "streams" not in told(0)[2]
+
+
+TRAINING = """
+hvd.init()
+for step in range(400):
+    for name in "abc":
+        hvd.allreduce(np.ones(1000, np.float32), name=name)
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("tuned", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tuned", "not tuned"])
+def test_streams_are_tuned_unless_told_otherwise(labs: Labs, on_hosts: OnHosts, tmp_path: Path, tuned: bool) -> None:
+    log = tmp_path / "tune.csv"
+    world = on_hosts(
+        labs(2),
+        TRAINING,
+        [1, 1],
+        PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING=str(int(not tuned)),
+        PERSEUS_AUTOTUNE_LOG=str(log),
+        PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2",
+        PERSEUS_AUTOTUNE_WARMUP_SAMPLES="1",
+    )
+    assert world.returncode == 0, world.stdout + world.stderr
+    assert log.exists() == tuned
+    if not tuned:
+        return
+    with log.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["streams"] for row in rows} == {"1", "2", "4"}
+    assert len({row["fusion_threshold_bytes"] for row in rows}) == 1
+    assert rows[-1]["what"] == "kept"

@@ -1,0 +1,154 @@
+"""torchrun on each of two hosts, and no mpirun: MPI between them starts by torch's store."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Labs
+from .lab import Lab
+
+pytest.importorskip("torch")
+if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
+    pytest.skip("no MPICH beside this Python", allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+IN_WORLD = ROOT / "tests" / "distributed" / "in_world"
+
+# Against the step of one process with all the data.
+STEP = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from perseus_like.session import session
+
+dist.init_process_group("perseus")
+rank, size = dist.get_rank(), dist.get_world_size()
+described = session.core.description()
+assert described.startswith("store: 4 ranks, mpi (MPICH"), described
+assert "between 2 hosts" in described, described
+assert (session.core.local_rank(), session.core.cross_rank()) == (rank % 2, rank // 2)
+
+def trained(wrap, inputs, targets):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(50, 300), torch.nn.Tanh(), torch.nn.Linear(300, 3)).double()
+    wrapped = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(wrapped(inputs), targets).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+generator = torch.Generator().manual_seed(2)
+inputs, targets = (torch.randn(8 * size, width, generator=generator).double() for width in (50, 3))
+mine = slice(8 * rank, 8 * rank + 8)
+for ours, alone in zip(
+    trained(DistributedDataParallel, inputs[mine], targets[mine]), trained(lambda model: model, inputs, targets)
+):
+    torch.testing.assert_close(ours, alone, rtol=0, atol=1e-12)
+large = torch.full((1 << 22,), float(rank + 1))
+dist.all_reduce(large)
+assert large.unique().tolist() == [10.0]
+dist.destroy_process_group()
+print("done", rank, flush=True)
+"""
+
+LOOP = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("perseus")
+tensor = torch.ones(1 << 16)
+is_up = False
+while True:
+    try:
+        dist.all_reduce(tensor)
+    except RuntimeError as error:
+        print("raised", dist.get_rank(), error, flush=True)
+        raise
+    tensor.fill_(1)
+    if not is_up:
+        print("up", dist.get_rank(), os.getpid(), flush=True)
+    is_up = True
+"""
+
+
+def torchrun(lab: Lab, arguments: list[str], folder: Path, **environment: str) -> list[subprocess.Popen[str]]:
+    """Two ranks on each host. What they and torchrun print comes by the process of their host."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(lab.hosts)), "--nproc-per-node", "2"]
+    line += ["--master-addr", lab.address("h1"), "--master-port", "29500"]
+    return [
+        subprocess.Popen(
+            lab.command(host, [*line, "--node-rank", str(node), *arguments], folder),
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node, host in enumerate(lab.hosts)
+    ]
+
+
+def test_training_equals_one_process(labs: Labs, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
+    processes = torchrun(labs(2), ["program.py"], tmp_path)
+    told = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(told)
+    assert sorted(re.findall(r"done (\d)", "".join(told))) == ["0", "1", "2", "3"]
+
+
+def test_collectives_and_messages(labs: Labs, tmp_path: Path) -> None:
+    """Those that torch's users know, as on one host."""
+    files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
+    program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
+    processes = torchrun(labs(2), program, tmp_path, PERSEUS_IN_WORLD="1")
+    told = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in told)
+    assert len(re.findall(r"\d+ passed", "".join(told))) == 4
+
+
+def test_a_rank_that_is_killed(labs: Labs, tmp_path: Path) -> None:
+    """The ranks of the other host raise, or end, and say who it was; the job does not hang."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(LOOP))
+    processes = torchrun(labs(2), ["--redirects", "1", "--log-dir", "log", "program.py"], tmp_path)
+
+    def printed() -> str:
+        return "".join(file.read_text() for file in tmp_path.glob("log/**/stdout.log"))
+
+    deadline = time.monotonic() + 90
+    while len(up := dict(re.findall(r"up (\d) (\d+)", printed()))) < 4:
+        assert time.monotonic() < deadline, printed()
+        assert all(process.poll() is None for process in processes), [p.communicate()[0] for p in processes]
+        time.sleep(0.1)
+    os.kill(int(up["3"]), signal.SIGKILL)
+    for rank in ("0", "1"):
+        wait_for_end(int(up[rank]), 30)
+    told = [process.communicate(timeout=60)[0] for process in processes]
+    assert all(process.returncode != 0 for process in processes)
+    for number in (0, 1):
+        assert re.search(rf"raised {number} .*rank 3 on h2", printed()) or "rank 3 on h2" in told[0], (printed(), told)
+
+
+def wait_for_end(process: int, seconds: float) -> None:
+    """Waits for the end of a process that is nobody's child here."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    assert waiting.poll(seconds * 1000), f"process {process} is still there"
+    os.close(descriptor)

@@ -1,0 +1,93 @@
+"""What crosses the wire is the least possible, on even and uneven hosts, and results are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Labs, OnHosts, Told
+
+# Rank 0 of each host looks at what the host has sent, while nobody else sends.
+VERBS = """
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+MIB = 1 << 20
+S = 12 * MIB
+
+def sent():
+    with open("/sys/class/net/eth0/statistics/tx_bytes") as file:
+        return int(file.read())
+
+def source(rank, count):
+    return np.random.default_rng(rank).integers(-1000, 1000, count).astype(np.float32)
+
+everybody = [source(r, S // 4) for r in range(size)]
+mine = everybody[rank]
+total = np.sum(everybody, axis=0, dtype=np.float64)
+
+def allreduce():
+    return hvd.allreduce(mine, op=hvd.Sum, name="ar"), total
+
+def broadcast():
+    return hvd.broadcast(mine, root_rank=size - 1, name="bc"), everybody[-1]
+
+def allgather():
+    part = mine.reshape(-1, 4)[: S // 16 // size]
+    return hvd.allgather(part, name="ag"), np.concatenate([e.reshape(-1, 4)[: S // 16 // size] for e in everybody])
+
+def reducescatter():
+    rows = S // 16 // size * size
+    expected = total.reshape(-1, 4)[:rows]
+    each = rows // size
+    part = hvd.reducescatter(mine.reshape(-1, 4)[:rows], op=hvd.Sum, name="rs")
+    return part, expected[rank * each : (rank + 1) * each]
+
+def alltoall():
+    each = S // 4 // size
+    out = hvd.alltoall(mine[: each * size], name="a2a")
+    out = out[0] if isinstance(out, tuple) else out
+    return out, np.concatenate([e[rank * each : (rank + 1) * each] for e in everybody])
+
+for verb in (allreduce, broadcast, allgather, reducescatter, alltoall):
+    verb()  # connections are made
+    hvd.barrier()
+    before = sent()
+    result, expected = verb()
+    assert np.array_equal(np.asarray(result, dtype=np.float64), expected), verb.__name__
+    hvd.barrier()
+    tell(verb.__name__, hvd.local_rank(), sent() - before)
+hvd.shutdown()
+"""
+MIB = 1 << 20
+S = 12 * MIB
+
+
+def sent_by_hosts(told: list[str]) -> dict[str, list[int]]:
+    """Of each verb the bytes that the hosts have sent."""
+    found: dict[str, list[int]] = {}
+    for line in told:
+        verb, local_rank, count = line.split()
+        if local_rank == "0":
+            found.setdefault(verb, []).append(int(count))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [pytest.param([2, 2], marks=pytest.mark.slow), [2, 1]], ids=["even", "uneven"])
+def test_the_wire_carries_the_least(labs: Labs, on_hosts: OnHosts, told: Told, ranks: list[int]) -> None:
+    hosts, size = len(ranks), sum(ranks)
+    world = on_hosts(labs(hosts), VERBS, ranks)
+    assert world.returncode == 0, world.stdout + world.stderr
+    found = sent_by_hosts([line for rank in range(size) for line in told(rank)])
+    # Bytes of all hosts together. A block of S / size is where a verb's input or output is by rank.
+    block = S / size
+    others = [size - count for count in ranks]
+    least = {
+        "allreduce": 2 * (hosts - 1) * S,
+        "broadcast": (hosts - 1) * S,
+        "allgather": sum(count * block * (hosts - 1) for count in ranks),
+        "reducescatter": sum(count * block for count in others),
+        "alltoall": sum(mine * theirs * block for mine, theirs in zip(ranks, others, strict=True)),
+    }
+    for verb, bytes_needed in least.items():
+        # Headers are 5 %, and what is agreed on beside it some kilobytes.
+        assert sum(found[verb]) < 1.08 * bytes_needed + 200_000, (verb, found[verb], bytes_needed)
+        assert sum(found[verb]) > bytes_needed, (verb, found[verb], bytes_needed)

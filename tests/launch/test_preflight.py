@@ -1,0 +1,75 @@
+"""The look at all hosts before a start, through a remote shell that stays here and makes hosts unfit."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from perseus_like.launch.errors import LaunchError
+from perseus_like.launch.preflight import Wanted, check_hosts
+from perseus_like.launch.version import version
+
+# What comes in is the probe; without this line of it, modules are not found where they are here.
+SHELL = """#!/bin/sh
+case $1 in
+  fit) exec sh -c "$2" ;;
+  gone) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255 ;;
+  bare) sed '/^sys.path/d' | "@PYTHON@" -IS - ;;
+  other) sed '/^sys.path/d' | PYTHONPATH="FOLDER/other" sh -c "$2" ;;
+  strange) exec sh -c "exec '/no/such/python' -" ;;
+  silent) echo $$ >"FOLDER/silent"; sleep 600; true ;;
+esac
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> list[str]:
+    metadata = tmp_path / "other" / "perseus_like-0.0.1.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: perseus-like\nVersion: 0.0.1\n")
+    (tmp_path / "other" / "perseus_like").mkdir()
+    (tmp_path / "other" / "perseus_like" / "__init__.py").touch()
+    program = tmp_path / "shell"
+    program.write_text(SHELL.replace("FOLDER", str(tmp_path)).replace("@PYTHON@", sys.executable))
+    program.chmod(0o755)
+    return [str(program)]
+
+
+@pytest.mark.parametrize(
+    ("host", "trouble"),
+    [
+        ("gone", "gone cannot be reached (ssh: connect to host gone port 22: No route to host)"),
+        ("bare", f"bare has no perseus_like for {sys.executable}; install it there"),
+        ("other", f"other has perseus_like 0.0.1, and this host {version()}; install the same"),
+        ("strange", f"strange has no {sys.executable}"),
+    ],
+)
+def test_the_host_that_is_not_fit_is_named(host: str, trouble: str, shell: list[str]) -> None:
+    with pytest.raises(LaunchError) as raised:
+        check_hosts(["fit", host, "fit"], shell, Wanted(version(), [os.devnull]), 60)
+    assert trouble in str(raised.value)
+    assert "fit " not in str(raised.value).replace(host, "")
+
+
+def test_what_is_missing_is_named(shell: list[str]) -> None:
+    check_hosts(["fit"], shell, Wanted(version(), [os.devnull]), 60)
+    with pytest.raises(LaunchError, match="fit has no /no/such/mpirun; it must be at the same place on all hosts"):
+        check_hosts(["fit"], shell, Wanted(version(), ["/no/such/mpirun"]), 60)
+
+
+def test_a_host_that_says_nothing_hides_no_other(shell: list[str], tmp_path: Path) -> None:
+    """The shell has a child that holds its output open."""
+    with pytest.raises(LaunchError) as raised:
+        check_hosts(["silent", "gone", "fit"], shell, Wanted(version(), []), 6)
+    assert "started: silent did not answer within 6 s; gone cannot be reached" in str(raised.value)
+    assert "fit" not in str(raised.value)
+    try:
+        descriptor = os.pidfd_open(int((tmp_path / "silent").read_text()))
+    except ProcessLookupError:
+        return
+    assert select.select([descriptor], [], [], 60)[0], "it is still there"
+    os.close(descriptor)

@@ -1,0 +1,77 @@
+"""Functions for XLA among others: called by one another, several times, from loops, and differentiated from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import perseus_like.tensorflow as hvd  # noqa: E402
+
+
+def total(tensor: Any) -> Any:
+    return hvd.allreduce(tensor, op=hvd.Sum)
+
+
+def test_a_function_within_and_outside(size: int) -> None:
+    """Traced for XLA and for TensorFlow, in either order."""
+    first_outside, first_within = tf.function(total), tf.function(total)
+    one = tf.constant([1.0])
+    assert float(first_outside(one)[0]) == size
+
+    def both(tensor: Any) -> Any:
+        return first_outside(tensor) + 2.0 * first_within(tensor)
+
+    assert float(tf.function(both, jit_compile=True)(one)[0]) == 3 * size
+    assert float(first_within(one)[0]) == size
+
+
+def test_calls_follow_one_another(size: int) -> None:
+    """Each has the names of the others: at once, ranks would mix them up."""
+    compiled = tf.function(total, jit_compile=True)
+
+    def several() -> list[Any]:
+        return [compiled(tf.constant([float(number)])) for number in range(8)]
+
+    assert [float(each[0]) for each in tf.function(several)()] == [float(number * size) for number in range(8)]
+
+    def in_a_loop(values: Any) -> Any:
+        return tf.map_fn(compiled, values, parallel_iterations=20)
+
+    assert tf.function(in_a_loop)(tf.range(30.0)).numpy().tolist() == [float(number * size) for number in range(30)]
+
+
+def test_a_gradient_from_outside(rank: int, size: int) -> None:
+    compiled = tf.function(total, jit_compile=True)
+
+    def differentiate(tensor: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensor)
+            loss = tf.reduce_sum(compiled(tensor) * (rank + 1.0))
+        return tape.gradient(loss, tensor)
+
+    for each in (differentiate, tf.function(differentiate)):
+        assert each(tf.constant([1.0, 2.0])).numpy().tolist() == [size * (size + 1) / 2] * 2
+
+
+def test_what_has_no_tensor(rank: int, size: int) -> None:
+    def meet(tensor: Any) -> Any:
+        hvd.barrier()
+        for _ in tf.range(3):
+            tensor = hvd.allreduce(tensor) + 1.0
+        hvd.barrier()
+        return tensor, hvd.join(), hvd.rank_op(), hvd.size_op()
+
+    mean, last, *numbers = tf.function(meet, jit_compile=True)(tf.constant([float(rank)]))
+    assert float(mean[0]) == (size - 1) / 2 + 3
+    assert int(last) in range(size)
+    assert [int(each) for each in numbers] == [rank, size]
+
+
+def test_rows_that_differ_are_refused_alike(two_ranks: None, rank: int, size: int) -> None:
+    gather = tf.function(hvd.allgather, jit_compile=True)
+    with pytest.raises(tf.errors.OpError, match="ranks must give equally many rows"):
+        gather(tf.ones([2 + rank]))
+    assert gather(tf.ones([2])).shape == (2 * size,)

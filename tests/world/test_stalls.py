@@ -1,0 +1,212 @@
+"""A rank is stopped in the middle of a collective, or while it leads: the others say who it is, and go on later."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import HEAD
+
+pytestmark = pytest.mark.timeout(180)
+
+# Rank 0 stops another one once the first part of its own result has come: the rest is under way then.
+IN_THE_MIDDLE = """
+import signal
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+pids = hvd.allgather(np.array([os.getpid()]), name="pids")
+big = np.full(1 << 26, rank + 1.0, np.float32)
+tell("pid", os.getpid())
+try:
+    work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
+    if rank == 0:
+        while big[0] == 1.0:
+            pass
+        os.kill(pids[{victim}], signal.SIGSTOP)
+    result = hvd.synchronize(work)
+    assert (result == size * (size + 1) / 2).all()
+    hvd.barrier()
+except hvd.HorovodInternalError as error:
+    tell("error:", error)
+    raise
+tell("done")
+"""
+
+# The one that leads the negotiation is stopped before all have asked.
+BEFORE = """
+import signal
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+pids = hvd.allgather(np.array([os.getpid()]), name="pids")
+tell("pid", os.getpid())
+if rank == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+assert (hvd.allreduce(np.full(10, rank + 1.0), op=hvd.Sum, name="gradient") == size * (size + 1) / 2).all()
+tell("done")
+"""
+
+
+class World:
+    """Ranks that are up until they are told to go on."""
+
+    def __init__(self, folder: Path, size: int, program: str, python: str = sys.executable, **environment: str) -> None:
+        file = folder / "program.py"
+        file.write_text(HEAD + textwrap.dedent(program))
+        self.size, self.folder = size, folder
+        self.heard: list[str] = []
+        self.process = subprocess.Popen(
+            [python, "-m", "perseus_like.launch", "-np", str(size), python, str(file)],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_STALL_CHECK_TIME_SECONDS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def told(self, rank: int) -> str:
+        file = self.folder / f"rank{rank}.txt"
+        return file.read_text() if file.exists() else ""
+
+    def go_on(self, rank: int) -> None:
+        os.kill(int(self.told(rank).split()[1]), signal.SIGCONT)
+
+    def wait_for(self, text: str) -> str:
+        """The next line with this text."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.heard.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"the job ended without a line with {text!r}: {self.heard}")
+
+    def end(self) -> int:
+        self.heard += self.process.communicate(timeout=90)[1].splitlines(keepends=True)
+        return self.process.returncode
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    started: list[World] = []
+
+    def start(size: int, program: str, **environment: str) -> World:
+        started.append(World(tmp_path, size, program, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.terminate()
+            for rank in range(each.size):
+                if each.told(rank):
+                    each.go_on(rank)
+        each.process.communicate()
+
+
+@pytest.mark.parametrize(("size", "victim"), [(2, 1), (4, 2)])
+def test_in_the_middle(world: Callable[..., World], size: int, victim: int) -> None:
+    job = world(size, IN_THE_MIDDLE.format(victim=victim))
+    warnings = [job.wait_for("stands still") for _ in range(size - 1)]
+    assert all("allreduce 'gradient'" in text and f"rank {victim} does not answer" in text for text in warnings)
+    assert len({text[: text.index("allreduce")] for text in warnings}) == size - 1, "every other rank says so"
+    job.go_on(victim)
+    assert job.end() == 0, job.heard
+    assert all("done" in job.told(rank) for rank in range(size)), job.heard
+    assert not any(f"rank {other} does not" in line for line in job.heard for other in range(size) if other != victim)
+
+
+def test_it_becomes_an_error(world: Callable[..., World]) -> None:
+    job = world(4, IN_THE_MIDDLE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
+    assert job.end() != 0
+    texts = [job.told(rank).partition("error:")[2] for rank in (0, 1, 3)]
+    # Whoever fails first ends the job.
+    assert any(texts), job.heard
+    assert all("gradient" in text and "rank 2" in text for text in texts if text), texts
+
+
+def test_no_warning_is_wanted(world: Callable[..., World]) -> None:
+    environment = {"PERSEUS_STALL_CHECK_DISABLE": "1", "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    job = world(2, IN_THE_MIDDLE.format(victim=1), **environment)
+    assert job.end() != 0
+    assert not any("stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.heard), job.heard
+    assert "rank 1" in job.told(0).partition("error:")[2]
+
+
+def test_the_one_that_leads(world: Callable[..., World]) -> None:
+    job = world(3, BEFORE)
+    warnings = [job.wait_for("waits to be agreed on") for _ in range(2)]
+    assert all("allreduce 'gradient'" in text and "rank 0 does not answer" in text for text in warnings)
+    job.go_on(0)
+    assert job.end() == 0, job.heard
+    assert all("done" in job.told(rank) for rank in range(3)), job.heard
+
+
+# The first message is only late; then its sender is stopped.
+A_MESSAGE = """
+import signal
+import torch
+import torch.distributed as dist
+import perseus_like.torch.distributed
+dist.init_process_group("perseus")
+rank = dist.get_rank()
+tell("pid", os.getpid())
+message = torch.full((1 << 20,), rank + 1.0)
+if rank == 0:
+    for number in range(2):
+        dist.recv(message, 1)
+        assert (message == 2).all()
+        tell("message", number)
+else:
+    time.sleep(3)
+    dist.send(message, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    dist.send(message, 0)
+dist.barrier()
+tell("done")
+"""
+
+
+def test_the_sender_of_a_message(world: Callable[..., World]) -> None:
+    pytest.importorskip("torch")
+    job = world(2, A_MESSAGE)
+    warning = job.wait_for("does not come")
+    assert "message 0" in job.told(0), "one who is busy has been taken for one who is stopped"
+    assert "a message from rank 1 does not come" in warning
+    assert "rank 1 does not answer" in warning
+    job.go_on(1)
+    assert job.end() == 0, job.heard
+    assert all("done" in job.told(rank) for rank in range(2)), job.heard
+
+
+# Wherever it is in the collective then.
+IN_ONECCL = """
+import signal
+hvd.init()
+tell("pid", os.getpid())
+big = np.full(1 << 26, hvd.rank() + 1.0, np.float32)
+work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+assert (hvd.synchronize(work) == hvd.size() * (hvd.size() + 1) / 2).all()
+hvd.barrier()
+tell("done")
+"""
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_over_oneccl(size: int, world: Callable[..., World], environment: Callable[[str], Path]) -> None:
+    settings = {"python": str(environment("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
+    job = world(size, IN_ONECCL, **settings)
+    warnings = [job.wait_for("allreduce 'gradient'") for _ in range(size - 1)]
+    assert all(re.search(r"\brank 1 does not answer|not by ranks? 1\b", text) for text in warnings), warnings
+    job.go_on(1)
+    assert job.end() == 0, job.heard
+    assert all("done" in job.told(rank) for rank in range(size)), job.heard
