@@ -61,7 +61,7 @@ large = torch.full((1 << 22,), float(rank + 1))
 dist.all_reduce(large)
 assert large.unique().tolist() == [10.0]
 dist.destroy_process_group()
-print("done", rank, flush=True)
+print(f"done {rank}", flush=True)  # one string: torchrun has Python write each by itself, and two ranks share a pipe
 """
 
 LOOP = """
@@ -75,11 +75,11 @@ while True:
     try:
         dist.all_reduce(tensor)
     except RuntimeError as error:
-        print("raised", dist.get_rank(), error, flush=True)
+        print(f"raised {dist.get_rank()} {error}", flush=True)
         raise
     tensor.fill_(1)
     if not is_up:
-        print("up", dist.get_rank(), os.getpid(), flush=True)
+        print(f"up {dist.get_rank()} {os.getpid()}", flush=True)
     is_up = True
 """
 

@@ -49,7 +49,8 @@ if rank in (0, size - 1):
         assert torch.allclose(part.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
 dist.barrier()
 dist.destroy_process_group()
-print("done", rank, "of", size, flush=True)
+# One string: torchrun has Python write each by itself, and the ranks share a pipe.
+print(f"done {rank} of {size}", flush=True)
 """
 
 
