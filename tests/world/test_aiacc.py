@@ -50,7 +50,7 @@ if rank in (0, size - 1):
 dist.barrier()
 dist.destroy_process_group()
 # One string: torchrun has Python write each by itself, and the ranks share a pipe.
-print(f"done {rank} of {size}", flush=True)
+print(f"done {{rank}} of {{size}}", flush=True)
 """
 
 
