@@ -1,0 +1,172 @@
+"""Jobs that a real Slurm starts on two hosts: `srun` by itself, and perseusrun inside an allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .lab import Lab
+from .links import why_not
+
+pytestmark = pytest.mark.slow  # starts a cluster's daemons
+
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+NEEDED = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
+# On a machine that runs Slurm itself its folders of programs are on PATH; where it was only installed they may not be.
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+CONFIGURATION = """
+ClusterName=lab
+SlurmctldHost=h1
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+KillWait=5
+NodeName=h[1-2] CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=h[1-2] Default=YES MaxTime=INFINITE State=UP
+"""
+
+# It wants the machine's control groups, which a host's own /sys hides.
+SLURMD = """
+umount /sys
+mkdir "$0"
+mount --rbind /sys/fs/cgroup "$0"
+mount -t sysfs sysfs /sys
+mount --rbind "$0" /sys/fs/cgroup
+exec slurmd -D
+"""
+
+PROGRAM = """
+import numpy as np
+import perseus_like.numpy as hvd
+from perseus_like.session import session
+
+hvd.init()
+total = hvd.allreduce(np.full(1 << 18, float(hvd.rank())), op=hvd.Sum)
+places = f"{hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()}"
+assert "mpi" in session.core.description(), session.core.description()
+print(f"rank {places}, {hvd.cross_rank()} of {hvd.cross_size()}: {set(total.tolist())}\\n", end="", flush=True)
+"""
+
+KILLED = """
+import os, signal
+import numpy as np
+import perseus_like.numpy as hvd
+from perseus_like.errors import PeerLostError
+
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    hvd.allreduce(np.ones(1), name="after")
+except PeerLostError as error:
+    print(f"rank {hvd.rank()} raised {error}\\n", end="", flush=True)
+    raise SystemExit(3) from None
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
+    """slurm("srun", "-n", "4", …): runs it on the first of two hosts of four processors each."""
+    missing = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
+    if missing:
+        pytest.skip(f"no Slurm: {', '.join(missing)} not found")
+    if (reason := why_not(None)) is not None:
+        pytest.skip(f"no lab of network namespaces: {reason}")
+    for folder in ("munge", "state", "spool-h1", "spool-h2"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "munge" / "key").write_bytes(os.urandom(1024))
+    (tmp_path / "munge" / "key").chmod(0o400)
+    (tmp_path / "slurm.conf").write_text(CONFIGURATION.format(folder=tmp_path))
+    variables = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "PATH": PATH}
+    log = (tmp_path / "log").open("a")
+    with Lab(2) as lab, log, contextlib.ExitStack() as stack:
+
+        def daemon(command: list[str]) -> None:
+            started = subprocess.Popen(
+                command,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(started.wait)
+            stack.callback(started.terminate)
+
+        place = tmp_path / "munge"
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        daemon(["munged", "--foreground", "--force", *[f"--{name}={place / file}" for name, file in files.items()]])
+        daemon(lab.command("h1", ["slurmctld", "-D"]))
+        for host in lab.hosts:
+            daemon(lab.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")]))
+        deadline = time.monotonic() + 30
+        while to_end(lab.command("h1", ["sinfo", "-h", "-o", "%D %t"]), 20, **variables).stdout != "2 idle\n":
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+
+        def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+            return to_end(lab.command("h1", list(words), tmp_path), 90, joined=True, **variables, **more)
+
+        yield run
+
+
+def with_pmi(slurm: Run, kind: str) -> str:
+    """The option of srun; skips where this Slurm has it not."""
+    if kind not in slurm("srun", "--mpi=list").stdout.split():
+        pytest.skip(f"this Slurm has no --mpi={kind}")
+    return f"--mpi={kind}"
+
+
+def test_srun_on_two_hosts(slurm: Run) -> None:
+    done = slurm("srun", with_pmi(slurm, "pmi2"), "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", PROGRAM)
+    assert done.returncode == 0, done.stdout
+    lines = sorted(re.findall(r"rank .*", done.stdout))
+    assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
+
+
+def test_srun_without_a_pmi_is_an_error_that_says_what_to_do(slurm: Run) -> None:
+    done = slurm("srun", "--mpi=none", "-N", "2", "-n", "2", sys.executable, "-c", PROGRAM)
+    assert done.returncode != 0
+    assert done.stdout.count("srun started 2 tasks (SLURM_STEP_NUM_TASKS=2) without a PMI") == 2, done.stdout
+    assert "srun --mpi=pmi2" in done.stdout
+
+
+def test_a_rank_that_is_killed_on_the_other_host(slurm: Run) -> None:
+    done = slurm("srun", with_pmi(slurm, "pmi2"), "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", KILLED)
+    assert done.returncode != 0, done.stdout
+    raised = set(re.findall(r"rank (\d) raised .*rank 3 on h2", done.stdout))
+    assert raised == {"0", "1", "2"}, done.stdout
+
+
+def test_perseusrun_in_an_allocation(slurm: Run) -> None:
+    """Takes hosts and ranks from it, and starts them without ssh."""
+    launch = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", sys.executable, "-c", PROGRAM]
+    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch)
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"rank \d of 4, \d of 2, \d of 2: \{6\.0\}", done.stdout)) == 4, done.stdout
