@@ -88,6 +88,16 @@ void bind_handle(py::module_& module) {
     return true;
   });
   method("outputs", &outputs);
+  // Of work that is complete: whether an accelerator is done with it, and what the current stream was given since
+  // wait() as a part of it.
+  method("is_over", [](const Pending& self) {
+    const auto& place = self.handle.completion->on_device;
+    return !place || is_over(*place);
+  });
+  method("extend", [](const Pending& self) {
+    const auto& place = self.handle.completion->on_device;
+    if (place) extend(*place, current_stream(place->device->number()));
+  });
   method("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; });
   method("number", [](const Pending& self) { return self.handle.completion->number; });
 }

@@ -203,6 +203,7 @@ void DeviceLane::bring(const std::vector<Task>& tasks, std::vector<std::shared_p
     mine = std::make_shared<Work>();
     mine->request = task.work->request;
     mine->splits = task.work->splits;
+    mine->expected = task.work->expected;
     for (std::size_t i = 0; i < task.work->inputs.size(); ++i) {
       const auto size = mine->request.members[i].bytes();
       device_->copy(*copies_, at, task.work->inputs[i], static_cast<std::size_t>(size));

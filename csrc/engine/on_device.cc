@@ -33,12 +33,20 @@ void arrive(OnDevice& work, Stream stream) {
   work.arrived = true;
 }
 
-bool in_use(const OnDevice& work) {
+void extend(OnDevice& work, Stream stream) {
+  if (!work.done) return;
+  work.done = work.device->record(stream);
+  if (stream != work.stream) work.device->wait(work.stream, *work.done);
+}
+
+bool is_over(const OnDevice& work) {
   try {
-    return work.done && !work.arrived && !work.device->is_done(*work.done);
+    return !work.done || work.device->is_done(*work.done);
   } catch (const Error&) {
-    return false;  // of a device that has failed nothing works any more
+    return true;  // of a device that has failed nothing works any more
   }
 }
+
+bool in_use(const OnDevice& work) { return !work.arrived && !is_over(work); }
 
 }  // namespace perseus

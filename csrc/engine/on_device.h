@@ -27,6 +27,13 @@ std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream strea
 // well: memory that was free to be used there before is so again. Throws Error.
 void arrive(OnDevice& work, Stream stream);
 
+// What `stream` was given after arrive() is a part of the work: whoever arrives later waits for it too, and so does the
+// stream that asked. Throws Error.
+void extend(OnDevice& work, Stream stream);
+
+// Whether the device is done with the work, which has been queued.
+bool is_over(const OnDevice& work);
+
 // Whether the device may use the tensors at the time when the caller's streams get to work on them.
 bool in_use(const OnDevice& work);
 

@@ -10,33 +10,43 @@ import ctypes
 from typing import Any
 
 import torch
+from torch.futures import Future
 
-import perseus_like.torch.tensors as module
+import perseus_like.torch.cuda as cuda
+import perseus_like.torch.tensors as tensors
 from perseus_like.session import session
-from perseus_like.tensor import View
-from perseus_like.torch.tensors import TorchTensors
 
-_view = TorchTensors.view
+device = 0  # on which tensors are said to be
 
 
-def _on_device(self: TorchTensors, tensor: torch.Tensor) -> View:
-    address, dtype, shape, _ = _view(self, tensor)
-    return address, dtype, shape, 0
+def take_in(interface: dict[str, Any], owner: Any) -> torch.Tensor:
+    """What torch makes of `__cuda_array_interface__`: a tensor over that memory, which keeps the owner."""
+    assert interface["typestr"] == "|u1"
+    (address, read_only), (count,) = interface["data"], interface["shape"]
+    assert not read_only
+    memory: Any = (ctypes.c_char * count).from_address(address)
+    memory.kept = owner
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-_kept: list[Any] = []
+class _Torch:
+    """torch as cuda.py sees it."""
+
+    device = torch.device
+    Tensor = torch.Tensor
+
+    @staticmethod
+    def as_tensor(data: Any, **_: Any) -> torch.Tensor:
+        return take_in(data.__cuda_array_interface__, data)
+
+    @staticmethod
+    def empty(*arguments: Any, dtype: torch.dtype, **_: Any) -> torch.Tensor:
+        return torch.empty(*arguments, dtype=dtype)
 
 
-def _over_memory(buffer: Any, dtype: torch.dtype) -> torch.Tensor:
-    """What the core has made on the device."""
-    assert buffer.device == 0
-    if len(buffer) == 0:
-        return torch.empty(buffer.shape, dtype=dtype)
-    _kept.append(buffer)
-    raw = (ctypes.c_char * len(buffer)).from_address(buffer.address)
-    return torch.frombuffer(raw, dtype=dtype).view(buffer.shape)
-
-
-module.over_memory = _over_memory  # type: ignore[attr-defined]
-TorchTensors.view = _on_device  # type: ignore[method-assign]
+cuda.torch = _Torch  # type: ignore[attr-defined]
+cuda.new_future = lambda device: Future()
+cuda.complete = lambda future, device: future.set_result(None)
+tensors.require_cuda = lambda tensor: None  # type: ignore[attr-defined]
+torch.Tensor.get_device = lambda self: device  # type: ignore[method-assign, assignment]
 session.core.set_stream_source(lambda device: 0)

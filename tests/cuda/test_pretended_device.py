@@ -109,8 +109,7 @@ def test_a_tensor_on_another_device_than_the_process(program: World) -> None:
         """
         from perseus_like.session import session
         hvd.allreduce(torch.ones(4), name="x")
-        view = pretended_device._view
-        pretended_device.TorchTensors.view = lambda self, tensor: (*view(self, tensor)[:3], 1)
+        pretended_device.device = 1
         try:
             hvd.allreduce(torch.ones(4), name="y")
         except ValueError as error:

@@ -9,7 +9,20 @@ import torch
 from torch import Tensor
 
 from .engine import Engine
-from .travel import check, dense, finish_all, for_output, from_buffer, in_place, rows, sizes_text, view, width
+from .travel import (
+    check,
+    check_output,
+    dense,
+    finish_all,
+    for_output,
+    from_buffer,
+    in_place,
+    joined,
+    rows,
+    sizes_text,
+    view,
+    width,
+)
 from .work import PerseusWork
 
 
@@ -63,9 +76,7 @@ class Gathers(Engine):
             raise ValueError(f"{what}: {len(outputs)} outputs for {len(sources)} inputs")
         for tensors, source in zip(outputs, sources, strict=True):
             for tensor in tensors:
-                check(what, tensor)
-                if tensor.dtype != source.dtype:
-                    raise ValueError(f"{what}: an output of {tensor.dtype} for an input of {source.dtype}")
+                check_output(what, tensor, source)
 
         def finish(handle: Any) -> None:
             for tensors, source, buffer in zip(outputs, sources, handle.outputs(), strict=True):
@@ -115,7 +126,7 @@ class Gathers(Engine):
         parts = [dense("scatter", part) for part in inputs[0]] if self._rank == root else []
         if self._rank == root:
             self._require_alike("scatter", "inputs", parts, output)
-        source = torch.cat([part.reshape(-1) for part in parts]) if parts else output.new_empty(0)
+        source = joined("scatter", parts) if parts else output.new_empty(0)
         splits = [1 if parts else 0] * self._size
         call = f"scatter from rank {self.job_ranks[root]}"
         return self._exchange(call, rows(source, len(parts), output.numel()), splits, source, [output], list(outputs))
@@ -146,9 +157,8 @@ class Gathers(Engine):
         sources = [dense("all_to_all", tensor) for tensor in inputs]
         if len(sources) != self._size or len(outputs) != self._size:
             raise ValueError(f"all_to_all: {len(sources)} inputs and {len(outputs)} outputs for {self._size} ranks")
-        joined = torch.cat([source.reshape(-1) for source in sources])
         splits = [source.numel() for source in sources]
-        return self._all_to_all("all_to_all", joined, splits, list(outputs), list(outputs))
+        return self._all_to_all("all_to_all", joined("all_to_all", sources), splits, list(outputs), list(outputs))
 
     def _all_to_all(
         self, what: str, source: Tensor, splits: Sequence[int], parts: Sequence[Tensor], result: Any, then: Any = None
@@ -171,9 +181,7 @@ class Gathers(Engine):
     ) -> PerseusWork:
         """`given` is the memory of `source` as rows, of which `splits[r]` go to rank r."""
         for part in parts:
-            check(call, part)
-            if part.dtype != source.dtype:
-                raise ValueError(f"{call}: an output of {part.dtype} for an input of {source.dtype}")
+            check_output(call, part, source)
 
         def finish(handle: Any) -> None:
             _divide(from_buffer(handle.outputs()[0], source.dtype), parts)

@@ -11,32 +11,37 @@ from torch import Tensor
 
 from perseus_like.errors import TimedOutError
 
+from .. import cuda
 from .engine import Engine
-from .travel import dense, for_output, view
-from .work import PerseusWork
+from .travel import check, dense, for_output, host_view
+from .work import Finish, PerseusWork
 
 _ANYBODY = -1
 _ANSWER_BYTES = 1024
 
 
 class Messages(Engine):
-    """Messages of one sender and tag arrive in order. A send does not wait for its receive: the data are copied."""
+    """Messages of one sender and tag arrive in order. A send does not wait for its receive: the data are copied.
+
+    Those of CUDA tensors go by way of pinned host memory: `send` blocks until the current stream has come so far.
+    """
 
     _barriers = 0
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
         source = dense("send", tensor)
-        handle = self._core.post(view(source), dst, tag, True, self._number, source)
+        if not source.is_cpu:
+            source = cuda.fetched(source)
+        handle = self._core.post(host_view(source), dst, tag, True, self._number, source)
         return PerseusWork(f"send to rank {dst} with tag {tag}", handle, [tensor], self._timeout, margin=0.0)
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
-        flat = for_output("recv", tensor)
-        handle = self._core.post(view(flat.tensor), src, tag, False, self._number, flat)
+        place, finish = _landing(tensor)
+        handle = self._core.post(host_view(place), src, tag, False, self._number, place)
         sender = "any rank" if src == _ANYBODY else f"rank {src}"
         what = f"recv from {sender} with tag {tag}"
-        finish = None if flat.target is None else lambda _: flat.finish()
         return PerseusWork(what, handle, [tensor], self._timeout, finish, margin=0.0)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> PerseusWork:
@@ -71,3 +76,13 @@ class Messages(Engine):
             self.send([answer], rank, tag).wait()
         if missing:
             raise TimedOutError(text)
+
+
+def _landing(tensor: Tensor) -> tuple[Tensor, Finish | None]:
+    """Where in host memory a message for the tensor is received, and what brings it there if that is elsewhere."""
+    check("recv", tensor)
+    if tensor.is_cpu:
+        flat = for_output("recv", tensor)
+        return flat.tensor, None if flat.target is None else lambda _: flat.finish()
+    landing, deliver = cuda.landing(tensor), cuda.Delivery(tensor)
+    return landing, lambda _: deliver(landing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -50,6 +50,12 @@ _COLLECTIVES = {
     "all_to_all_single": "all_to_all_single",
     "barrier": "barrier",
 }
+
+
+@cache
+def _devices() -> list[torch.device]:
+    """The CPU first: objects and what else may travel anywhere goes from there."""
+    return [torch.device(kind) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
 
 
 @untraced(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
@@ -117,7 +123,7 @@ class PerseusGroup(Reductions, Gathers, Messages):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return _devices()
 
     def _get_backend(self, device: torch.device) -> Any:
         return self

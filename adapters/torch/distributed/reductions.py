@@ -15,7 +15,18 @@ from .detours import Detour, detour
 from .engine import Engine
 from .reduce_op import Reduction, of, resolve
 from .sparse import sparse_allreduce
-from .travel import dense, finish_all, for_output, from_buffer, in_place, sizes_text, view
+from .travel import (
+    check_output,
+    dense,
+    finish_all,
+    for_output,
+    from_buffer,
+    in_place,
+    joined,
+    require_same_place,
+    sizes_text,
+    view,
+)
 from .work import PerseusWork
 
 
@@ -96,17 +107,18 @@ class Reductions(Engine):
             raise ValueError(
                 f"reduce_scatter: the output has {mine} elements, this rank's input {parts[self._rank].numel()}"
             )
-        joined = torch.cat([part.reshape(-1) for part in parts])
+        whole = joined("reduce_scatter", parts)
         counts = [part.numel() for part in parts]
         if counts == [mine] * self._size:
-            return self._reduce_scatter("reduce_scatter", [outputs[0]], [joined], opts)
-        return self._reduce_part(counts, outputs[0], joined, opts)
+            return self._reduce_scatter("reduce_scatter", [outputs[0]], [whole], opts)
+        return self._reduce_part(counts, outputs[0], whole, opts)
 
-    def _reduce_part(self, counts: Sequence[int], output: Tensor, joined: Tensor, opts: Any) -> PerseusWork:
+    def _reduce_part(self, counts: Sequence[int], output: Tensor, whole: Tensor, opts: Any) -> PerseusWork:
         """Shares of different sizes: everything is reduced, and this rank takes its part."""
         call = f"reduce_scatter of {sizes_text(counts)} elements"
-        plan = self._plan(call, opts, [joined])
-        (source,) = plan.there([joined])
+        check_output(call, output, whole)
+        plan = self._plan(call, opts, [whole])
+        (source,) = plan.there([whole])
         (way,) = plan.detours
         start = sum(counts[: self._rank])
         op, average, prescale, _ = plan.reduction
@@ -139,6 +151,7 @@ class Reductions(Engine):
                     f"{call}: an input of {source.numel()} {source.dtype} for {self._size} ranks does not fit an "
                     f"output of {output.numel()} {output.dtype}"
                 )
+            require_same_place(call, output, source)
         plan = self._plan(call, opts, given)
         sources = plan.there(given)
         op, average, prescale, _ = plan.reduction

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from ..cuda import require_cuda
 from .reduce_op import of
 from .travel import from_buffer, view
 from .work import PerseusWork
@@ -21,6 +22,8 @@ def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
     given = of(opts)
     if getattr(given, "op", given) != ReduceOp.SUM:
         raise ValueError("all_reduce of sparse tensors knows SUM only")
+    if not tensor.is_cpu:
+        require_cuda(tensor, "all_reduce: ")
     coalesced = tensor.detach().coalesce()
     # Rows are entries: so ranks may have different numbers of them.
     indices = coalesced.indices().t().contiguous()
@@ -29,8 +32,8 @@ def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
 
     def finish(handle: Any) -> None:
         first, second = handle.outputs()
-        all_indices = from_buffer(first, torch.int64).view(-1, sparse_dims)
-        all_values = from_buffer(second, values.dtype).view(-1, *values.shape[1:])
+        all_indices = from_buffer(first, torch.int64).view(-1, sparse_dims).to(values.device)
+        all_values = from_buffer(second, values.dtype).view(-1, *values.shape[1:]).to(values.device)
         # All ranks' indices lie within this shape, on which they have agreed.
         total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, check_invariants=False).coalesce()
         tensor.copy_(total)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from perseus_like.tensor import View
 
+from .. import cuda
 from ..tensors import _NUMBERS
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -73,7 +74,7 @@ def for_output(what: str, tensor: Tensor) -> Flat:
     check(what, tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return Flat(tensor, None)
-    return Flat(torch.empty(tensor.shape, dtype=tensor.dtype), tensor)
+    return Flat(tensor.new_empty(tensor.shape), tensor)
 
 
 def check(what: str, tensor: Tensor) -> None:
@@ -81,10 +82,33 @@ def check(what: str, tensor: Tensor) -> None:
         raise ValueError(f"{what}: a torch.Tensor is needed, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{what}: a {tensor.layout} tensor does not travel; of sparse ones only all_reduce knows COO")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{what}: tensors on {tensor.device} are not supported yet; pass a copy on the CPU")
+    if not tensor.is_cpu:
+        cuda.require_cuda(tensor, f"{what}: ")
     if tensor.dtype not in _CORE:
         raise ValueError(f"{what}: {tensor.dtype} tensors cannot be communicated")
+
+
+def check_output(what: str, tensor: Tensor, source: Tensor) -> None:
+    """As `check`; ValueError, too, for an output that is not of the type of `source` and where that is."""
+    check(what, tensor)
+    if tensor.dtype != source.dtype:
+        raise ValueError(f"{what}: an output of {tensor.dtype} for an input of {source.dtype}")
+    require_same_place(what, tensor, source)
+
+
+def require_same_place(what: str, tensor: Tensor, other: Tensor) -> None:
+    if tensor.get_device() != other.get_device():
+        raise ValueError(
+            f"{what}: a tensor on {tensor.device} beside one on {other.device}; all tensors of a call must be on one "
+            "device"
+        )
+
+
+def joined(what: str, tensors: Sequence[Tensor]) -> Tensor:
+    """One after the other in a new flat tensor."""
+    for tensor in tensors:
+        require_same_place(what, tensor, tensors[0])
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def width(dtype: torch.dtype) -> int:
@@ -95,13 +119,19 @@ def width(dtype: torch.dtype) -> int:
 def view(tensor: Tensor) -> View:
     """The core's description of a dense tensor: the number of elements counts, not the shape."""
     dtype = tensor.dtype
+    return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), tensor.get_device())
+
+
+def host_view(tensor: Tensor) -> View:
+    """The same of a tensor that is known to be on the CPU."""
+    dtype = tensor.dtype
     return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), -1)
 
 
 def rows(tensor: Tensor, count: int, elements: int) -> View:
     """The same as `count` rows: their number is each rank's affair, what a row has must agree."""
     dtype = tensor.dtype
-    return (tensor.data_ptr(), _CORE[dtype], (count, elements * width(dtype)), -1)
+    return (tensor.data_ptr(), _CORE[dtype], (count, elements * width(dtype)), tensor.get_device())
 
 
 def sizes_text(sizes: Sequence[int]) -> str:
@@ -112,8 +142,22 @@ def sizes_text(sizes: Sequence[int]) -> str:
     return f"[{', '.join(map(str, sizes[:_SHORT_LIST]))}, … {len(sizes)} sizes, digest {digest}]"
 
 
-def from_buffer(buffer: object, dtype: torch.dtype) -> Tensor:
-    """A flat tensor of `dtype` over memory of the core, which lives as long as the tensor."""
-    if len(buffer) == 0:  # type: ignore[arg-type]
+def from_buffer(buffer: Any, dtype: torch.dtype) -> Tensor:
+    """A flat tensor of `dtype` over memory of the core, which lives as long as the tensor.
+
+    Of CUDA tensors that went by way of host memory it is there.
+    """
+    if buffer.device >= 0:
+        return cuda.flat_over_memory(buffer, dtype)
+    if len(buffer) == 0:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(buffer, dtype=dtype)
+
+
+def device_of(result: Any) -> int:
+    """Of the first tensor in a work's result; -1 on the CPU, and where there is none."""
+    while isinstance(result, list | tuple):
+        if not result:
+            return -1
+        result = result[0]
+    return int(result.get_device())

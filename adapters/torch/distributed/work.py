@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import threading
 import time
@@ -17,7 +18,9 @@ from torch.futures import Future
 from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
+from .. import cuda
 from .origin import Origin, remember
+from .travel import device_of
 from .turns import turns
 from .untraced import untraced
 
@@ -53,7 +56,8 @@ class Asked(NamedTuple):
 class PerseusWork(dist.Work):
     """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
 
-    `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
+    Work on CUDA tensors is complete for us when it is queued on the device, which is when all ranks have asked: what
+    waits for it from then on is the current stream. `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
     """
 
     def __init__(
@@ -109,10 +113,11 @@ class PerseusWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        if not self._handle.done():
+        """Whether the results are there, also on a device."""
+        if not self._handle.done() or not self._handle.is_over():
             return False
         self.exception()
-        return True
+        return bool(self._handle.is_over())  # what finished it may be queued
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -145,15 +150,17 @@ class PerseusWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            done: Future[None] = Future()
+            device = device_of(self._result)
+            done: Future[None] = Future() if device < 0 else cuda.new_future(device)
             # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
             self._future = done.then(self._value)
             if self._asked is not None:
                 remember(self._future, Origin(self._asked.group_name, self._asked.name))
+        complete = functools.partial(done.set_result, None) if device < 0 else functools.partial(cuda.complete, done, device)
         if self._handle.done():
-            done.set_result(None)
+            complete()
         else:
-            completer.complete(self._handle, done)
+            completer.after(self._handle, complete)
         return self._future
 
     def _value(self, _: Any) -> Any:
@@ -164,14 +171,17 @@ class PerseusWork(dist.Work):
         if self._finish is None:
             return
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                try:
-                    with torch.no_grad():
-                        finish(self._handle)
-                except Exception as error:
-                    self._finish = _raises(error)
-                    raise
+            if self._finish is None:  # by another thread, after this one had waited
+                self._handle.wait()
+                return
+            try:
+                with torch.no_grad():
+                    self._finish(self._handle)
+            except Exception as error:
+                self._finish = _raises(error)
+                raise
+            self._handle.extend()
+            self._finish = None
 
 
 class Works(dist.Work):
@@ -202,8 +212,12 @@ class Works(dist.Work):
         return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> Future[Any]:
-        futures: Any = torch.futures.collect_all([work.get_future() for work in self._works])
-        return futures.then(lambda done: [tensor for each in done.value() for tensor in each.value()])  # type: ignore[no-any-return]
+        """As a callback of the first work's, which waits for the others."""
+        if not self._works:
+            done: Future[Any] = Future()
+            done.set_result([])
+            return done
+        return self._works[0].get_future().then(lambda _: self.result())
 
 
 def _raises(error: Exception) -> Finish:
@@ -224,21 +238,21 @@ class Completer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
-        self._futures: dict[int, Future[None]] = {}
+        self._waiting: dict[int, Callable[[], None]] = {}
         self._idle = 0
         self._finished: Any = None
         self._numbers = itertools.count(1)
         self._threads: set[threading.Thread] = set()
         self._closing = False
 
-    def complete(self, handle: Any, future: Future[None]) -> None:
-        """Sets `future` once the work of `handle` has ended, well or not."""
+    def after(self, handle: Any, complete: Callable[[], None]) -> None:
+        """Calls `complete`, which sets a future, once the work of `handle` has ended, well or not."""
         with self._lock:
             if self._finished is None:
                 self._finished = session.core.Finished()
                 atexit.register(self._close)
             number = next(self._numbers)
-            self._futures[number] = future
+            self._waiting[number] = complete
             if self._idle == 0:
                 self._start_thread()
         self._finished.watch(handle, number)
@@ -254,12 +268,12 @@ class Completer:
             if number is None:
                 continue
             with self._lock:
-                future = self._futures.pop(number)
+                complete = self._waiting.pop(number)
                 self._idle -= 1
                 if self._idle == 0 and not self._closing:
                     self._start_thread()
-            future.set_result(None)
-            del future
+            complete()
+            del complete
             with self._lock:
                 if self._idle >= self._MOST_IDLE:
                     break

@@ -1,5 +1,10 @@
 // The same as a libcuda.so.1, which is found and opened as the machine's is: for processes that know nothing of it.
-// Calls return when all is done. The device's memory is the host's, so that tensors on the CPU can be said to be on it.
+// The device's memory is the host's, so that tensors on the CPU can be said to be on it. Calls return when all is done;
+// where FAKE_CUDA_STREAMS=late is set, a stream gets to work when somebody waits for it, and no sooner.
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+
 #include "cuda_fake.h"
 
 namespace perseus::testing {
@@ -8,9 +13,17 @@ namespace {
 using namespace cuda;  // NOLINT: the names of the driver's types
 
 // Lives as long as the process.
+FakeCuda& fake_cuda() {
+  static auto* the_one = [] {
+    const char* asked = std::getenv("FAKE_CUDA_STREAMS");
+    const bool late = asked != nullptr && std::string_view(asked) == "late";
+    return new FakeCuda(late ? FakeStreams::late : FakeStreams::eager, 8);
+  }();
+  return *the_one;
+}
+
 const Driver& fake() {
-  static auto* the_one = new FakeCuda(FakeStreams::eager, 8);
-  return the_one->driver();
+  return fake_cuda().driver();
 }
 
 }  // namespace
@@ -19,6 +32,18 @@ const Driver& fake() {
 using namespace perseus::cuda;  // NOLINT
 
 #define PERSEUS_EXPORT extern "C" __attribute__((visibility("default"))) Result
+
+// What a framework does beside us: its streams, and to wait for all that one was given.
+extern "C" __attribute__((visibility("default"))) std::uintptr_t fakeMakeStream() {
+  return perseus::testing::fake_cuda().make_stream();
+}
+extern "C" __attribute__((visibility("default"))) void fakeSynchronize(std::uintptr_t stream) {
+  perseus::testing::fake_cuda().synchronize(stream);
+}
+extern "C" __attribute__((visibility("default"))) void fakeEnqueue(std::uintptr_t stream,
+                                                                   std::function<void()>* work) {
+  perseus::testing::fake_cuda().enqueue(stream, std::move(*work));
+}
 
 PERSEUS_EXPORT cuInit(unsigned a) { return perseus::testing::fake().init(a); }
 PERSEUS_EXPORT cuDriverGetVersion(int* a) { return perseus::testing::fake().driver_version(a); }

@@ -1,17 +1,29 @@
 // The fake library as a libnccl.so.2, for processes that know nothing of it. A rank is a process there, and the fake's
-// ranks are threads of one, so that it serves worlds of one rank; beside the libcuda.so.1 of ../fake_cuda, whose
-// streams do at once what they are given.
+// ranks are threads of one, so that it serves worlds of one rank; beside the libcuda.so.1 of ../fake_cuda, on whose
+// streams it works.
+#include <dlfcn.h>
+
 #include "xccl_fake.h"
 
 namespace {
 
 using namespace perseus::xccl;  // NOLINT: the names of the library's types
 
+using Enqueue = void (*)(std::uintptr_t stream, std::function<void()>* work);
+
+Enqueue streams_of_fake_cuda() {
+  auto* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  return driver == nullptr ? nullptr : reinterpret_cast<Enqueue>(::dlsym(driver, "fakeEnqueue"));
+}
+
 // Live as long as the process.
 perseus::testing::FakeOrders& orders() {
   static auto* the_one = [] {
     auto* made = new perseus::testing::FakeOrders;
-    made->enqueue = [](Stream, const std::function<void()>& work) { work(); };
+    made->enqueue = [enqueue = streams_of_fake_cuda()](Stream stream, std::function<void()> work) {
+      if (enqueue == nullptr) return work();
+      enqueue(reinterpret_cast<std::uintptr_t>(stream), &work);
+    };
     return made;
   }();
   return *the_one;
