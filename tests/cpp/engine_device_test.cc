@@ -114,6 +114,30 @@ TEST_P(OnDeviceTest, GathersComeBackWhereTheyWereCarried) {
   });
 }
 
+// As torch.distributed asks: who sends how much is known to all before anything moves.
+TEST_P(OnDeviceTest, AnAlltoallThatIsChecked) {
+  run([](DeviceRank& rank) {
+    const auto size = static_cast<std::size_t>(rank.size());
+    DeviceTensor tensor(size);
+    const auto send = [&](const std::string& name, std::int64_t from_each) {
+      rank.fill(tensor, static_cast<float>(rank.rank()));
+      auto work = rank.work(Verb::alltoall, name, {&tensor});
+      work->splits.assign(size, 1);
+      work->expected.assign(size, from_each);
+      work->request.checked = true;
+      const auto completion = rank.submit(work);
+      const auto error = rank.finish(completion);
+      return error.empty() ? std::pair(error, rank.read(*completion->results.at(0)))
+                           : std::pair(error, std::vector<float>());
+    };
+    std::vector<float> expected;
+    for (int r = 0; r < rank.size(); ++r) expected.push_back(static_cast<float>(r));
+    EXPECT_EQ(send("fits", 1), std::pair(std::string(), expected));
+    EXPECT_NE(send("does not", 2).first.find("which expects 2; nothing was communicated"), std::string::npos);
+    EXPECT_EQ(send("fits again", 1).second, expected);
+  });
+}
+
 TEST_P(OnDeviceTest, RanksThatHaveJoinedGiveZeros) {
   run([](DeviceRank& rank) {
     DeviceTensor tensor(50);
@@ -228,6 +252,34 @@ TEST(OnDevice, InUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
   EXPECT_FALSE(in_use(*place));
   fake.synchronize(stream);  // which asked, and may use the memory again
   EXPECT_EQ(value, 1);
+}
+
+// A framework puts the results where they belong on the stream that came first: others come after that, too.
+TEST(OnDevice, WhatWasExtendedIsOverLaterAndWaitedForByAll) {
+  FakeCuda fake;
+  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  const auto asked = fake.make_stream(), first = fake.make_stream(), second = fake.make_stream();
+  const auto ours = device->make_stream();
+  auto place = on_device(device, asked, "x");
+  EXPECT_TRUE(is_over(*place));  // nothing was begun
+  extend(*place, first);         // and nothing was added to
+  EXPECT_FALSE(place->done);
+  int value = 0;
+  fake.enqueue(*ours, [&] { value = 1; });
+  place->done = device->record(*ours);
+  EXPECT_FALSE(is_over(*place));
+  arrive(*place, first);
+  fake.enqueue(first, [&] { value *= 10; });
+  extend(*place, first);
+  device->synchronize(*device->record(*ours));
+  EXPECT_FALSE(is_over(*place));
+  arrive(*place, second);
+  fake.synchronize(asked);
+  EXPECT_EQ(value, 10);
+  fake.enqueue(second, [&] { ++value; });
+  fake.synchronize(second);
+  EXPECT_EQ(value, 11);
+  EXPECT_TRUE(is_over(*place));
 }
 
 TEST(OnDevice, AFailureOfTheDeviceIsToldInItsWords) {

@@ -6,10 +6,10 @@ return; so torch needs to know nothing of it. Everything between torch's tensors
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
+from array_interface import take_in
 from torch.futures import Future
 
 import perseus_like.torch.cuda as cuda
@@ -17,16 +17,6 @@ import perseus_like.torch.tensors as tensors
 from perseus_like.session import session
 
 device = 0  # on which tensors are said to be
-
-
-def take_in(interface: dict[str, Any], owner: Any) -> torch.Tensor:
-    """What torch makes of `__cuda_array_interface__`: a tensor over that memory, which keeps the owner."""
-    assert interface["typestr"] == "|u1"
-    (address, read_only), (count,) = interface["data"], interface["shape"]
-    assert not read_only
-    memory: Any = (ctypes.c_char * count).from_address(address)
-    memory.kept = owner
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class _Torch:

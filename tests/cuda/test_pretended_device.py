@@ -5,43 +5,17 @@ Between processes NCCL cannot be pretended: the tensors of several ranks travel 
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-DRIVER = ROOT / "build" / "core" / "tests" / "cpp" / "fake_cuda"
-IN_WORLD = ROOT / "tests" / "world" / "in_world"
-NCCL = ROOT / "build" / "core" / "tests" / "cpp" / "fake_nccl" / "libnccl.so.2"
-FILES = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
+WORLD = Path(__file__).parents[1] / "world"
 
 Done = subprocess.CompletedProcess[str]
 World = Callable[..., Done]
-
-
-@pytest.fixture
-def world(tmp_path: Path, to_end: World) -> World:
-    """Runs a Python command on all ranks, where the pretended driver is the machine's."""
-
-    def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
-        if not (DRIVER / "libcuda.so.1").exists():
-            pytest.skip("no pretended driver; `make cpp-tests` builds it")
-        variables = {
-            "LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
-            **environment,
-        }
-        line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
-        return to_end(line, 240, tmp_path, joined=True, **variables)
-
-    return run
 
 
 @pytest.fixture
@@ -57,20 +31,10 @@ def program(world: World, tmp_path: Path) -> World:
     return run
 
 
-def test_what_users_do(world: World) -> None:
+def test_what_users_do(tests_pass: Callable[..., None]) -> None:
     """The tests of torch's tensors on the CPU, unchanged."""
-    options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--disable-warnings", "--no-header"]
-    files = [str(IN_WORLD / file) for file in FILES]
-    done = world(
-        2,
-        *["-m", "pytest", "-p", "pretended_device", *options, "--tb=short"],
-        *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
-        PERSEUS_IN_WORLD="1",
-    )
-    assert done.returncode == 0, done.stdout[-12000:]
-    passed = re.findall(r"(\d+) passed", done.stdout)
-    assert len(passed) == 2, done.stdout[-2000:]
-    assert int(passed[0]) > 50, done.stdout[-2000:]
+    files = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
+    tests_pass(2, [WORLD / "in_world" / file for file in files], at_least=51, plugin="pretended_device")
 
 
 def test_the_way_over_the_host_is_said_once(program: World) -> None:
@@ -138,7 +102,7 @@ def test_without_a_driver(world: World, program: World, tmp_path: Path) -> None:
     assert "install NVIDIA's driver" in done.stdout
 
 
-def test_one_rank_through_nccl(program: World) -> None:
+def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     """Verbs whose results the core makes on the device, and buckets that NCCL knows."""
     done = program(
         1,
@@ -159,7 +123,7 @@ def test_one_rank_through_nccl(program: World) -> None:
         assert hvd.reducescatter(x, op=hvd.Sum).tolist() == x.tolist()
         assert [len(t) for t in hvd.grouped_reducescatter([x, x])] == [6, 6]
 
-        registered = ctypes.CDLL({str(NCCL)!r}).fakeRegistered
+        registered = ctypes.CDLL({str(nccl)!r}).fakeRegistered
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         # One rank alone has nothing to reduce, and would get its optimizer back.
@@ -183,7 +147,7 @@ def test_one_rank_through_nccl(program: World) -> None:
         hvd.shutdown()
         print("AFTERWARDS", registered(), flush=True)
         """,
-        PERSEUS_NCCL_LIBRARY=str(NCCL),
+        PERSEUS_NCCL_LIBRARY=str(nccl),
         PERSEUS_NCCL_REGISTER="1",
         PERSEUS_ALLREDUCE_STREAMS="2",
         PERSEUS_LOG_LEVEL="info",

@@ -85,6 +85,7 @@ class PerseusWork(dist.Work):
         """True. Raises what made the work fail, or TimedOutError after `timeout` (the group's where it is 0)."""
         asked = timeout.total_seconds() if timeout else 0.0
         limit = asked if asked > 0 else self._limit
+        is_finished = self._finish is None
         try:
             in_time = turns.lend(self._handle.wait_for, limit)
         except Exception as error:
@@ -92,7 +93,8 @@ class PerseusWork(dist.Work):
             raise
         if not in_time:
             self._give_up(limit)
-        self._finish_once()
+        if not is_finished:
+            self._finish_once()
         return True
 
     def _give_up(self, limit: float) -> None:
@@ -168,10 +170,8 @@ class PerseusWork(dist.Work):
         return self._result
 
     def _finish_once(self) -> None:
-        if self._finish is None:
-            return
         with self._lock:
-            if self._finish is None:  # by another thread, after this one had waited
+            if self._finish is None:  # by another thread meanwhile: what it added is to be waited for, too
                 self._handle.wait()
                 return
             try:

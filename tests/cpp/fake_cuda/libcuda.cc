@@ -2,6 +2,7 @@
 // The device's memory is the host's, so that tensors on the CPU can be said to be on it. Calls return when all is done;
 // where FAKE_CUDA_STREAMS=late is set, a stream gets to work when somebody waits for it, and no sooner.
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string_view>
 
@@ -39,6 +40,10 @@ extern "C" __attribute__((visibility("default"))) std::uintptr_t fakeMakeStream(
 }
 extern "C" __attribute__((visibility("default"))) void fakeSynchronize(std::uintptr_t stream) {
   perseus::testing::fake_cuda().synchronize(stream);
+}
+extern "C" __attribute__((visibility("default"))) void fakeCopy(std::uintptr_t stream, void* to, const void* from,
+                                                                std::size_t bytes) {
+  perseus::testing::fake_cuda().enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 extern "C" __attribute__((visibility("default"))) void fakeEnqueue(std::uintptr_t stream,
                                                                    std::function<void()>* work) {

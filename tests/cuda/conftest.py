@@ -1,0 +1,68 @@
+"""Worlds without a GPU, over the drivers in tests/cpp that stand in for CUDA's and NCCL's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+BUILT = ROOT / "build" / "core" / "tests" / "cpp"
+DRIVER = BUILT / "fake_cuda"
+
+Done = subprocess.CompletedProcess[str]
+World = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def nccl() -> Path:
+    """NCCL's stand-in, for worlds of one rank."""
+    return BUILT / "fake_nccl" / "libnccl.so.2"
+
+
+@pytest.fixture
+def world(tmp_path: Path, to_end: World) -> World:
+    """Runs a Python command on all ranks, where the pretended driver is the machine's."""
+
+    def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
+        if not (DRIVER / "libcuda.so.1").exists():
+            pytest.skip("no pretended driver; `make cpp-tests` builds it")
+        variables = {
+            "LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+            **environment,
+        }
+        line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
+        return to_end(line, 240, tmp_path, joined=True, **variables)
+
+    return run
+
+
+@pytest.fixture
+def tests_pass(world: World) -> Callable[..., None]:
+    """tests_pass(size, files, at_least=…, plugin=…, NAME="value"): all ranks run these files, and all of it passes."""
+
+    def run(size: int, files: list[Path], at_least: int, plugin: str = "", **environment: str) -> None:
+        options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--disable-warnings", "--no-header"]
+        options += ["-p", plugin] if plugin else []
+        done = world(
+            size,
+            *["-m", "pytest", *options, "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)],
+            *map(str, files),
+            PERSEUS_IN_WORLD="1",
+            **environment,
+        )
+        assert done.returncode == 0, done.stdout[-12000:]
+        passed = re.findall(r"(\d+) passed", done.stdout)
+        assert len(passed) == size, done.stdout[-2000:]
+        assert int(passed[0]) >= at_least, done.stdout[-2000:]
+
+    return run

@@ -1,0 +1,30 @@
+"""Every rank runs the same tests in the same order, over pretended tensors and streams."""
+
+from collections.abc import Iterator
+
+import pretended_streams
+import pytest
+import torch.distributed as dist
+
+
+@pytest.fixture(scope="session", autouse=True)
+def world() -> Iterator[None]:
+    pretended_streams.pretend()
+    dist.init_process_group("perseus")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def rank() -> int:
+    return dist.get_rank()
+
+
+@pytest.fixture
+def size() -> int:
+    return dist.get_world_size()
+
+
+@pytest.fixture(autouse=True)
+def outside_the_source_tree() -> None:
+    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""

@@ -1,0 +1,259 @@
+"""Every form of every collective, asked for on one stream and waited for on another, against the same on the CPU."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from pretended_streams import OnDevice, Stream, current, fill_later, on, to_device, values
+
+Tensors = list[torch.Tensor]
+# Starts a collective of the first list, which is read, and the second, which is written; both may be the same.
+Form = Callable[[Tensors, Tensors], Any]
+
+
+def mine(rank: int, count: int = 12, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.arange(count) * (rank + 1) % 7 + 1).to(dtype)
+
+
+def coalesced(source: Tensors, target: Tensors) -> Any:
+    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
+        for tensor in target:
+            dist.all_reduce(tensor)
+    return manager
+
+
+def sized(count: int) -> list[tuple[int, ...]]:
+    return [(count,)] * dist.get_world_size()
+
+
+# By name: how many elements what is read and what is written have for `size` ranks, and the call.
+FORMS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]] | None, Form]] = {
+    "all_reduce": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
+    "maximum": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.MAX, async_op=True)),
+    "average": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.AVG, async_op=True)),
+    "coalesced": (lambda n: [3, 4], None, coalesced),
+    "broadcast": (lambda n: [12], None, lambda a, b: dist.broadcast(b[0], dist.get_world_size() - 1, async_op=True)),
+    "reduce": (lambda n: [12], None, lambda a, b: dist.reduce(b[0], 0, async_op=True)),
+    "all_gather": (lambda n: [12], lambda n: [12] * n, lambda a, b: dist.all_gather(b, a[0], async_op=True)),
+    "all_gather_into_tensor": (
+        lambda n: [12],
+        lambda n: [12 * n],
+        lambda a, b: dist.all_gather_into_tensor(b[0], a[0], async_op=True),
+    ),
+    "reduce_scatter": (
+        lambda n: [4] * n,
+        lambda n: [4],
+        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
+    ),
+    "reduce_scatter of different sizes": (
+        lambda n: list(range(2, n + 2)),
+        lambda n: [dist.get_rank() + 2],
+        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
+    ),
+    "reduce_scatter_tensor": (
+        lambda n: [4 * n],
+        lambda n: [4],
+        lambda a, b: dist.reduce_scatter_tensor(b[0], a[0], async_op=True),
+    ),
+    "all_to_all": (lambda n: [4] * n, lambda n: [4] * n, lambda a, b: dist.all_to_all(b, a, async_op=True)),
+    "all_to_all_single": (
+        lambda n: [4 * n],
+        lambda n: [4 * n],
+        lambda a, b: dist.all_to_all_single(b[0], a[0], async_op=True),
+    ),
+    "gather": (
+        lambda n: [12],
+        lambda n: [12] * (n if dist.get_rank() == 0 else 0),
+        lambda a, b: dist.gather(a[0], b or None, 0, async_op=True),
+    ),
+    "scatter": (
+        lambda n: [12] * (n if dist.get_rank() == 0 else 0),
+        lambda n: [12],
+        lambda a, b: dist.scatter(b[0], a or None, 0, async_op=True),
+    ),
+}
+
+
+def on_the_cpu(form: str, dtype: torch.dtype, rank: int, size: int) -> list[Any]:
+    read, written, start = FORMS[form]
+    source = [mine(rank + i, count, dtype) for i, count in enumerate(read(size))]
+    target = source if written is None else [torch.zeros(count, dtype=dtype) for count in written(size)]
+    start(source, target).wait()
+    return [each.tolist() for each in target]
+
+
+def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tensors, Tensors]:
+    """What is read comes later, by the current stream."""
+    read, written, _ = FORMS[form]
+    source: Tensors = [to_device(torch.zeros(count, dtype=dtype)) for count in read(size)]
+    for i, tensor in enumerate(source):
+        fill_later(tensor, mine(rank + i, tensor.numel(), dtype))
+    if written is None:
+        return source, source
+    return source, [to_device(torch.zeros(count, dtype=dtype)) for count in written(size)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.uint16], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_waited_for_on_another_stream(form: str, dtype: torch.dtype, rank: int, size: int) -> None:
+    if form == "maximum" and dtype.is_complex:
+        pytest.skip("no order")
+    expected = on_the_cpu(form, dtype, rank, size)
+    asking, waiting = Stream(), Stream()
+    with on(asking):
+        source, target = prepared(form, dtype, rank, size)
+        work = FORMS[form][2](source, target)
+    with on(waiting):
+        work.wait()
+        assert [values(each) for each in target] == expected
+    with on(asking):
+        assert [values(each) for each in target] == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_futures(form: str, rank: int, size: int) -> None:
+    """A callback, and who waits for what it gives, find the result on the streams that are theirs."""
+    if form == "coalesced":
+        pytest.skip("below")
+    expected = on_the_cpu(form, torch.float32, rank, size)
+    seen: list[Any] = []
+
+    def look(future: Any) -> list[OnDevice]:
+        seen.append([values(each) for each in target])
+        return [to_device(each.elements) for each in target]  # type: ignore[attr-defined]
+
+    with on(Stream()):
+        source, target = prepared(form, torch.float32, rank, size)
+        future = FORMS[form][2](source, target).get_future()
+    with on(Stream()):
+        copies = future.then(look).wait()
+        assert seen == [expected]
+        assert [values(each) for each in copies] == expected
+
+
+def test_the_future_of_several(size: int) -> None:
+    tensors = [to_device(torch.zeros(3)), to_device(torch.zeros(4))]
+    for tensor in tensors:
+        fill_later(tensor, torch.ones(tensor.numel()))
+    future = coalesced([], tensors).works[0].get_future()
+    with on(Stream()):
+        found = future.wait()
+        assert [values(each) for each in found] == [[size] * 3, [size] * 4]
+
+
+def test_nobody_waits_for_the_device(size: int) -> None:
+    """Neither a wait nor a blocking form: the device has not begun when they return."""
+    tensor = to_device(torch.zeros(4))
+    fill_later(tensor, torch.ones(4))
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    if size == 1:  # on the way over the host it is the engine that waits
+        assert tensor.elements.tolist() == [0] * 4
+    assert not work.is_completed()
+    assert values(tensor) == [size] * 4
+    assert work.is_completed()
+    assert work.is_success()
+    other = to_device(torch.zeros(4))
+    fill_later(other, torch.ones(4))
+    dist.all_reduce(other)
+    assert other.elements.tolist() != [size + 1] * 4
+    assert values(other) == [size] * 4
+
+
+def test_strided(rank: int, size: int) -> None:
+    wide = to_device(torch.zeros(3, 4))
+    fill_later(wide, torch.ones(3, 4))
+    with on(Stream()):
+        current().wait_event(Stream(0))
+        part = wide[:, 1:3]
+        work = dist.all_reduce(part, async_op=True)
+        with on(Stream()):
+            work.wait()
+            assert values(wide) == [[1.0, size, size, 1.0]] * 3
+        output = to_device(torch.zeros(2, 3 * size)).t()
+        dist.all_gather_into_tensor(output, to_device(torch.full((3, 2), float(rank))))
+        assert values(output) == [[float(r)] * 2 for r in range(size) for _ in range(3)]
+
+
+def test_nothing_in_them(size: int) -> None:
+    outputs = [to_device(torch.zeros(0)) for _ in range(size)]
+    dist.all_gather(outputs, to_device(torch.zeros(0)))
+    dist.all_reduce(to_device(torch.zeros(0)))
+    dist.reduce_scatter_tensor(to_device(torch.zeros(0)), to_device(torch.zeros(0)))
+
+
+def test_eight_bits_and_unsigned(size: int) -> None:
+    tensor = to_device(torch.zeros(5, dtype=torch.float8_e5m2))
+    fill_later(tensor, torch.ones(5).to(torch.float8_e5m2))
+    dist.all_reduce(tensor)
+    current().synchronize()
+    assert tensor.elements.float().tolist() == [size] * 5
+    most = to_device(torch.tensor([2**64 - 1], dtype=torch.uint64))
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    assert values(most) == [2**64 - 1]
+
+
+def test_sparse(rank: int, size: int) -> None:
+    entries: Any = torch.sparse_coo_tensor(torch.tensor([[rank, size]]), torch.tensor([1.0, 2.0]), (size + 1,))
+    dist.all_reduce(entries)
+    assert entries.to_dense().tolist() == [1.0] * size + [2.0 * size]
+
+
+def test_a_work_that_is_dropped_keeps_its_tensors() -> None:
+    """For as long as the device may use them."""
+    dist.all_reduce(to_device(torch.ones(3)))
+    tensor = to_device(torch.ones(3))
+    kept = weakref.ref(tensor)
+    dist.all_reduce(tensor, async_op=True)
+    del tensor
+    dist.barrier()
+    gc.collect()
+    assert kept() is not None
+    other = to_device(torch.ones(3))
+    for _ in range(8):  # on whichever of the core's streams: the device has come so far
+        dist.all_reduce(other)
+        values(other)
+    dist.all_reduce(to_device(torch.ones(3)), async_op=True)
+    dist.barrier()
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.uint64], ids=str)
+def test_messages(dtype: torch.dtype, rank: int, size: int) -> None:
+    """Sent when the sender's stream has come so far; received after what the receiver's stream was given."""
+    if size == 1:
+        pytest.skip("takes two ranks")
+    after, before = (rank + 1) % size, (rank - 1) % size
+    source, target = to_device(torch.zeros(6, dtype=dtype)), to_device(torch.zeros(6, 2, dtype=dtype))
+    fill_later(source, mine(rank, 6, dtype))
+    fill_later(target, torch.full((6, 2), 9).to(dtype))
+    operations = [
+        dist.P2POp(dist.irecv, target[:, 0], before),
+        dist.P2POp(dist.isend, source, after),
+    ]
+    works = dist.batch_isend_irecv(operations)
+    fill_later(source, torch.zeros(6, dtype=dtype))
+    with on(Stream()):
+        for work in works:
+            work.wait()
+        assert values(target[:, 0]) == mine(before, 6, dtype).tolist()
+        assert values(target[:, 1]) == torch.full((6,), 9).to(dtype).tolist()
+    dist.send(target[:, 1], after, tag=5)
+    arrived = to_device(torch.zeros(6, dtype=dtype))
+    assert dist.recv(arrived, before, tag=5) == before
+    assert values(arrived) == torch.full((6,), 9).to(dtype).tolist()
+
+
+def test_the_cpu_beside_it(size: int) -> None:
+    there, here = to_device(torch.ones(4)), torch.ones(4)
+    works = [dist.all_reduce(each, async_op=True) for each in (there, here)]
+    for work in works:
+        work.wait()
+    assert values(there) == here.tolist() == [size] * 4

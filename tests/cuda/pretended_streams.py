@@ -1,0 +1,205 @@
+"""CUDA tensors, streams and futures without a GPU, for programs of torch.distributed.
+
+A tensor here says that it is on `cuda:0`, and keeps its elements in host memory. Streams are those of the libcuda.so.1
+of tests/cpp/fake_cuda, of which FAKE_CUDA_STREAMS=late makes such as work only when somebody waits for them, and no
+further than needed. What torch does with a tensor happens on the current stream: after what that stream was given, and
+what it was told to wait for. Who forgets to wait therefore finds what was there before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from array_interface import take_in
+from torch.distributed import distributed_c10d
+from torch.futures import Future
+from torch.utils._pytree import tree_map
+
+import perseus_like.torch.cuda as cuda
+
+CUDA = torch.device("cuda", 0)
+_driver = ctypes.CDLL("libcuda.so.1")
+_driver.fakeMakeStream.restype = ctypes.c_size_t
+_driver.fakeSynchronize.argtypes = [ctypes.c_size_t]
+_driver.fakeCopy.argtypes = [ctypes.c_size_t] * 4
+
+
+class Stream:
+    """What torch.cuda.Stream is, as far as it is used. Without a number: a new one."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.cuda_stream = _driver.fakeMakeStream() if number is None else number
+
+    def synchronize(self) -> None:
+        _driver.fakeSynchronize(self.cuda_stream)
+
+    def record_event(self) -> Stream:
+        """Itself: what comes after it on this stream does no harm to who waits."""
+        return self
+
+    def wait_event(self, event: Stream) -> None:
+        event.synchronize()
+
+
+_DEFAULT = Stream(0)
+_now = threading.local()
+
+
+def current() -> Stream:
+    return getattr(_now, "stream", _DEFAULT)
+
+
+@contextmanager
+def on(stream: Stream) -> Iterator[None]:
+    before, _now.stream = current(), stream
+    try:
+        yield
+    finally:
+        _now.stream = before
+
+
+# A device's memory is used anew in the order of streams; here it is not used anew.
+_memory: list[torch.Tensor] = []
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says that it is on CUDA device 0, or on another one."""
+
+    elements: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, elements: torch.Tensor, device: torch.device = CUDA) -> OnDevice:
+        make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        layout = {"strides": elements.stride(), "storage_offset": elements.storage_offset()}
+        made: OnDevice = make(cls, elements.shape, dtype=elements.dtype, device=device, **layout)
+        made.elements = elements
+        _memory.append(elements)
+        return made
+
+    def data_ptr(self) -> int:
+        return self.elements.data_ptr()
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        name = function.__name__
+        if name == "__get__" or name in _LOOKS:
+            return super().__torch_function__(function, types, arguments, options)
+        current().synchronize()
+        return _on_elements(function, arguments, options or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        return _on_elements(function, arguments, options or {})
+
+
+# Methods that tell of a tensor without reading it.
+_LOOKS = {"get_device", "is_contiguous", "is_conj", "is_neg", "is_complex", "numel", "dim", "size", "stride"}
+
+
+def _on_elements(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    """On the host, of tensors that seem to be on the device; there seems to be what comes of it, too."""
+    owners: dict[int, OnDevice] = {}
+
+    def inner(value: Any) -> Any:
+        if not isinstance(value, OnDevice):
+            return value
+        owners[id(value.elements)] = value
+        return value.elements
+
+    def outer(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not owners:
+            return value
+        owner = owners.get(id(value))
+        return OnDevice(value) if owner is None else owner
+
+    found = function(*tree_map(inner, arguments), **tree_map(inner, options))
+    return tree_map(outer, found)
+
+
+def to_device(elements: torch.Tensor) -> OnDevice:
+    return OnDevice(elements.clone())
+
+
+def fill_later(tensor: torch.Tensor, elements: torch.Tensor) -> None:
+    """As a kernel that the current stream comes to in its own time. `tensor` is dense."""
+    assert tensor.is_contiguous() and elements.is_contiguous() and tensor.dtype == elements.dtype
+    _memory.append(elements)
+    _driver.fakeCopy(current().cuda_stream, tensor.data_ptr(), elements.data_ptr(), elements.nbytes)
+
+
+def values(tensor: torch.Tensor) -> Any:
+    """As a list, of what the current stream finds."""
+    assert tensor.is_cuda
+    current().synchronize()
+    return tensor.elements.tolist()  # type: ignore[attr-defined]
+
+
+class DeviceFuture:
+    """A future of torch's that was made for a device: who waits, and each callback, works after what completed it."""
+
+    def __init__(self, devices: list[torch.device] | None = None, inner: Any = None) -> None:
+        assert inner is not None or devices == [CUDA]
+        self._inner: Any = inner or Future()
+        self._completed_on: Stream | None = None  # where its value has tensors
+
+    def set_result(self, value: None) -> None:
+        self._inner.set_result(value)
+
+    def then(self, callback: Callable[[Any], Any]) -> DeviceFuture:
+        following: DeviceFuture
+
+        def call(_: Any) -> Any:
+            with on(Stream()):
+                self._arrive()
+                following._completed_on = current()
+                return callback(self)
+
+        following = DeviceFuture(inner=Future())
+        following._inner = self._inner.then(call)
+        return following
+
+    def wait(self) -> Any:
+        value = self._inner.wait()
+        self._arrive()
+        return value
+
+    def _arrive(self) -> None:
+        if self._completed_on is not None:
+            self._completed_on.synchronize()
+
+    def value(self) -> Any:
+        return self._inner.value()
+
+
+class _Torch:
+    """torch as cuda.py sees it."""
+
+    device = torch.device
+    Tensor = torch.Tensor
+
+    class cuda:  # noqa: N801
+        current_stream = staticmethod(lambda device: current())
+        device = staticmethod(lambda number: nullcontext())
+
+    @staticmethod
+    def as_tensor(data: Any, device: torch.device) -> torch.Tensor:
+        return OnDevice(take_in(data.__cuda_array_interface__, data), device)
+
+    @staticmethod
+    def empty(*arguments: Any, device: Any = None, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        assert pin_memory != (device is not None)
+        made = torch.empty(*arguments, **options)
+        return made if pin_memory else OnDevice(made, device)
+
+
+def pretend() -> None:
+    cuda.torch = _Torch  # type: ignore[attr-defined]
+    cuda.Future = DeviceFuture  # type: ignore[misc, assignment, attr-defined]
+    torch.cuda._lazy_init = lambda: None  # of which torch thinks when it hears of such a device
+    torch.cuda.get_device_capability = lambda _: (9, 0)  # type: ignore[assignment]
+    distributed_c10d.has_torch_function = lambda _: False  # collectives are for us to carry out

@@ -1,0 +1,91 @@
+"""What a work does with its handle in the core, by a handle that tells."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from perseus_like.torch.distributed.work import PerseusWork
+
+
+class Handle:
+    """Of a collective that is complete. `is_over`: whether the device is done with it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.over = True
+        self.waited = threading.Event()
+
+    def wait_for(self, limit: float) -> bool:
+        self.told.append("wait")
+        self.waited.set()
+        return True
+
+    def wait(self) -> None:
+        self.told.append("wait for what was added")
+
+    def extend(self) -> None:
+        self.told.append("add")
+
+    def done(self) -> bool:
+        return True
+
+    def is_over(self) -> bool:
+        return self.over
+
+
+def make_work(handle: Handle, finish: Any) -> Any:
+    return PerseusWork("all_gather #0", handle, [], 60.0, finish)
+
+
+def test_what_finishes_a_work_is_added_to_it() -> None:
+    handle = Handle()
+    work = make_work(handle, lambda _: handle.told.append("finish"))
+    work.wait()
+    work.wait()
+    assert handle.told == ["wait", "finish", "add", "wait"]
+
+
+def test_who_comes_while_it_is_finished_waits_for_that_too() -> None:
+    """On a device it would else go on with what another stream has not yet put there."""
+    handle = Handle()
+    finishing, go_on = threading.Event(), threading.Event()
+
+    def finish(_: Any) -> None:
+        finishing.set()
+        assert go_on.wait(60)
+
+    work = make_work(handle, finish)
+    first = threading.Thread(target=work.wait)
+    first.start()
+    assert finishing.wait(60)
+    handle.waited.clear()
+    second = threading.Thread(target=work.wait)
+    second.start()
+    assert handle.waited.wait(60)
+    go_on.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert handle.told == ["wait", "wait", "add", "wait for what was added"]
+
+
+def test_a_failure_to_finish_is_told_each_time() -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("no room")
+
+    work = make_work(Handle(), fail)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no room"):
+            work.wait()
+
+
+def test_complete_when_the_device_is_done() -> None:
+    handle = Handle()
+    work = make_work(handle, None)
+    handle.over = False
+    assert not work.is_completed()
+    handle.over = True
+    assert work.is_completed()
+    assert work.is_success()
