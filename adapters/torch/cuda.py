@@ -1,7 +1,8 @@
 """CUDA tensors as the core sees them: an address, a device, and the stream that this thread works on.
 
-Everything else is the core's: it records an event on that stream when a collective is asked for, and makes the stream
-that is current in `synchronize` wait for the result.
+Everything else of the verbs is the core's: it records an event on that stream when a collective is asked for, and makes
+the stream that is current in `synchronize` wait for the result. Futures, and messages by way of host memory, are those
+of torch.distributed.
 """
 
 from __future__ import annotations

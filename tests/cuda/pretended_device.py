@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from array_interface import take_in
+from array_interface import take_in  # type: ignore[import-not-found]
 from torch.futures import Future
 
 import perseus_like.torch.cuda as cuda
@@ -26,7 +26,7 @@ class _Torch:
     Tensor = torch.Tensor
 
     @staticmethod
-    def as_tensor(data: Any, **_: Any) -> torch.Tensor:
+    def as_tensor(data: Any, **_: Any) -> Any:
         return take_in(data.__cuda_array_interface__, data)
 
     @staticmethod
@@ -34,9 +34,11 @@ class _Torch:
         return torch.empty(*arguments, dtype=dtype)
 
 
-cuda.torch = _Torch  # type: ignore[attr-defined]
-cuda.new_future = lambda device: Future()
-cuda.complete = lambda future, device: future.set_result(None)
-tensors.require_cuda = lambda tensor: None  # type: ignore[attr-defined]
-torch.Tensor.get_device = lambda self: device  # type: ignore[method-assign, assignment]
+vars(cuda).update(
+    torch=_Torch,
+    new_future=lambda device: Future(),
+    complete=lambda future, device: future.set_result(None),
+)
+vars(tensors).update(require_cuda=lambda tensor: None)
+torch.Tensor.get_device = lambda self: device  # type: ignore[method-assign]
 session.core.set_stream_source(lambda device: 0)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from array_interface import take_in
+from array_interface import take_in  # type: ignore[import-not-found]
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 from torch.utils._pytree import tree_map
@@ -74,7 +74,7 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elements: torch.Tensor, device: torch.device = CUDA) -> OnDevice:
-        make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        make: Any = torch.Tensor._make_wrapper_subclass
         layout = {"strides": elements.stride(), "storage_offset": elements.storage_offset()}
         made: OnDevice = make(cls, elements.shape, dtype=elements.dtype, device=device, **layout)
         made.elements = elements
@@ -88,13 +88,15 @@ class OnDevice(torch.Tensor):
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         name = function.__name__
         if name == "__get__" or name in _LOOKS:
-            return super().__torch_function__(function, types, arguments, options)
+            return super().__torch_function__(function, types, arguments, options)  # type: ignore[no-untyped-call]
         current().synchronize()
         return _on_elements(function, arguments, options or {})
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        return _on_elements(function, arguments, options or {})
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _on_elements(function, args, kwargs or {})
 
 
 # Methods that tell of a tensor without reading it.
@@ -127,7 +129,9 @@ def to_device(elements: torch.Tensor) -> OnDevice:
 
 def fill_later(tensor: torch.Tensor, elements: torch.Tensor) -> None:
     """As a kernel that the current stream comes to in its own time. `tensor` is dense."""
-    assert tensor.is_contiguous() and elements.is_contiguous() and tensor.dtype == elements.dtype
+    assert tensor.is_contiguous()
+    assert elements.is_contiguous()
+    assert tensor.dtype == elements.dtype
     _memory.append(elements)
     _driver.fakeCopy(current().cuda_stream, tensor.data_ptr(), elements.data_ptr(), elements.nbytes)
 
@@ -198,8 +202,8 @@ class _Torch:
 
 
 def pretend() -> None:
-    cuda.torch = _Torch  # type: ignore[attr-defined]
-    cuda.Future = DeviceFuture  # type: ignore[misc, assignment, attr-defined]
-    torch.cuda._lazy_init = lambda: None  # of which torch thinks when it hears of such a device
-    torch.cuda.get_device_capability = lambda _: (9, 0)  # type: ignore[assignment]
-    distributed_c10d.has_torch_function = lambda _: False  # collectives are for us to carry out
+    """Puts all of this in the place of what torch has."""
+    vars(cuda).update(torch=_Torch, Future=DeviceFuture)
+    # Of which torch thinks when it hears of such a device.
+    vars(torch.cuda).update(_lazy_init=lambda: None, get_device_capability=lambda _: (9, 0))
+    vars(distributed_c10d).update(has_torch_function=lambda _: False)  # collectives are for us to carry out

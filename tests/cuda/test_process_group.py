@@ -19,9 +19,7 @@ def test_in_the_order_of_streams_by_way_of_the_host(tests_pass: TestsPass, tmp_p
     """With streams that get to work when somebody waits: see pretended_streams.py."""
     files = ["test_streams.py", "test_mistakes.py"]
     none = str(tmp_path / "none.so")
-    tests_pass(
-        2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late", PERSEUS_NCCL_LIBRARY=none
-    )
+    tests_pass(2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late", PERSEUS_NCCL_LIBRARY=none)
 
 
 def test_in_the_order_of_streams_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:

@@ -49,8 +49,8 @@ def _turned(given: Tensor) -> Tensor:
 def _scaled(given: Tensor, factor: float) -> Tensor:
     if not given.is_cpu:
         raise ValueError(
-            f"uint64 tensors on {given.device} are not averaged or multiplied: torch has no such arithmetic there; pass "
-            "tensor.cpu(), or a tensor of int64"
+            f"uint64 tensors on {given.device} are not averaged or multiplied: torch has no such arithmetic there; "
+            "pass tensor.cpu(), or a tensor of int64"
         )
     numbers = given.contiguous().numpy()
     if factor != 1.0:

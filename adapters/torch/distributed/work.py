@@ -56,8 +56,9 @@ class Asked(NamedTuple):
 class PerseusWork(dist.Work):
     """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
 
+    `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
     Work on CUDA tensors is complete for us when it is queued on the device, which is when all ranks have asked: what
-    waits for it from then on is the current stream. `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
+    waits for it from then on is the current stream.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class PerseusWork(dist.Work):
             self._future = done.then(self._value)
             if self._asked is not None:
                 remember(self._future, Origin(self._asked.group_name, self._asked.name))
-        complete = functools.partial(done.set_result, None) if device < 0 else functools.partial(cuda.complete, done, device)
+        on_device = functools.partial(cuda.complete, done, device)
+        complete = functools.partial(done.set_result, None) if device < 0 else on_device
         if self._handle.done():
             complete()
         else:

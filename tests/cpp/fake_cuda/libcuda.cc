@@ -23,9 +23,7 @@ FakeCuda& fake_cuda() {
   return *the_one;
 }
 
-const Driver& fake() {
-  return fake_cuda().driver();
-}
+const Driver& fake() { return fake_cuda().driver(); }
 
 }  // namespace
 }  // namespace perseus::testing
@@ -45,8 +43,7 @@ extern "C" __attribute__((visibility("default"))) void fakeCopy(std::uintptr_t s
                                                                 std::size_t bytes) {
   perseus::testing::fake_cuda().enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
-extern "C" __attribute__((visibility("default"))) void fakeEnqueue(std::uintptr_t stream,
-                                                                   std::function<void()>* work) {
+extern "C" __attribute__((visibility("default"))) void fakeEnqueue(std::uintptr_t stream, std::function<void()>* work) {
   perseus::testing::fake_cuda().enqueue(stream, std::move(*work));
 }
 

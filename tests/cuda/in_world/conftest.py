@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import pretended_streams
+import pretended_streams  # type: ignore[import-not-found]
 import pytest
 import torch.distributed as dist
 

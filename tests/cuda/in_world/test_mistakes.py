@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from pretended_streams import OnDevice, to_device, values
+from pretended_streams import OnDevice, to_device, values  # type: ignore[import-not-found]
 
 
 def here(count: int = 4) -> torch.Tensor:
@@ -41,7 +41,7 @@ MIXED: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("call", MIXED)
 def test_two_places_in_one_call(call: str, rank: int, size: int) -> None:
-    with pytest.raises(Exception, match="on one device|on several devices|on the host") as raised:
+    with pytest.raises(Exception, match=r"on one device|on several devices|on the host") as raised:
         MIXED[call](size)
     assert isinstance(raised.value, ValueError | RuntimeError)
     tensor = there()
