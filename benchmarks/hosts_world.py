@@ -16,6 +16,7 @@ from torch import nn
 RESULT_VARIABLE = "PERSEUS_HOSTS_RESULT"
 ALLREDUCE, SMALL, STEP = "allreduce", "tensors of 16 KiB one by one", "training step"
 ALLGATHER, REDUCE_SCATTER, ALLTOALL = "allgather", "reducescatter", "alltoall"
+BUCKETS, KINDS = "buckets of 8 MiB at once", "tensors of 16 KiB of 16 kinds at once"
 OURS, MPI, BY_HAND, MPI_ONE_BY_ONE, COMPUTE = (
     "ours",
     "the MPI alone",
@@ -24,6 +25,7 @@ OURS, MPI, BY_HAND, MPI_ONE_BY_ONE, COMPUTE = (
     "computing",
 )
 SMALL_BYTES = 16 << 10
+BUCKET_BYTES = 8 << 20
 Contenders = dict[str, Callable[[], object]]
 
 
@@ -82,12 +84,47 @@ def small(hvd: Any, comm: Any, count: int) -> Contenders:
     return {OURS: ours, BY_HAND: lambda: comm.Allreduce(whole, result), MPI_ONE_BY_ONE: one_by_one}
 
 
+def at_once(hvd: Any, comm: Any, tensors: list[tuple[torch.Tensor, Any]]) -> Contenders:
+    """`tensors`: with the operation of each."""
+    results = [tensor.numpy().copy() for tensor, _ in tensors]
+
+    def ours() -> None:
+        handles = [
+            hvd.allreduce_async_(tensor, op=getattr(hvd, op), name=f"t{i}") for i, (tensor, op) in enumerate(tensors)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def one_by_one() -> None:
+        from mpi4py import MPI as mpi  # noqa: N811
+
+        ops = {"Sum": mpi.SUM, "Max": mpi.MAX, "Min": mpi.MIN, "Product": mpi.PROD}
+        for (tensor, op), result in zip(tensors, results, strict=True):
+            comm.Allreduce(tensor.numpy(), result, op=ops[op])
+
+    return {OURS: ours, MPI_ONE_BY_ONE: one_by_one}
+
+
+def buckets(hvd: Any, comm: Any, count: int) -> Contenders:
+    return at_once(hvd, comm, [(torch.zeros(BUCKET_BYTES // 4), "Sum") for _ in range(count // BUCKET_BYTES)])
+
+
+def kinds(hvd: Any, comm: Any, count: int) -> Contenders:
+    """No two of them can be fused."""
+    dtypes = (torch.float32, torch.float64, torch.int32, torch.int64)
+    all_kinds = [(dtype, op) for op in ("Sum", "Max", "Min", "Product") for dtype in dtypes]
+    each = count // len(all_kinds)
+    return at_once(hvd, comm, [(torch.ones(each // dtype.itemsize, dtype=dtype), op) for dtype, op in all_kinds])
+
+
 VERBS: dict[str, Callable[[Any, Any, int], Contenders]] = {
     ALLREDUCE: allreduce,
     ALLGATHER: allgather,
     REDUCE_SCATTER: reduce_scatter,
     ALLTOALL: alltoall,
     SMALL: small,
+    BUCKETS: buckets,
+    KINDS: kinds,
 }
 
 

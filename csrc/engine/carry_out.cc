@@ -1,5 +1,6 @@
 // Lane's second half: what happens to a plan.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -8,6 +9,15 @@
 #include "engine/on_device.h"
 
 namespace perseus {
+
+namespace {
+
+bool has_several_dtypes(const Request& request) {
+  const auto other = [&](const Member& member) { return member.dtype != request.members.front().dtype; };
+  return std::any_of(request.members.begin(), request.members.end(), other);
+}
+
+}  // namespace
 
 void Lane::carry_out(std::span<const Decision> decisions) {
   const auto runs = [](const Decision& decision) { return decision.kind == Decision::Kind::run; };
@@ -63,14 +73,30 @@ void Lane::carry_out_runs(std::span<const Decision> runs) {
   }
   if (tracing_.on()) tracing_.decided(tasks, carried_out_);
   carried_out_ += static_cast<std::int64_t>(tasks.size());
+  std::vector<std::vector<Task>> batches;
   for (const auto& batch : fuse(requests, options_.fusion_threshold_bytes)) {
-    // After a failure everything pending has been failed already.
-    if (!broken_.ok()) return;
-    std::vector<Task> together;
+    auto& together = batches.emplace_back();
     together.reserve(batch.size());
     for (const auto i : batch) together.push_back(tasks[i]);
-    run_batch(together);
-    if (autotuner_) tune(together);
+  }
+  run_batches(batches);
+}
+
+void Lane::run_batches(std::span<const std::vector<Task>> batches) {
+  const auto overlaps = [](const std::vector<Task>& batch) { return may_overlap(*batch.front().request); };
+  // After a failure everything pending has been failed already.
+  for (auto at = batches.begin(); at != batches.end() && broken_.ok();) {
+    // A check of what came out is a collective itself, before the next one.
+    const bool one_by_one = !link_.transport->overlaps_allreduces() || options_.nan_check != NanCheck::off;
+    const auto end = one_by_one ? at : std::find_if_not(at, batches.end(), overlaps);
+    if (end - at > 1 || (end != at && has_several_dtypes(*at->front().request))) {
+      run_overlapping({at, end});
+      at = end;
+    } else {
+      run_batch(*at);
+      if (autotuner_) tune(*at);
+      ++at;
+    }
   }
 }
 
@@ -82,13 +108,11 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(tasks);
   options_.underway->end();
   // A set that cannot be made leaves data where it was: only a transport's failure ends the lane.
-  if (!status.ok() && !about_sets) {
-    link_.transport->give_up(status);
-    if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
-    break_off(status);
-    if (!request.on_host) tell_failure(status);
-    return;
-  }
+  if (!status.ok() && !about_sets) return fail_batch(status, request.on_host);
+  finish_batch(tasks, status);
+}
+
+void Lane::finish_batch(const std::vector<Task>& tasks, const Status& status) {
   for (const auto& task : tasks) {
     if (task.work == nullptr) continue;
     const auto found = pending_.find(task.request->name);
@@ -96,6 +120,86 @@ void Lane::run_batch(const std::vector<Task>& tasks) {
     pending_.erase(found);
     finish(*work, status.ok() ? work->failure : status);
   }
+}
+
+// A transport's failure.
+void Lane::fail_batch(const Status& status, bool on_host) {
+  link_.transport->give_up(status);
+  if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
+  break_off(status);
+  if (!on_host) tell_failure(status);
+}
+
+// Finishes the works of each as soon as its data are there. What is under way is said to be the first that is not done.
+class Lane::Overlapping final : public Observer {
+ public:
+  Overlapping(Lane& lane, std::span<const std::vector<Task>> batches) : lane_(lane), batches_(batches) {
+    begin(0);
+    if (!lane.tracing_.on()) return;
+    meter_.emplace();
+    traces_.resize(batches.size());
+  }
+  ~Overlapping() override {
+    if (done_ < batches_.size()) lane_.options_.underway->end();
+  }
+  Overlapping(const Overlapping&) = delete;
+  Overlapping& operator=(const Overlapping&) = delete;
+
+  void turns_to(std::size_t which) override {
+    if (meter_) trace(which);
+  }
+
+  void done(std::size_t which) override {
+    const auto& tasks = batches_[which];
+    if (meter_) {
+      trace(which);
+      lane_.tracing_.ends(tasks, *traces_[which].began, traces_[which].copies);
+    }
+    lane_.options_.underway->end();
+    lane_.finish_batch(tasks, {});
+    if (lane_.autotuner_) lane_.tune(tasks);
+    done_ = which + 1;
+    if (done_ < batches_.size()) begin(done_);
+  }
+
+ private:
+  struct Trace {
+    std::optional<Clock::time_point> began;
+    host::CopyTimes copies;
+  };
+
+  void begin(std::size_t which) {
+    const auto& tasks = batches_[which];
+    lane_.options_.underway->begin(*tasks.front().request, tasks.size() - 1);
+  }
+  // What was copied since the last call was for that one's sake.
+  void trace(std::size_t which) {
+    auto& copies = traces_[at_].copies;
+    copies.in += meter_->times().in - seen_.in;
+    copies.out += meter_->times().out - seen_.out;
+    seen_ = meter_->times();
+    at_ = which;
+    if (traces_[which].began) return;
+    traces_[which].began = Clock::now();
+    lane_.tracing_.begins(batches_[which], lane_.link_.transport->name());
+  }
+
+  Lane& lane_;
+  std::span<const std::vector<Task>> batches_;
+  std::size_t done_ = 0;  // so many
+  std::optional<host::CopyMeter> meter_;
+  std::vector<Trace> traces_;
+  std::size_t at_ = 0;
+  host::CopyTimes seen_;
+};
+
+void Lane::run_overlapping(std::span<const std::vector<Task>> batches) {
+  auto status = Status();
+  {
+    Overlapping observer(*this, batches);
+    status = execute_each(*link_.transport, tree_.world_ranks, batches, observer);
+  }
+  if (!status.ok()) fail_batch(status, true);
 }
 
 Status Lane::move_data(const std::vector<Task>& tasks) {

@@ -1,7 +1,10 @@
 #include "engine/execute.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -26,6 +29,7 @@ Shape with_rows(Shape shape, std::int64_t rows) {
 
 // The pieces of a batch that share a dtype, and zeros where this rank has joined.
 struct Buffers {
+  Reduction reduction;
   // Which member of which task a piece is.
   struct Origin {
     std::size_t task, member;
@@ -42,6 +46,71 @@ struct Buffers {
     in.push_back({zeros(bytes), count});
     out.push_back(in.back());
   }
+};
+
+// Of an allreduce or adasum: one for each dtype among its members.
+std::vector<Buffers> buffers_of(const std::vector<Task>& tasks, const Zeros& zeros) {
+  std::vector<Buffers> all;
+  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    Buffers buffers;
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      const auto& task = tasks[t];
+      for (std::size_t i = 0; i < task.request->members.size(); ++i) {
+        const auto& member = task.request->members[i];
+        if (static_cast<int>(member.dtype) != dtype) continue;
+        buffers.origins.push_back({t, i});
+        buffers.add(task, i, count_of(member.shape), static_cast<std::size_t>(member.bytes()), zeros);
+      }
+    }
+    if (buffers.in.empty()) continue;
+    buffers.reduction = reduction_of(*tasks.front().request, static_cast<DType>(dtype));
+    all.push_back(std::move(buffers));
+  }
+  return all;
+}
+
+// Zeros in host memory, which is taken from the system as results are written to it.
+class HostZeros {
+ public:
+  void* operator()(std::size_t bytes) {
+    auto& memory = kept_.emplace_back(std::calloc(std::max<std::size_t>(bytes, 1), 1), &std::free);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory.get();
+  }
+
+ private:
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> kept_;
+};
+
+// Allreduces of several batches, in their order.
+class Parts final : public Observer {
+ public:
+  // `observer` counts batches.
+  Parts(std::span<const std::vector<Task>> batches, Observer& observer) : observer_(observer), zeros_(batches.size()) {
+    for (std::size_t batch = 0; batch < batches.size(); ++batch) {
+      for (auto& buffers : buffers_of(batches[batch], std::ref(zeros_[batch]))) {
+        buffers_.push_back(std::move(buffers));
+        batch_.push_back(batch);
+      }
+    }
+    for (const auto& buffers : buffers_) all_.push_back({buffers.reduction, buffers.in, buffers.out});
+  }
+
+  std::span<const Allreduce> all() const { return all_; }
+  void turns_to(std::size_t which) override { observer_.turns_to(batch_[which]); }
+  void done(std::size_t which) override {
+    const auto batch = batch_[which];
+    if (which + 1 < batch_.size() && batch_[which + 1] == batch) return;
+    zeros_[batch] = {};
+    observer_.done(batch);
+  }
+
+ private:
+  Observer& observer_;
+  std::vector<HostZeros> zeros_;  // by batch
+  std::vector<Buffers> buffers_;
+  std::vector<std::size_t> batch_;  // of each
+  std::vector<Allreduce> all_;
 };
 
 // What a reduction came to that is not finite, on all ranks alike.
@@ -237,9 +306,8 @@ Status run(Transport& transport, const std::vector<int>& world_ranks, const std:
   switch (tasks.front().request->verb) {
     case Verb::allreduce:
     case Verb::adasum: {
-      std::vector<std::vector<std::byte>> kept;
-      const auto zeros = [&](std::size_t bytes) { return kept.emplace_back(bytes).data(); };
-      return allreduce(transport, world_ranks, tasks, zeros, check);
+      HostZeros zeros;
+      return allreduce(transport, world_ranks, tasks, std::ref(zeros), check);
     }
     case Verb::broadcast: return broadcast(transport, tasks);
     case Verb::allgather:
@@ -253,6 +321,20 @@ Status run(Transport& transport, const std::vector<int>& world_ranks, const std:
       break;
   }
   return {};
+}
+
+template <class Call>
+Status guarded(const Transport& transport, const std::vector<int>& world_ranks, const Call& call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    return Status::from(error);
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::unavailable, "rank " + std::to_string(world_ranks[static_cast<std::size_t>(transport.rank())]) +
+                                        " has not enough memory for this collective"};
+  } catch (const std::exception& error) {
+    return {ErrorKind::transport, error.what()};
+  }
 }
 
 }  // namespace
@@ -273,19 +355,8 @@ Status gather(Transport& host, Transport& transport, const std::vector<int>& wor
 Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
                  const Zeros& zeros, NanCheck& check) {
   const auto& request = *tasks.front().request;
-  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    Buffers buffers;
-    for (std::size_t t = 0; t < tasks.size(); ++t) {
-      const auto& task = tasks[t];
-      for (std::size_t i = 0; i < task.request->members.size(); ++i) {
-        const auto& member = task.request->members[i];
-        if (static_cast<int>(member.dtype) != dtype) continue;
-        buffers.origins.push_back({t, i});
-        buffers.add(task, i, count_of(member.shape), static_cast<std::size_t>(member.bytes()), zeros);
-      }
-    }
-    if (buffers.in.empty()) continue;
-    const auto reduction = reduction_of(request, static_cast<DType>(dtype));
+  for (const auto& buffers : buffers_of(tasks, zeros)) {
+    const auto& reduction = buffers.reduction;
     const bool checked = check != NanCheck::off && request.on_host;
     const auto mine = checked ? find_not_finite(buffers.in, reduction.dtype) : std::nullopt;
     auto status = request.verb == Verb::adasum ? adasum(transport, reduction, buffers.in, buffers.out)
@@ -298,18 +369,21 @@ Status allreduce(Transport& transport, const std::vector<int>& world_ranks, cons
   return {};
 }
 
+bool may_overlap(const Request& request) {
+  return request.verb == Verb::allreduce && request.on_host && !request.members.empty();
+}
+
 Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
                NanCheck& check) {
-  try {
-    return run(transport, world_ranks, tasks, check);
-  } catch (const Error& error) {
-    return Status::from(error);
-  } catch (const std::bad_alloc&) {
-    return {ErrorKind::unavailable, "rank " + std::to_string(world_ranks[static_cast<std::size_t>(transport.rank())]) +
-                                        " has not enough memory for this collective"};
-  } catch (const std::exception& error) {
-    return {ErrorKind::transport, error.what()};
-  }
+  return guarded(transport, world_ranks, [&] { return run(transport, world_ranks, tasks, check); });
+}
+
+Status execute_each(Transport& transport, const std::vector<int>& world_ranks,
+                    std::span<const std::vector<Task>> batches, Observer& observer) {
+  return guarded(transport, world_ranks, [&] {
+    Parts parts(batches, observer);
+    return transport.allreduce_each(parts.all(), parts);
+  });
 }
 
 }  // namespace perseus

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -26,6 +27,15 @@ struct Task {
 // Work::failure. `check` is turned off once it has warned.
 Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
                NanCheck& check);
+
+// Whether execute_each() may be given it, with others. By the request alone, so that all ranks decide alike.
+bool may_overlap(const Request& request);
+
+// The same for several batches of allreduces without a check, one after the other to the bit, some of which are under
+// way at the same time where the transport does that. `observer` counts batches; a batch's works are not used once it
+// is done.
+Status execute_each(Transport& transport, const std::vector<int>& world_ranks,
+                    std::span<const std::vector<Task>> batches, Observer& observer);
 
 // What an allreduce does with its members of this type.
 Reduction reduction_of(const Request& request, DType dtype);

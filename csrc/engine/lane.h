@@ -109,6 +109,7 @@ class Lane {
   void wake() { link_.control->doorbell().ring(); }
 
  private:
+  class Overlapping;
   enum class Cycle { idle, busy, linger };
   struct Question {
     std::string name;
@@ -136,7 +137,11 @@ class Lane {
   void carry_out(std::span<const Decision> decisions);
   void carry_out_runs(std::span<const Decision> runs);
   void carry_out_other(const Decision& decision);
+  void run_batches(std::span<const std::vector<Task>> batches);
   void run_batch(const std::vector<Task>& tasks);
+  void run_overlapping(std::span<const std::vector<Task>> batches);
+  void finish_batch(const std::vector<Task>& tasks, const Status& status);
+  void fail_batch(const Status& status, bool on_host);
   Status move_data(const std::vector<Task>& tasks);
   Status move_data_on_device(const std::vector<Task>& tasks);
   DeviceLane& device_lane(const std::vector<Task>& tasks);

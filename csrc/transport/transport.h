@@ -16,6 +16,22 @@ namespace perseus {
 using Pieces = std::span<const Piece>;
 using Counts = std::span<const std::int64_t>;  // one per rank of the group
 
+// The arguments of one allreduce.
+struct Allreduce {
+  Reduction reduction;
+  Pieces in, out;
+};
+
+// What allreduce_each() tells, on the thread that calls it.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // The thread works for that one from now on. They are begun in their order, and it may come back to one.
+  virtual void turns_to(std::size_t which) = 0;
+  // Its results are there, and its memory is not used any more. In their order.
+  virtual void done(std::size_t which) = 0;
+};
+
 // All calls block, are collective over the group, come in the same order with matching arguments on every
 // rank (negotiation sees to that), from one thread at a time. A failure is returned on every rank that notices it,
 // and the group is unusable afterwards. A wait ends with Liveness's status once a peer is lost.
@@ -31,6 +47,19 @@ class Transport {
 
   // Elements in `in[i]` and `out[i]` are equal in number; the pieces together are one logical buffer.
   virtual Status allreduce(const Reduction& reduction, Pieces in, Pieces out) = 0;
+
+  // The same bits as one after the other, though some may be under way at the same time: no result lies where another
+  // reads or writes. After a failure those that were not done are lost.
+  virtual Status allreduce_each(std::span<const Allreduce> all, Observer& observer) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      observer.turns_to(i);
+      if (auto status = allreduce(all[i].reduction, all[i].in, all[i].out); !status.ok()) return status;
+      observer.done(i);
+    }
+    return {};
+  }
+  // Whether some are; the same answer on all ranks.
+  virtual bool overlaps_allreduces() const { return false; }
 
   // Root's pieces reach everybody's; bytes only, `count` is in bytes here.
   virtual Status broadcast(Pieces buffers, int root) = 0;

@@ -1,9 +1,14 @@
 // The contract of transport.h, once, over every engine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "transport_buffers.h"
 #include "transport_world.h"
@@ -147,6 +152,67 @@ TEST_P(Contract, CompressionOnTheWire) {
           }
         }
       }
+    }
+  });
+}
+
+// Told of each in its order, and not before its results are there.
+class Follower final : public Observer {
+ public:
+  explicit Follower(std::function<void(std::size_t)> check) : check_(std::move(check)) {}
+
+  void turns_to(std::size_t which) override {
+    EXPECT_GE(which, done_);
+    EXPECT_LE(which, begun_);
+    begun_ = std::max(begun_, which + 1);
+  }
+  void done(std::size_t which) override {
+    EXPECT_EQ(which, done_);
+    EXPECT_LT(which, begun_);
+    done_ = which + 1;
+    check_(which);
+  }
+  std::size_t count() const { return done_; }
+
+ private:
+  std::function<void(std::size_t)> check_;
+  std::size_t begun_ = 0, done_ = 0;
+};
+
+TEST_P(Contract, SeveralAllreducesOfEveryDTypeOpAndSize) {
+  on_every_rank([](World& world, Transport& transport) {
+    struct One {
+      Reduction reduction;
+      std::unique_ptr<Buffer> in, out;
+    };
+    for (const std::int64_t large : {std::int64_t{1}, std::int64_t{700'000}}) {
+      std::vector<One> ones;
+      for (const auto dtype : kDTypes) {
+        for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
+          const auto number = ones.size();
+          const auto count = number % 6 == 4 ? large : kCounts[number % kCounts.size()];
+          const auto counts = cut(count, 1 + static_cast<int>(number % 3));
+          const auto place = kPlaces[(number + static_cast<std::size_t>(world.rank)) % kPlaces.size()];
+          auto& one = ones.emplace_back(One{{dtype, dtype, op, {}}, nullptr, nullptr});
+          one.in = std::make_unique<Buffer>(world.fabric, place, dtype, counts);
+          if (number % 2 == 0) one.out = std::make_unique<Buffer>(world.fabric, place, dtype, counts);
+          for (std::int64_t i = 0; i < count; ++i) one.in->set(i, contribution(dtype, op, world.rank, i, 1));
+        }
+      }
+      const auto out_of = [](const One& one) -> Buffer& { return one.out ? *one.out : *one.in; };
+      std::vector<Allreduce> all;
+      for (const auto& one : ones) all.push_back({one.reduction, one.in->pieces(), out_of(one).pieces()});
+      Follower follower([&](std::size_t which) {
+        const auto& one = ones[which];
+        const auto [dtype, op] = std::pair(one.reduction.dtype, one.reduction.op);
+        for (std::int64_t i = 0; i < one.in->count(); ++i) {
+          ASSERT_EQ(out_of(one).get(i), expected(dtype, op, world.size, i, 1)) << "number " << which << " at " << i;
+        }
+        EXPECT_TRUE(out_of(one).margins_intact() && one.in->margins_intact());
+      });
+      const auto status = transport.allreduce_each(all, follower);
+      ASSERT_TRUE(status.ok()) << status.text();
+      EXPECT_EQ(follower.count(), ones.size());
     }
   });
 }
@@ -308,7 +374,8 @@ INSTANTIATE_TEST_SUITE_P(Library, Contract,
                          ::testing::Combine(::testing::Values(Ranks::blocking, Ranks::queued), ::testing::Values(2, 3)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, Contract,
-                         ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4, 5)), name_of_case);
+                         ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(2, 3, 4, 5)),
+                         name_of_case);
 
 }  // namespace
 }  // namespace perseus::testing

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from .conftest import Mpirun
 
 # Two hosts of one and three ranks, not in a row.
-SCOPES = """
+PLAY = """
 import ctypes, os, socket, sys
 
 CLONE_NEWUTS = 0x04000000
@@ -15,7 +19,9 @@ if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS) != 0:
     print(f"may not play a host: {os.strerror(ctypes.get_errno())}", flush=True)
     sys.exit()
 socket.sethostname("one" if os.environ["PMI_RANK"] == "1" else "other")
+"""
 
+SCOPES = """
 import torch
 import perseus_like.torch as hvd
 from perseus_like.hosts import host_process_set
@@ -40,10 +46,65 @@ print(f"rank {rank} is done", flush=True)
 """
 
 
-def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
-    pytest.importorskip("torch")
-    world = mpirun(SCOPES)
+def on_played_hosts(mpirun: Mpirun, program: str, **environment: str) -> None:
+    world = mpirun(PLAY + program, **environment)
     if "may not play a host" in world.stdout:
         pytest.skip(world.stdout.splitlines()[0])
     assert world.returncode == 0, world.stderr
     assert all(f"rank {rank} is done" in world.stdout for rank in range(4)), world.stdout
+
+
+def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
+    pytest.importorskip("torch")
+    on_played_hosts(mpirun, SCOPES)
+
+
+# Kinds that cannot be fused, small ones and some that go in several chunks.
+SEVERAL_AT_ONCE = """
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+KINDS = [(dtype, op) for dtype in ("f4", "f8", "i4") for op in ("Sum", "Max", "Min")]
+
+def given(by, step, number):
+    count = 700_000 if number % 4 == 3 else number * 5
+    values = np.random.default_rng([by, step, number]).integers(-100, 100, count)
+    return values.astype(KINDS[number][0])
+
+REDUCED = {"Sum": np.sum, "Max": np.max, "Min": np.min}
+for step in range(10):
+    # The last rank has nothing more to give.
+    if rank == size - 1 and step == 8:
+        break
+    givers = range(size - 1 if step >= 8 else size)
+    numbers = [i for i, (_, op) in enumerate(KINDS) if op == "Sum" or step < 8]
+    handles = [
+        hvd.allreduce_async(given(rank, step, i), op=getattr(hvd, KINDS[i][1]), name=f"t{i}") for i in numbers
+    ]
+    for i, handle in zip(numbers, handles):
+        want = REDUCED[KINDS[i][1]]([given(by, step, i) for by in givers], axis=0)
+        np.testing.assert_array_equal(hvd.synchronize(handle), want)
+hvd.join()
+hvd.shutdown()
+print(f"rank {rank} is done", flush=True)
+"""
+
+
+def test_allreduces_of_several_kinds_are_under_way_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
+    on_played_hosts(mpirun, SEVERAL_AT_ONCE, HOROVOD_TIMELINE=str(tmp_path / "trace.json"))
+    for name in ("trace.json", "trace.rank1.json"):
+        under_way, most = set[str](), 0
+        events: list[dict[str, Any]] = json.loads((tmp_path / name).read_text())
+        phases = dict[str, list[str]]()
+        for event in sorted((event for event in events if event["ph"] in "BE"), key=lambda event: float(event["ts"])):
+            open_phases = phases.setdefault(event["tid"], [])
+            if event["ph"] == "B":
+                open_phases.append(event["name"])
+            elif open_phases.pop() == "HIERARCHY_ALLREDUCE":
+                under_way.discard(event["tid"])
+            if "HIERARCHY_ALLREDUCE" in open_phases:
+                under_way.add(event["tid"])
+            most = max(most, len(under_way))
+        assert most > 1, name

@@ -101,7 +101,7 @@ Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Co
 Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
   const auto blocks = block_counts(bytes);
   const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
-  const auto number = chunk_number(total, 1);
+  const auto number = chunk_number(total, chunk_elements(static_cast<std::size_t>(total), 1));
   const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
   std::vector<std::byte*> block(blocks.size());
   auto* next = all;
@@ -143,7 +143,7 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
     }
     return {};
   };
-  return in_chunks(total, 1, before, across, after);
+  return in_chunks({total, 1, before, across, after});
 }
 
 Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
@@ -195,7 +195,7 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
   const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
-  const auto number = chunk_number(total, width);
+  const auto number = chunk_number(total, chunk_elements(static_cast<std::size_t>(total) * width, width));
   const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
   const auto inputs = block_inputs(in, counts, width);
   auto* block = resized(whole_, static_cast<std::size_t>(blocks[own]) * width);
@@ -228,7 +228,7 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
     for (auto& each : bytes) each *= static_cast<std::int64_t>(width);
     return engines_.local->allgather(chunk.part.data(), block + static_cast<std::size_t>(begin) * width, bytes);
   };
-  if (auto status = in_chunks(total, width, before, across, after); !status.ok()) return status;
+  if (auto status = in_chunks({total, width, before, across, after}); !status.ok()) return status;
   copy_own(counts, width, block, out);
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include "transport/hierarchy/channel.h"
 #include "transport/hierarchy/layout.h"
+#include "transport/hierarchy/pair.h"
 #include "transport/hierarchy/transport.h"
 
 namespace perseus::hierarchy {
@@ -21,7 +22,7 @@ class ClusterFabric final : public Fabric {
     const int own_host = layout.find_host(topology_.host_of(topology_.rank()));
     const auto neighbours = own_host < 0 ? std::vector<int>{} : layout.host_members(own_host);
     if (layout.host_count() == 1) return local_->connect(neighbours, exchange);
-    if (static_cast<int>(members.size()) == layout.host_count()) return cross_->connect(members, exchange);
+    if (static_cast<int>(members.size()) == layout.host_count()) return connect_alone(members, exchange);
 
     auto local = local_->connect(neighbours, exchange);
     auto all = cross_->connect(members, exchange);
@@ -64,6 +65,16 @@ class ClusterFabric final : public Fabric {
   }
 
  private:
+  // Each member has a host of its own.
+  Link connect_alone(std::span<const int> members, const Exchange& exchange) {
+    auto link = cross_->connect(members, exchange);
+    if (!cross_->works_beside()) return link;
+    auto again = cross_->connect(members, exchange);
+    if (!link.transport) return link;
+    link.transport = std::make_unique<PairTransport>(std::move(link.transport), std::move(again.transport));
+    return link;
+  }
+
   Topology topology_;
   std::unique_ptr<Fabric> local_, cross_;
   bool flat_;

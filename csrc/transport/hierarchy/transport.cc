@@ -1,7 +1,6 @@
 #include "transport/hierarchy/transport.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "transport/hierarchy/staging.h"
@@ -12,28 +11,62 @@ namespace {
 
 constexpr std::size_t kLeastChunkBytes = 1 << 20;
 constexpr std::size_t kMostChunkBytes = 8 << 20;
-// What one collective has posted to the wires: it uses that collective's memory, so it ends before it.
-class Pending {
- public:
-  Pending() = default;
-  ~Pending() { (void)wait(); }
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
 
-  std::int64_t post(Wire& wire, Wire::Job job) { return last_[&wire] = wire.post(std::move(job)); }
-  Status wait() {
-    Status first;
-    for (const auto& [wire, job] : last_) {
-      if (auto status = wire->wait(job); first.ok()) first = std::move(status);
-    }
-    return first;
+// Tells of those without elements, too, in their places.
+class EveryOne final : public Observer {
+ public:
+  explicit EveryOne(Observer& observer) : observer_(observer) {}
+
+  void turns_to(std::size_t which) override {
+    for (; begun_ < which; ++begun_) observer_.turns_to(begun_);
+    observer_.turns_to(which);
+    begun_ = std::max(begun_, which + 1);
+  }
+  void done(std::size_t which) override { done_up_to(which + 1); }
+  void done_up_to(std::size_t end) {
+    if (begun_ < end) turns_to(end - 1);
+    while (done_ < end) observer_.done(done_++);
   }
 
  private:
-  std::map<Wire*, std::int64_t> last_;
+  Observer& observer_;
+  std::size_t begun_ = 0, done_ = 0;
 };
 
 }  // namespace
+
+class ClusterTransport::Cursor {
+ public:
+  explicit Cursor(std::span<const Flow> flows) : flows_(flows) {
+    for (const auto& flow : flows) bytes_ += static_cast<std::size_t>(flow.count) * flow.width;
+    for (const auto& flow : flows) number_ += chunks_of(flow);
+  }
+
+  std::int64_t number() const { return number_; }  // of chunks
+  bool is_last(const Chunk& chunk) const { return chunk.index + 1 == chunks_of(flows_[chunk.flow]); }
+  // The next chunk's place.
+  void take(Chunk& chunk) {
+    while (index_ == chunks_of(flows_[flow_])) {
+      ++flow_;
+      index_ = 0;
+    }
+    const auto& flow = flows_[flow_];
+    const auto most = chunk_elements(bytes_, flow.width);
+    chunk.flow = flow_;
+    chunk.index = index_++;
+    chunk.begin = chunk.index * most;
+    chunk.count = std::min(most, flow.count - chunk.begin);
+  }
+
+ private:
+  std::int64_t chunks_of(const Flow& flow) const {
+    return chunk_number(flow.count, chunk_elements(bytes_, flow.width));
+  }
+
+  std::span<const Flow> flows_;
+  std::size_t bytes_ = 0, flow_ = 0;
+  std::int64_t index_ = 0, number_ = 0;
+};
 
 ClusterTransport::ClusterTransport(const Layout& layout, int rank, Engines engines, bool flat_allreduce)
     : layout_(layout),
@@ -62,44 +95,47 @@ std::vector<std::int64_t> ClusterTransport::slice_counts(std::int64_t count) con
   return counts;
 }
 
-// Chunks are few enough that their beginnings and ends, when the wire is idle, hardly count.
-std::int64_t ClusterTransport::chunk_elements(std::int64_t count, std::size_t width) {
-  const auto bytes = std::clamp(static_cast<std::size_t>(count) * width / 8, kLeastChunkBytes, kMostChunkBytes);
-  return static_cast<std::int64_t>(bytes / width) / kGrain * kGrain;
+// Chunks of so many bytes are few enough that their beginnings and ends, when the wire is idle, hardly count.
+std::int64_t ClusterTransport::chunk_elements(std::size_t bytes, std::size_t width) {
+  const auto most = std::clamp(bytes / 8, kLeastChunkBytes, kMostChunkBytes);
+  return static_cast<std::int64_t>(most / width) / kGrain * kGrain;
 }
 
-std::int64_t ClusterTransport::chunk_number(std::int64_t count, std::size_t width) {
-  const auto most = chunk_elements(count, width);
-  return (count + most - 1) / most;
-}
+std::int64_t ClusterTransport::chunk_number(std::int64_t count, std::int64_t most) { return (count + most - 1) / most; }
 
-Status ClusterTransport::in_chunks(std::int64_t count, std::size_t width, const Phase& before, const Phase& across,
-                                   const Phase& after) {
-  const auto most = chunk_elements(count, width);
-  const auto number = chunk_number(count, width);
-  const bool aside = has_lane() && number > 1;
-  Pending pending;
+Status ClusterTransport::in_chunks(std::span<const Flow> flows, Observer* observer) {
+  Cursor cursor(flows);
+  const bool aside = has_lane() && cursor.number() > 1;
+  Posted posted;
   Status status;
-  for (std::int64_t i = 0; i < number + kDepth && status.ok(); ++i) {
-    if (i < number) {
+  for (std::int64_t i = 0; i < cursor.number() + kDepth && status.ok(); ++i) {
+    if (i < cursor.number()) {
       auto& chunk = chunks_[static_cast<std::size_t>(i) % chunks_.size()];
-      chunk.index = i;
-      chunk.begin = i * most;
-      chunk.count = std::min(most, count - chunk.begin);
-      chunk.counts = slice_counts(chunk.count);
-      chunk.lane = engines_.lane.get();
+      cursor.take(chunk);
       if (aside) choose_wire(chunk, i);
-      status = before(chunk);
-      if (status.ok() && aside) chunk.job = pending.post(*chunk.wire, [&chunk, &across] { return across(chunk); });
-      if (status.ok() && has_lane() && !aside) status = across(chunk);
+      if (observer != nullptr) observer->turns_to(chunk.flow);
+      status = begin(chunk, flows[chunk.flow], aside, posted);
     }
     if (i < kDepth || !status.ok()) continue;
     auto& chunk = chunks_[static_cast<std::size_t>(i - kDepth) % chunks_.size()];
     if (aside) status = chunk.wire->wait(chunk.job);
-    if (status.ok()) status = after(chunk);
+    if (!status.ok()) break;
+    if (observer != nullptr) observer->turns_to(chunk.flow);
+    status = flows[chunk.flow].after(chunk);
+    if (status.ok() && observer != nullptr && cursor.is_last(chunk)) observer->done(chunk.flow);
   }
-  auto failure = pending.wait();
+  auto failure = posted.wait();
   return status.ok() ? failure : status;
+}
+
+// Within the host, and on the way across.
+Status ClusterTransport::begin(Chunk& chunk, const Flow& flow, bool aside, Posted& posted) {
+  chunk.counts = slice_counts(chunk.count);
+  if (!aside) chunk.lane = engines_.lane.get();
+  if (auto status = flow.before(chunk); !status.ok() || !has_lane()) return status;
+  if (!aside) return flow.across(chunk);
+  chunk.job = posted.post(*chunk.wire, [&chunk, &flow] { return flow.across(chunk); });
+  return {};
 }
 
 // They take turns, alike on all ranks.
@@ -108,7 +144,7 @@ void ClusterTransport::choose_wire(Chunk& chunk, std::int64_t number) {
   auto& wire = wires_[beside ? 1 : 0];
   if (wire == nullptr) wire = std::make_unique<Wire>();
   chunk.wire = wire.get();
-  if (beside) chunk.lane = engines_.beside.get();
+  chunk.lane = (beside ? engines_.beside : engines_.lane).get();
 }
 
 std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, std::size_t width) {
@@ -116,32 +152,65 @@ std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, 
   return data != nullptr ? data : resized(chunk.packed, static_cast<std::size_t>(chunk.count) * width);
 }
 
+// An allreduce on its way.
+struct ClusterTransport::Reducing {
+  explicit Reducing(const Allreduce& all)
+      : levels(all.reduction),
+        as_it_is(copy_of(all.reduction.dtype)),
+        width(size_of(all.reduction.dtype)),
+        from(all.in, width),
+        to(all.out, width) {}
+
+  Levels levels;
+  Reduction as_it_is;
+  std::size_t width;
+  Scattered from, to;
+};
+
+ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
+  const auto before = [this, &reducing](Chunk& chunk) {
+    const auto& [levels, as_it_is, width, from, to] = reducing;
+    auto* source = place_of(from, chunk, width);
+    if (from.contiguous() == nullptr) from.pack(as_it_is, chunk.begin, chunk.count, source);
+    auto* slice =
+        resized(chunk.slice, static_cast<std::size_t>(chunk.counts[static_cast<std::size_t>(index_)]) * width);
+    return engines_.local->reduce_scatter(levels.local, source, slice, chunk.counts);
+  };
+  const auto across = [this, &reducing](Chunk& chunk) {
+    const Piece piece{chunk.slice.data(), chunk.counts[static_cast<std::size_t>(index_)]};
+    return chunk.lane->allreduce(reducing.levels.cross, {&piece, 1}, {&piece, 1});
+  };
+  const auto after = [this, &reducing](Chunk& chunk) {
+    const auto& [levels, as_it_is, width, from, to] = reducing;
+    auto* target = place_of(to, chunk, width);
+    for (auto& bytes : chunk.counts) bytes *= static_cast<std::int64_t>(width);
+    auto status = engines_.local->allgather(chunk.slice.data(), target, chunk.counts);
+    if (to.contiguous() == nullptr) to.unpack(as_it_is, chunk.begin, chunk.count, target);
+    return status;
+  };
+  return {reducing.from.count(), reducing.width, before, across, after};
+}
+
 Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
   if (flat_allreduce_) return engines_.all->allreduce(reduction, in, out);
   return guarded([&]() -> Status {
-    const Levels levels(reduction);
-    const auto as_it_is = copy_of(reduction.dtype);
-    const auto width = size_of(reduction.dtype);
-    const Scattered from(in, width), to(out, width);
-    const auto own = static_cast<std::size_t>(index_);
-    const auto before = [&](Chunk& chunk) {
-      auto* source = place_of(from, chunk, width);
-      if (from.contiguous() == nullptr) from.pack(as_it_is, chunk.begin, chunk.count, source);
-      auto* slice = resized(chunk.slice, static_cast<std::size_t>(chunk.counts[own]) * width);
-      return engines_.local->reduce_scatter(levels.local, source, slice, chunk.counts);
-    };
-    const auto across = [&](Chunk& chunk) {
-      const Piece piece{chunk.slice.data(), chunk.counts[own]};
-      return chunk.lane->allreduce(levels.cross, {&piece, 1}, {&piece, 1});
-    };
-    const auto after = [&](Chunk& chunk) {
-      auto* target = place_of(to, chunk, width);
-      for (auto& bytes : chunk.counts) bytes *= static_cast<std::int64_t>(width);
-      auto status = engines_.local->allgather(chunk.slice.data(), target, chunk.counts);
-      if (to.contiguous() == nullptr) to.unpack(as_it_is, chunk.begin, chunk.count, target);
-      return status;
-    };
-    return in_chunks(from.count(), width, before, across, after);
+    const Reducing reducing({reduction, in, out});
+    return in_chunks(flow_of(reducing));
+  });
+}
+
+Status ClusterTransport::allreduce_each(std::span<const Allreduce> all, Observer& observer) {
+  if (flat_allreduce_) return Transport::allreduce_each(all, observer);
+  return guarded([&]() -> Status {
+    std::vector<Reducing> reducing;
+    std::vector<Flow> flows;
+    reducing.reserve(all.size());
+    flows.reserve(all.size());
+    for (const auto& each : all) flows.push_back(flow_of(reducing.emplace_back(each)));
+    EveryOne everyone(observer);
+    auto status = in_chunks(flows, &everyone);
+    if (status.ok()) everyone.done_up_to(all.size());
+    return status;
   });
 }
 
@@ -201,7 +270,7 @@ Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
     if (staged && rank_ != root) buffers.unpack(as_it_is, chunk.begin, chunk.count, data);
     return status;
   };
-  return in_chunks(buffers.count(), 1, before, across, after);
+  return in_chunks({buffers.count(), 1, before, across, after});
 }
 
 Status ClusterTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {

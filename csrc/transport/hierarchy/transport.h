@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "transport/hierarchy/layout.h"
@@ -36,6 +37,8 @@ class ClusterTransport final : public Transport {
   int size() const override { return layout_.size(); }
 
   Status allreduce(const Reduction& reduction, Pieces in, Pieces out) override;
+  Status allreduce_each(std::span<const Allreduce> all, Observer& observer) override;
+  bool overlaps_allreduces() const override { return !flat_allreduce_; }
   Status broadcast(Pieces buffers, int root) override;
   Status allgather(const void* in, void* out, Counts bytes) override;
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
@@ -66,6 +69,7 @@ class ClusterTransport final : public Transport {
   };
   // One chunk under way: its elements are contiguous in the caller's memory, or packed here.
   struct Chunk {
+    std::size_t flow = 0;  // which of those that were given, of which it is chunk `index`
     std::int64_t index = 0, begin = 0, count = 0, job = -1;
     Wire* wire = nullptr;  // that carries it, by
     Transport* lane = nullptr;
@@ -76,13 +80,28 @@ class ClusterTransport final : public Transport {
   using Phase = std::function<Status(Chunk&)>;
   static constexpr std::int64_t kDepth = 2;  // chunks that are posted before the first is waited for
 
-  // `before` within the host, `across` between hosts, `after` within the host, of each chunk of `count` elements.
-  Status in_chunks(std::int64_t count, std::size_t width, const Phase& before, const Phase& across, const Phase& after);
+  // `count` elements of `width` bytes that go in chunks: each `before` within the host, `across` between hosts, `after`
+  // within the host.
+  struct Flow {
+    std::int64_t count = 0;
+    std::size_t width = 1;
+    Phase before, across, after;
+  };
+  // Through the chunks of some flows, one flow after the other.
+  class Cursor;
+  struct Reducing;
+
+  // `observer` may be null. It is not told of a flow without elements.
+  Status in_chunks(std::span<const Flow> flows, Observer* observer = nullptr);
+  Status in_chunks(const Flow& flow) { return in_chunks({&flow, 1}); }
+  Status begin(Chunk& chunk, const Flow& flow, bool aside, Posted& posted);
+  Flow flow_of(const Reducing& reducing);
   void choose_wire(Chunk& chunk, std::int64_t number);
   Status broadcast_whole(const Scattered& buffers, int root);
   Status broadcast_slices(const Scattered& buffers, int root);
-  static std::int64_t chunk_elements(std::int64_t count, std::size_t width);
-  static std::int64_t chunk_number(std::int64_t count, std::size_t width);
+  // Of elements of `width` bytes at most in a chunk of what has so many bytes in all.
+  static std::int64_t chunk_elements(std::size_t bytes, std::size_t width);
+  static std::int64_t chunk_number(std::int64_t count, std::int64_t most);
   // The chunk's elements in one place: the caller's memory, or the chunk's own.
   static std::byte* place_of(const Scattered& scattered, Chunk& chunk, std::size_t width);
 

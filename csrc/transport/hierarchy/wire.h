@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 
@@ -37,6 +39,28 @@ class Wire {
   Status failure_;
   bool closing_ = false;
   std::thread thread_;
+};
+
+// What a collective has posted to wires: it uses the memory of that, so it ends before it.
+class Posted {
+ public:
+  Posted() = default;
+  ~Posted() { (void)wait(); }
+  Posted(const Posted&) = delete;
+  Posted& operator=(const Posted&) = delete;
+
+  std::int64_t post(Wire& wire, Wire::Job job) { return last_[&wire] = wire.post(std::move(job)); }
+  // Until all of it has ended; gives the first failure.
+  Status wait() {
+    Status first;
+    for (const auto& [wire, job] : last_) {
+      if (auto status = wire->wait(job); first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
+ private:
+  std::map<Wire*, std::int64_t> last_;
 };
 
 }  // namespace perseus::hierarchy
