@@ -127,8 +127,11 @@ class DeviceRank {
 
   // The same of what the core has made.
   std::vector<float> read(const Result& result) {
-    std::vector<float> copy(result.bytes() / sizeof(float));
-    fake_.enqueue(stream_, [&] { std::memcpy(copy.data(), result.data(), result.bytes()); });
+    std::vector<float> copy;
+    fake_.enqueue(stream_, [&] {
+      const auto* values = static_cast<const float*>(result.data());
+      copy.assign(values, values + result.bytes() / sizeof(float));
+    });
     fake_.synchronize(stream_);
     return copy;
   }
