@@ -12,6 +12,7 @@
 #include "control/agreement.h"
 #include "device/open.h"
 #include "engine/arguments.h"
+#include "engine/common_settings.h"
 #include "engine/exchange.h"
 #include "engine/on_device.h"
 
@@ -72,6 +73,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   if (bootstrap_->rank() == 0) {
     for (const auto& remark : config_.remarks) log(LogLevel::warning, remark);
   }
+  if (const auto remark = take_common_settings(config_, *bootstrap_); !remark.empty()) log(LogLevel::warning, remark);
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
   fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_, bootstrap)).release(),
              [liveness = liveness_](Fabric* fabric) { delete fabric; }};

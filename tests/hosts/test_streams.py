@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_where_there_is_one_it_is_said_once(labs: Labs, on_hosts: OnHosts, told:
     said = "one stream between hosts, where 3 were asked for: MPIR_CVAR_CH4_NUM_VCIS is 1"
     assert world.stderr.count(said) == 1, world.stderr
     assert "streams" not in told(0)[2]
+
+
+def test_hosts_with_different_numbers_have_the_least(labs: Labs, on_hosts: OnHosts, told: Told) -> None:
+    other = """
+    os.environ["PERSEUS_ALLREDUCE_STREAMS"] = "4" if os.uname().nodename == "h1" else "2"
+    """
+    world = on_hosts(labs(2), textwrap.dedent(other) + PROGRAM, [1, 1])
+    assert world.returncode == 0, world.stdout + world.stderr
+    assert [told(rank)[2].count("2 streams") for rank in range(2)] == [1, 1]
+    assert "PERSEUS_ALLREDUCE_STREAMS on rank 1 has another value" in world.stderr
 
 
 TRAINING = """

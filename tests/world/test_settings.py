@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .conftest import Ranks
 
 
@@ -61,6 +63,36 @@ def test_values_that_make_no_sense(ranks: Ranks) -> None:
     )
     assert world.returncode == 0, world.stderr
     assert "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core 1023" in world.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", ("0", "67108864")),
+        ("PERSEUS_ALLREDUCE_DTYPE", ("1", "3")),
+        ("HOROVOD_CACHE_CAPACITY", ("0", "1024")),
+        ("PERSEUS_ALLREDUCE_NANCHECK", ("2", "0")),
+    ],
+)
+def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: Ranks) -> None:
+    """As where an mpirun hands variables on to some hosts only. Rank 0's count, as of Horovod's coordinator."""
+    world = ranks(
+        3,
+        f"""
+        os.environ["{name}"] = {values}[int(os.environ["PERSEUS_RANK"]) == 1]
+        hvd.init()
+        for step in range(3):
+            handles = [
+                hvd.allreduce_async(np.full(10 + i, float(hvd.rank())), name=f"t{{i}}", op=hvd.Sum) for i in range(30)
+            ]
+            for i, handle in enumerate(handles):
+                np.testing.assert_array_equal(hvd.synchronize(handle), np.full(10 + i, 3.0))
+        """,
+    )
+    assert world.returncode == 0, world.stderr
+    said = "settings are not the same on all ranks, and rank 0's count: "
+    assert world.stderr.count(said) == 1
+    assert f"{said}{name.replace('HOROVOD', 'PERSEUS')} on rank 1 has another value" in world.stderr
 
 
 def test_what_is_built(ranks: Ranks) -> None:

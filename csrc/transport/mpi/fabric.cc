@@ -87,6 +87,13 @@ class MpiFabric final : public Fabric {
   Communicator world_;
 };
 
+// What one host's MPI has, another's may not: the least of all.
+int common_streams(Bootstrap& bootstrap) {
+  auto least = stream_count();
+  for (const auto& count : bootstrap.allgather(std::to_string(least))) least = std::min(least, std::stoi(count));
+  return least;
+}
+
 }  // namespace
 
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness, std::chrono::microseconds spin) {
@@ -100,7 +107,7 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
       mark_broken(text);
     });
   }
-  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), stream_count(), retired(), options);
+  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), retired(), options);
 }
 
 bool is_intel(const Bootstrap& bootstrap) {

@@ -1,0 +1,90 @@
+#include "engine/common_settings.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace perseus {
+namespace {
+
+using Value = std::int64_t;
+
+struct Common {
+  std::string_view name;
+  Value (*get)(const Config&);
+  void (*set)(Config&, Value);
+};
+
+template <auto kMember>
+constexpr Common common(std::string_view name) {
+  return {name, [](const Config& config) { return static_cast<Value>(config.*kMember); },
+          [](Config& config, Value value) {
+            auto& member = config.*kMember;
+            member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+          }};
+}
+
+// The type, of which 0 is none, behind the size from which it counts.
+Value wire_of(const Config& config) {
+  return config.wire_from_bytes << 8 | (config.wire ? static_cast<Value>(*config.wire) + 1 : 0);
+}
+
+void set_wire(Config& config, Value value) {
+  config.wire_from_bytes = value >> 8;
+  config.wire = (value & 0xff) == 0 ? std::nullopt : std::optional(static_cast<DType>((value & 0xff) - 1));
+}
+
+constexpr std::array kCommon{
+    common<&Config::fusion_threshold_bytes>("PERSEUS_FUSION_THRESHOLD"),
+    common<&Config::cache_capacity>("PERSEUS_CACHE_CAPACITY"),
+    common<&Config::chunk_bytes>("PERSEUS_CHUNK_BYTES"),
+    common<&Config::streams>("PERSEUS_ALLREDUCE_STREAMS"),
+    common<&Config::nan_check>("PERSEUS_ALLREDUCE_NANCHECK"),
+    common<&Config::flat_allreduce>("PERSEUS_ALLREDUCE_MODE"),
+    common<&Config::autotune>("PERSEUS_AUTOTUNE"),
+    Common{"PERSEUS_ALLREDUCE_DTYPE", &wire_of, &set_wire},
+};
+
+using Values = std::array<Value, kCommon.size()>;
+
+Values values_of(std::string_view bytes) {
+  Values values{};
+  if (bytes.size() != sizeof values) {
+    throw Error(ErrorKind::unavailable, "the ranks run different versions of perseus_like; install the same one");
+  }
+  std::memcpy(values.data(), bytes.data(), sizeof values);
+  return values;
+}
+
+}  // namespace
+
+std::string take_common_settings(Config& config, Bootstrap& bootstrap) {
+  if (bootstrap.size() == 1) return {};
+  Values mine{};
+  for (std::size_t i = 0; i < kCommon.size(); ++i) mine[i] = kCommon[i].get(config);
+  const auto all = bootstrap.allgather({reinterpret_cast<const char*>(mine.data()), sizeof mine});
+  const auto first = values_of(all.front());
+  std::string differing;
+  for (std::size_t i = 0; i < kCommon.size(); ++i) {
+    kCommon[i].set(config, first[i]);
+    std::vector<std::size_t> ranks;
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (values_of(all[rank])[i] != first[i]) ranks.push_back(rank);
+    }
+    if (ranks.empty() || bootstrap.rank() != 0) continue;
+    differing +=
+        (differing.empty() ? "" : ", ") + std::string(kCommon[i].name) + " on rank " + std::to_string(ranks.front());
+    if (ranks.size() > 1) differing += " and " + std::to_string(ranks.size() - 1) + " more";
+  }
+  if (differing.empty()) return {};
+  return "settings are not the same on all ranks, and rank 0's count: " + differing +
+         " has another value. An mpirun may hand variables on to other hosts only when told to (-x, -genv)";
+}
+
+}  // namespace perseus
