@@ -19,8 +19,9 @@ Made by `docs/generate_environment.py` from `csrc/base/config.cc`, the only plac
 
 They are read when `init()` is called. `HOROVOD_` names are understood where there is one; if both are set, the
 `PERSEUS_` one wins, and an empty value counts as not set. `perseusrun` has options for most of them and forwards all;
-`-x NAME=VALUE` sets one on all ranks. Of those by which every rank decides what comes next (the fusion threshold, the cache,
-pieces, streams, types, NaN checks, tuning) rank 0's value counts, and a warning names ranks that have another. What the launcher itself sets is in [launching.md](launching.md).
+`-x NAME=VALUE` sets one on all ranks. Of those by which every rank decides what comes next (the fusion threshold, the
+cache, pieces, streams, types, NaN checks, tuning) rank 0's value counts, and a warning names ranks that have another.
+What the launcher itself sets is in [launching.md](launching.md).
 
 | variable | Horovod's name | default | meaning |
 |---|---|---|---|
