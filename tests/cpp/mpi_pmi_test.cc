@@ -41,7 +41,7 @@ TEST(ProcessMapping, SaysWhichRanksShareAHost) {
 
 TEST(PmiAnswers, ValuesOfAllRanksAreThereAfterABarrier) {
   std::string sent;
-  PmiAnswers other({0, 1}, [&](std::string_view mine) {
+  PmiAnswers other({0, 1}, "job", [&](std::string_view mine) {
     sent = mine;
     return Parts{};
   });
@@ -49,7 +49,7 @@ TEST(PmiAnswers, ValuesOfAllRanksAreThereAfterABarrier) {
             "cmd=put_result rc=0 msg=success");
   other.answer("cmd=barrier_in");
 
-  PmiAnswers answers({0, 1}, [&](std::string_view mine) { return Parts{std::string(mine), sent}; });
+  PmiAnswers answers({0, 1}, "job", [&](std::string_view mine) { return Parts{std::string(mine), sent}; });
   EXPECT_EQ(answers.answer("cmd=init pmi_version=1 pmi_subversion=1"),
             "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0");
   EXPECT_EQ(answers.answer("cmd=get_universe_size"), "cmd=universe_size size=2");
@@ -63,7 +63,7 @@ TEST(PmiAnswers, ValuesOfAllRanksAreThereAfterABarrier) {
 }
 
 TEST(PmiAnswers, WhatNeedsALauncherIsRefused) {
-  PmiAnswers answers({0, 1}, [](std::string_view) { return Parts{}; });  // MPI has started
+  PmiAnswers answers({0, 1}, "job", [](std::string_view) { return Parts{}; });  // MPI has started
   EXPECT_EQ(answers.answer("cmd=barrier_in"), "cmd=barrier_out rc=0");
   EXPECT_EQ(answers.answer("mcmd=spawn"), std::nullopt);
   EXPECT_EQ(answers.answer("execname=a.out"), std::nullopt);
@@ -76,7 +76,7 @@ TEST(PmiAnswers, WhatNeedsALauncherIsRefused) {
 }
 
 TEST(PmiAnswers, CutOffBytesAreAnError) {
-  PmiAnswers answers({0, 1}, [](std::string_view) { return Parts{"", std::string(5, 'x')}; });
+  PmiAnswers answers({0, 1}, "job", [](std::string_view) { return Parts{"", std::string(5, 'x')}; });
   EXPECT_THROW(answers.answer("cmd=barrier_in"), Error);
 }
 
@@ -94,12 +94,14 @@ TEST(PmiServer, TheEnvironmentIsAsBeforeOnceMpiRuns) {
   setenv("PMI_RANK", "17", 1);
   setenv("PMIX_NAMESPACE", "outer", 1);
   unsetenv("PMI_SIZE");
-  PmiServer server(1, {0, 1}, [](std::string_view mine) { return Parts{"", std::string(mine)}; });
+  PmiServer server(1, {0, 1}, "job", [](std::string_view mine) { return Parts{"", std::string(mine)}; });
   std::string seen;
   server.run(
       [&] {
         seen = std::string(getenv("PMI_RANK")) + " of " + getenv("PMI_SIZE");
         EXPECT_EQ(getenv("PMIX_NAMESPACE"), nullptr);
+        // Of the host's ranks of this job, and of nobody else's.
+        EXPECT_EQ(ask("cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=job-1");
         EXPECT_EQ(ask("cmd=put kvsname=perseus key=a value=b"), "cmd=put_result rc=0 msg=success");
         EXPECT_EQ(ask("cmd=barrier_in"), "cmd=barrier_out rc=0");
         EXPECT_EQ(ask("cmd=get kvsname=perseus key=a"), "cmd=get_result rc=0 msg=success value=b");
@@ -115,7 +117,7 @@ TEST(PmiServer, TheEnvironmentIsAsBeforeOnceMpiRuns) {
 }
 
 TEST(PmiServer, WhatMpiInitThrowsIsThrown) {
-  PmiServer server(0, {0, 1}, [](std::string_view) { return Parts{"", ""}; });
+  PmiServer server(0, {0, 1}, "job", [](std::string_view) { return Parts{"", ""}; });
   EXPECT_THROW(server.run([] { throw std::out_of_range("no network"); }, 60s), std::out_of_range);
 }
 
@@ -135,7 +137,8 @@ void apart(const std::function<void()>& body) { EXPECT_TRUE(testing::ended_well(
 
 TEST(PmiServer, ARankThatDoesNotComeEndsTheWait) {
   apart([] {
-    auto* server = new PmiServer(0, {0, 1}, [](std::string_view) -> Parts { throw std::length_error("no rank 1"); });
+    auto* server =
+        new PmiServer(0, {0, 1}, "job", [](std::string_view) -> Parts { throw std::length_error("no rank 1"); });
     EXPECT_THROW(server->run([] { ask("cmd=barrier_in"); }, 60s), std::length_error);
     // MPI_Init still waits for its answer, and would end the process if it got an error: `server` stays.
   });
@@ -144,7 +147,7 @@ TEST(PmiServer, ARankThatDoesNotComeEndsTheWait) {
 TEST(PmiServer, AnInitThatStandsStillIsGivenUp) {
   apart([] {
     const auto stuck = std::make_shared<Stuck>();
-    auto* server = new PmiServer(3, {0, 0, 1, 1}, [](std::string_view) { return Parts{}; });
+    auto* server = new PmiServer(3, {0, 0, 1, 1}, "job", [](std::string_view) { return Parts{}; });
     try {
       server->run([stuck] { stuck->stay(); }, 50ms);
       FAIL() << "came back from an MPI_Init that has not ended";

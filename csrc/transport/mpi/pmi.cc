@@ -69,8 +69,8 @@ std::string process_mapping(const std::vector<int>& hosts) {
   return text.size() < kValueBytes ? text : std::string();
 }
 
-PmiAnswers::PmiAnswers(const std::vector<int>& hosts, Exchange exchange)
-    : size_(static_cast<int>(hosts.size())), exchange_(std::move(exchange)) {
+PmiAnswers::PmiAnswers(const std::vector<int>& hosts, std::string name, Exchange exchange)
+    : size_(static_cast<int>(hosts.size())), name_(std::move(name)), exchange_(std::move(exchange)) {
   if (auto mapping = process_mapping(hosts); !mapping.empty()) values_["PMI_process_mapping"] = std::move(mapping);
 }
 
@@ -88,7 +88,7 @@ std::optional<std::string> PmiAnswers::answer(std::string_view line) {
            " vallen_max=" + std::to_string(kValueBytes);
   }
   if (command == "get_appnum") return "cmd=appnum appnum=0";
-  if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=perseus";
+  if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=" + name_;
   if (command == "get_universe_size") return "cmd=universe_size size=" + std::to_string(size_);
   if (command == "put") return put(line);
   if (command == "get") return get(line);

@@ -21,7 +21,9 @@ class PmiAnswers {
   // none.
   using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
 
-  PmiAnswers(const std::vector<int>& hosts, Exchange exchange);
+  // `name`: of this job on this host. MPICH names the memory by it that ranks of a host share, so that ranks with the
+  // same one share theirs, be they of another job or of one that was killed.
+  PmiAnswers(const std::vector<int>& hosts, std::string name, Exchange exchange);
 
   // The answer to a line, both without their ends; nothing where none is expected. Throws what the exchange throws.
   std::optional<std::string> answer(std::string_view line);
@@ -32,6 +34,7 @@ class PmiAnswers {
   std::string barrier(std::string_view line);
 
   int size_;
+  std::string name_;
   Exchange exchange_;
   std::map<std::string, std::string, std::less<>> values_;
   std::vector<std::pair<std::string, std::string>> news_;  // of this rank, since the last barrier

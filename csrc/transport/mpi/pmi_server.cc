@@ -64,10 +64,11 @@ std::vector<std::string> launchers_variables() {
 
 }  // namespace
 
-PmiServer::PmiServer(int rank, const std::vector<int>& hosts, PmiAnswers::Exchange exchange)
+PmiServer::PmiServer(int rank, const std::vector<int>& hosts, const std::string& world, PmiAnswers::Exchange exchange)
     : rank_(rank),
       size_(static_cast<int>(hosts.size())),
-      answers_(hosts, [this](std::string_view mine) { return this->exchange(mine); }),
+      answers_(hosts, world + '-' + std::to_string(hosts[static_cast<std::size_t>(rank)]),
+               [this](std::string_view mine) { return this->exchange(mine); }),
       exchange_(std::move(exchange)) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {

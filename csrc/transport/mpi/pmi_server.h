@@ -18,8 +18,8 @@ namespace perseus::mpi {
 // Lives as long as MPI does, which may ask at any time.
 class PmiServer {
  public:
-  // `hosts`: every rank's, by rank.
-  PmiServer(int rank, const std::vector<int>& hosts, PmiAnswers::Exchange exchange);
+  // `hosts`: every rank's, by rank. `world`: a name that no other job has, the same on all ranks.
+  PmiServer(int rank, const std::vector<int>& hosts, const std::string& world, PmiAnswers::Exchange exchange);
   ~PmiServer();
   PmiServer(const PmiServer&) = delete;
   PmiServer& operator=(const PmiServer&) = delete;

@@ -134,7 +134,7 @@ Offer offer_of(State& mpi, const MpiJob& job) {
 }
 
 // MPI_Init, with the ranks' word on how it went.
-void initialize_met(State& mpi, const MpiJob& job) {
+void initialize_met(State& mpi, const MpiJob& job, const std::string& world) {
   Api& api = *mpi.api;
   const auto& meeting = *job.meeting;
   std::string failure;
@@ -142,7 +142,7 @@ void initialize_met(State& mpi, const MpiJob& job) {
   try {
     if (api.family() == Family::intel) open_libfabric(mpi.path);
     const auto streams = arrange_streams(api, job, false);
-    mpi.launcher = std::make_unique<PmiServer>(meeting.rank, meeting.hosts, meeting.exchange);
+    mpi.launcher = std::make_unique<PmiServer>(meeting.rank, meeting.hosts, world, meeting.exchange);
     mpi.launcher->run([&api, threads = job.threads] { api.initialize(threads); }, job.start_timeout);
     if (api.size(api.world()) != static_cast<int>(meeting.hosts.size())) {
       throw Error(ErrorKind::unavailable, mpi.path + " (" + api.version() + ") sees a world of " +
@@ -245,7 +245,7 @@ Api& start_met(const MpiJob& job, std::vector<int>& ranks) {
   }
   ranks = agreed.ranks;
   if (!ranks.empty()) return *mpi.api;
-  initialize_met(mpi, job);
+  initialize_met(mpi, job, agreed.world);
   mpi.world = agreed.world;
   const auto duplicate = [api = mpi.api.get()] { return api->duplicate(api->world()); };
   try {
