@@ -129,6 +129,14 @@ def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
+def wait_until_stopped(*pids: int) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    for pid in pids:
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, f"{_line_of(pid)} does not stop"
+            time.sleep(0.01)
+
+
 def raised(output: str) -> dict[int, str]:
     """What ranks have raised, by rank."""
     lines = [line for line in output.splitlines() if "<stdout>:raised" in line]
@@ -186,6 +194,8 @@ def test_a_launcher_that_is_killed(start: Start) -> None:
 
 def test_a_host_that_is_stopped_for_a_while_is_not_lost(start: Start) -> None:
     job = start(LOOP, STOPPING="2 3", PERSEUS_STALL_CHECK_TIME_SECONDS=str(2 * HEARTBEAT))
+    # A rank that stops itself only after the test's SIGCONT stays so for ever.
+    wait_until_stopped(job.pids[2], job.pids[3])
     stopped = job.lab.processes("h2")
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
