@@ -238,15 +238,17 @@ class Supervisor:
             if sink.descriptor == descriptor and sink.backlog:
                 sink.flush_some()
 
-    def _read(self, descriptor: int) -> None:
+    def _read(self, descriptor: int) -> int:
+        """How many bytes there were."""
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
-            return
+            return 0
         if data:
             self._feeds[descriptor].feed(data)
         else:
             self._forget(descriptor)
+        return len(data)
 
     def _forget(self, descriptor: int) -> None:
         self._feeds.pop(descriptor).finish()
@@ -270,7 +272,17 @@ class Supervisor:
             if (child := self._children.get(pid)) is not None:
                 self._note_end(child, status)
 
+    def _hear_out(self, child: Child) -> None:
+        """What a process has said comes before the word of its end."""
+        for stream in (child.process.stdout, child.process.stderr):
+            descriptor = stream.fileno() if stream and not stream.closed else -1
+            heard = 0
+            # One that it has started may still write, and never stop.
+            while descriptor in self._feeds and heard < _MOST_BACKLOG and (count := self._read(descriptor)):
+                heard += count
+
     def _note_end(self, child: Child, status: int) -> None:
+        self._hear_out(child)
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
         if child.on_end and not self.is_stopping:

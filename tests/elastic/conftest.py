@@ -105,9 +105,14 @@ class Job:
         return [pid for pid, text in environments() if mark in text and b"PERSEUS_ELASTIC=" in text]
 
     def kill(self, pid: int) -> None:
-        """Kills a worker and reads until the launcher has said so: what is read after it was told after it."""
+        """Kills a worker and reads until the launcher has said so. What others said before may still come."""
         os.kill(pid, signal.SIGKILL)
         self.next_line(f"(pid {pid}) was killed by SIGKILL")
+
+    def replace(self, pid: int) -> None:
+        """Kills a worker and reads until a generation without it begins: what is read then was told by that."""
+        self.kill(pid)
+        self.next_line("perseusrun: generation ")
 
     def finish(self) -> int:
         """Lets training come to its end; the exit code. Nothing of the job may be left."""

@@ -6,12 +6,16 @@ import os
 import random
 import select
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from .conftest import Start
+from .conftest import LAUNCHER, Start
 
-COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
+# Time enough for those that are left to go on by themselves.
+COOLDOWN = ("--blacklist-cooldown-range", "5", "5")
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
@@ -20,7 +24,7 @@ def test_rank_0_is_killed(framework: str, start: Start) -> None:
     job = start(f"train_{framework}.py", "--min-np", "1", hosts="localhost:2", arguments=("0.01",))
     assert job.next_event("commit")["size"] == 2
     zero = next(event["pid"] for event in job.events if event.get("rank") == 0)
-    job.kill(zero)  # the other has the state; without a cool-down nobody comes in its place
+    job.replace(zero)  # the other has the state; without a cool-down nobody comes in its place
     assert job.next_event("commit")["size"] == 1, job.text
     assert job.finish() == 0, job.text
     job.assert_trained()
@@ -42,7 +46,7 @@ def test_workers_and_hosts_come_and_go(start: Start) -> None:
     job = start("train_numpy.py", *options, hosts="localhost:2,127.0.0.2:1", arguments=("0.02",))
     assert job.next_event("commit")["size"] == 3
     zero = next(event["pid"] for event in job.events if event.get("rank") == 0)
-    job.kill(zero)
+    job.replace(zero)
     assert job.next_event("commit")["size"] == 2, job.text
     # After the cool-down a new worker comes; then a host more, two of whose slots are too many.
     job.commit_of(3)
@@ -86,7 +90,7 @@ def test_workers_are_killed_at_random_moments(framework: str, kills: int, start:
         job.next_event("commit", lambda event: event["size"] >= 2)
         for _ in range(chance.randrange(3)):
             job.next_event("commit")
-        job.kill(chance.choice(job.workers()))
+        job.replace(chance.choice(job.workers()))
     job.commit_of(4)
     assert job.finish() == 0, job.text
     job.assert_trained()
@@ -102,3 +106,43 @@ def test_the_launcher_is_ended(signum: signal.Signals, start: Start) -> None:
         assert select.select([worker], [], [], 60)[0], "a worker outlives its launcher"
         os.close(worker)
     assert job.process.wait(60) == (143 if signum == signal.SIGTERM else -9)
+
+
+# Its last words and its end are there at once when the launcher, which it stops before, goes on.
+LAST_WORDS = """
+import os, signal
+
+def wait_for_state(pid, state):
+    while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != state:
+        os.sched_yield()
+
+worker, launcher = os.getpid(), os.getppid()
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 3)
+    wait_for_state(worker, "Z")
+    os.kill(launcher, signal.SIGCONT)
+    os._exit(0)
+os.kill(launcher, signal.SIGSTOP)
+wait_for_state(launcher, "T")
+os.write(1, b"last words\\n")
+os._exit(3)
+"""
+
+
+def test_what_a_worker_has_said_comes_before_the_word_of_its_end(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LAST_WORDS)
+    command = [*LAUNCHER, "--min-np", "1", "-H", "localhost:1", "--no-prefix", sys.executable, str(program)]
+    job = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert job.returncode == 3, job.stdout
+    words = [line for line in job.stdout.splitlines() if "last words" in line or "exited with code 3" in line]
+    assert words[0] == "last words", job.stdout
