@@ -1,14 +1,23 @@
 """What holds for all tests: they see the installed package, and print a line at once."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.resolve()
+
+with contextlib.suppress(ImportError):  # not in each of the environments
+    import hypothesis
+
+    # How long an example takes says more about the machine than about the code.
+    hypothesis.settings.register_profile("no-deadline", deadline=None)
+    hypothesis.settings.load_profile("no-deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +64,32 @@ def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
             pytest.fail(f"not done after {seconds} s\n" + "\n".join(text[-12000:] for text in said))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def patient_launcher() -> list[str]:
+    """perseusrun that gives ranks a minute, and not a second, to say what they make of another's failure.
+
+    For tests of what they say, where all end by themselves: a rank may be without a core for a second.
+    """
+    program = (
+        "import sys; from perseus_like.launch import main, supervise; "
+        "supervise.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
+    )
+    return [sys.executable, "-c", program]
+
+
+@pytest.fixture(scope="session")
+def wait_until_stopped() -> Callable[[int], None]:
+    """Waits for a process that stops itself: one that does so only after its SIGCONT stays stopped for ever."""
+
+    def wait(pid: int) -> None:
+        deadline = time.monotonic() + 90
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, f"process {pid} does not stop"
+            time.sleep(0.01)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

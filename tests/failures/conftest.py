@@ -87,7 +87,7 @@ class World:
             assert not Path(f"/proc/{facts['pid']}").exists(), self.output
             assert not [name for name in facts["sockets"] if name in open_now], self.output
             assert not facts["shared_files"], self.output
-        assert not [entry.name for entry in Path("/dev/shm").iterdir() if "perseus" in entry.name]
+            assert not [entry.name for entry in Path("/dev/shm").iterdir() if facts["job"] in entry.name]
 
 
 Start = Callable[..., World]

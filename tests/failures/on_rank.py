@@ -61,13 +61,22 @@ def shared_files() -> list[str]:
 def start() -> None:
     """`init`, and what would be left behind if something were."""
     hvd.init()
-    tell(pid=os.getpid(), sockets=sockets(), shared_files=shared_files())
+    # Other jobs of this machine may be under way.
+    job = os.environ.get("PERSEUS_RENDEZVOUS", f"perseus-{os.getpid()}-")
+    tell(pid=os.getpid(), job=job, sockets=sockets(), shared_files=shared_files())
 
 
 def wait_for_test() -> None:
     """Until the test says `go_on`."""
     tell(waits=True)
     Path(os.environ["ON_RANK_GATE"]).read_text()
+
+
+def wait_for_end_of(other: int) -> None:
+    """Until the launcher has taken notice that another rank, which has called `start`, is gone."""
+    pid = json.loads((_FOLDER / f"told.{other}").read_text().splitlines()[0])["pid"]
+    while Path(f"/proc/{pid}").exists():
+        os.sched_yield()
 
 
 def cpu_seconds() -> float:

@@ -51,6 +51,7 @@ def test_in_the_middle_of_an_allreduce(run: Any, how: str, size: int) -> None:
             tell(dies=time.monotonic())
             {ends}
         tell(seen=outcome_of(work))
+        {"" if how in TELLS else "wait_for_end_of(size - 1)"}
         sys.exit({AFTERWARDS})
         """,
     )

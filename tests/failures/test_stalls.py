@@ -1,7 +1,9 @@
 """A tensor that some ranks never ask for is told of, and becomes an error where that is wished."""
 
 import os
+import re
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,8 +27,10 @@ def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
     speaking: set[int] = set()
     while speaking < waiting | {0}:
         line = world.wait_for_line("allreduce 'fc.weight' has waited")
-        speaking.add(int(line[1]))
-        assert "submitted by ranks {}, {}, not by rank {}".format(*sorted(waiting), late) in line
+        if "submitted by ranks {}, {}, not by rank {}".format(*sorted(waiting), late) in line:
+            speaking.add(int(line[1]))
+        else:  # another one was late, too, when this was said
+            assert re.search(rf"submitted by rank \d, not by ranks .*\b{late}\b", line), line
     world.go_on()
     assert world.end().code == 0, world.output
     assert [facts["result"] for facts in world.all_told()] == [[3.0, 3.0]] * 3
@@ -42,6 +46,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         name = "mine" if rank == size - 1 else "theirs"
         tell(stalled=outcome_of(lambda: hvd.allreduce(1.0, name=name)), after=outcome_of(lambda: hvd.allreduce(1.0)))
         hvd.shutdown()
+        os.environ["PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"] = "100"  # who is a little late now is waited for
         hvd.init()
         still_works()
         """,
@@ -58,7 +63,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         assert "HorovodInternalError" in facts["after"]["kinds"]
 
 
-def test_a_stopped_rank_is_waited_for(start: Any) -> None:
+def test_a_stopped_rank_is_waited_for(start: Any, wait_until_stopped: Callable[[int], None]) -> None:
     world = start(
         2,
         """
@@ -73,6 +78,7 @@ def test_a_stopped_rank_is_waited_for(start: Any) -> None:
     )
     world.wait_for_line("allreduce 'x0' has waited")
     world.wait_for_line("allreduce 'x0' has waited")
+    wait_until_stopped(world.told(1)["pid"])
     os.kill(world.told(1)["pid"], signal.SIGCONT)
     assert world.end().code == 0, world.output
     assert [facts["result"] for facts in world.all_told()] == [98, 98]

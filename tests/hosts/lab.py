@@ -163,7 +163,7 @@ class Lab:
         for first in self._first.values():
             assert first.stdin is not None
             first.stdin.close()
-            first.wait(_GRACE_SECONDS)
+            first.wait()
             if first.stdout is not None:
                 first.stdout.close()
         self._first.clear()

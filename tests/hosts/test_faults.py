@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
         started.append(process)
         job = Job(lab, process)
         while len(job.pids) < 4:
-            _, rank, pid = job.wait_for("up ").partition(":")[2].split()
+            _, rank, pid = job.wait_for("<stdout>:up ").partition(":")[2].split()
             job.pids[int(rank)] = int(pid)
         return job
 
@@ -129,12 +130,9 @@ def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def wait_until_stopped(*pids: int) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    for pid in pids:
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, f"{_line_of(pid)} does not stop"
-            time.sleep(0.01)
+def signal_if_there(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def raised(output: str) -> dict[int, str]:
@@ -187,23 +185,25 @@ def test_a_host_that_crashes(start: Start, program: str) -> None:
 
 def test_a_launcher_that_is_killed(start: Start) -> None:
     job = start(NAP)
-    launcher = [pid for pid in job.lab.processes("h1") if "perseus_like.launch -np" in _line_of(pid).replace("'", "")]
-    os.kill(min(launcher), signal.SIGKILL)
+    assert "perseus_like.launch -np" in _line_of(job.process.pid)
+    job.process.kill()
     job.end()
 
 
-def test_a_host_that_is_stopped_for_a_while_is_not_lost(start: Start) -> None:
+def test_a_host_that_is_stopped_for_a_while_is_not_lost(
+    start: Start, wait_until_stopped: Callable[[int], None]
+) -> None:
     job = start(LOOP, STOPPING="2 3", PERSEUS_STALL_CHECK_TIME_SECONDS=str(2 * HEARTBEAT))
-    # A rank that stops itself only after the test's SIGCONT stays so for ever.
-    wait_until_stopped(job.pids[2], job.pids[3])
+    for rank in (2, 3):
+        wait_until_stopped(job.pids[rank])
     stopped = job.lab.processes("h2")
     for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+        signal_if_there(pid, signal.SIGSTOP)
     try:
         warning = job.wait_for("has waited")
     finally:
         for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+            signal_if_there(pid, signal.SIGCONT)
     Path("enough").touch()
     code, output = job.end()
     assert "not by ranks 2, 3" in warning, warning
@@ -211,7 +211,8 @@ def test_a_host_that_is_stopped_for_a_while_is_not_lost(start: Start) -> None:
     assert output.count("<stdout>:done") == 4
 
 
-# Rank 0 stops another one once the first part of its own result has come: the rest is under way then.
+# Rank 0 stops another one once the first part of its own result has come: the rest is under way then, or was over
+# before rank 0 had the time to; then all is done again.
 IN_THE_MIDDLE = """
 import os, signal
 import numpy as np
@@ -221,13 +222,20 @@ hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")  # all hosts share the machine's process ids
 print("up", rank, os.getpid(), flush=True)
-big = np.full(1 << 25, rank + 1.0, np.float32)
-work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
-if rank == 0:
-    while big[0] == 1.0:
-        pass
-    os.kill(pids[int(os.environ["VICTIM"])], signal.SIGSTOP)
-assert (hvd.synchronize(work) == size * (size + 1) / 2).all()
+victim = pids[int(os.environ["VICTIM"])]
+too_late = True
+while too_late:
+    big = np.full(1 << 25, rank + 1.0, np.float32)
+    work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
+    if rank == 0:
+        while big[0] == 1.0:
+            pass
+        os.kill(victim, signal.SIGSTOP)
+    assert (hvd.synchronize(work) == size * (size + 1) / 2).all()
+    too_late = rank == 0 and not os.path.exists("woken")
+    if too_late:
+        os.kill(victim, signal.SIGCONT)
+    too_late = hvd.broadcast(np.array([too_late]), 0, name="too late")[0]
 hvd.barrier()
 print("done", flush=True)
 """
@@ -237,6 +245,7 @@ print("done", flush=True)
 def test_a_rank_that_is_stopped_in_the_middle_is_named(start: Start, victim: int) -> None:
     job = start(IN_THE_MIDDLE, VICTIM=str(victim), PERSEUS_STALL_CHECK_TIME_SECONDS=str(HEARTBEAT))
     warnings = [job.wait_for("stands still") for _ in range(3)]
+    Path("woken").touch()
     os.kill(job.pids[victim], signal.SIGCONT)
     code, output = job.end()
     host = "h1" if victim < 2 else "h2"

@@ -7,16 +7,11 @@ import select
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-
-# How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("no-deadline", deadline=None)
-hypothesis.settings.load_profile("no-deadline")
 
 TIMEOUT_SECONDS = 60
 Script = Callable[[str], str]
@@ -49,14 +44,14 @@ def script(tmp_path: Path) -> Script:
 
 @pytest.fixture
 def perseusrun(tmp_path: Path) -> Perseusrun:
-    """Runs `perseusrun` with these arguments to its end."""
+    """Runs `perseusrun` with these arguments to its end, or another `launcher` like it."""
 
-    def run(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, launcher: Sequence[str] = LAUNCHER, **more: Any) -> subprocess.CompletedProcess[str]:
         more.setdefault("stdin", None if "input" in more else subprocess.DEVNULL)
         if more["stdin"] is None:
             del more["stdin"]
         return subprocess.run(
-            [*LAUNCHER, *args],
+            [*launcher, *args],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,

@@ -50,7 +50,9 @@ def test_ranks_that_end_well_early_are_fine(perseusrun: Perseusrun, script: Scri
     assert (result.returncode, result.stdout) == (0, "[0]<stdout>:last\n"), result.stderr
 
 
-def test_the_others_can_still_say_what_they_make_of_it(perseusrun: Perseusrun, script: Script) -> None:
+def test_the_others_can_still_say_what_they_make_of_it(
+    perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
+) -> None:
     program = script("""
         import socket
         name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -65,7 +67,7 @@ def test_the_others_can_still_say_what_they_make_of_it(perseusrun: Perseusrun, s
             os.sched_yield()
         os.kill(os.getpid(), signal.SIGKILL)
     """)
-    result = perseusrun("-np", "2", sys.executable, program)
+    result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
     assert result.returncode == 137
     assert "[0]<stderr>:lost rank 1\n" in result.stderr
     assert re.search(r"after that, rank 0 \(pid \d+\) exited with code 5", result.stderr)
@@ -127,7 +129,9 @@ def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: 
     assert result.stdout == ""
 
 
-def test_who_has_only_lost_another_did_not_fail_first(perseusrun: Perseusrun, script: Script) -> None:
+def test_who_has_only_lost_another_did_not_fail_first(
+    perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
+) -> None:
     # Rank 0 ends before rank 1 does, which waits for that: its input is held by rank 0.
     program = script("""
         import socket
@@ -143,7 +147,7 @@ def test_who_has_only_lost_another_did_not_fail_first(perseusrun: Perseusrun, sc
         peer.recv(1)
         sys.exit(7)
     """)
-    result = perseusrun("-np", "2", sys.executable, program)
+    result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
     assert result.returncode == 7
     said = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
     assert re.fullmatch(r"perseusrun: rank 1 \(pid \d+\) exited with code 7", said[0])

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,11 +33,16 @@ def tell(*words):
 def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
     """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
 
-    def run(size: int, program: str, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        size: int,
+        program: str,
+        seconds: float = 60,
+        launcher: Sequence[str] = (sys.executable, "-m", "perseus_like.launch"),
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
-        command = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, file]
-        return to_end(command, seconds, tmp_path, **environment)
+        return to_end([*launcher, "-np", size, sys.executable, file], seconds, tmp_path, **environment)
 
     return run
 

@@ -117,7 +117,8 @@ def test_a_rank_is_lost(size: int, run: Run, program: Callable[[str], Path], tmp
     """oneCCL itself waits for ever; the others are told nevertheless, and end."""
     world = run(size, program(LOSING_A_RANK), seconds=60)
     assert world.returncode != 0
-    texts = [file.read_text() for file in tmp_path.glob("rank*.txt")]
+    # A rank may be ended while it writes.
+    texts = [text for file in tmp_path.glob("rank*.txt") if (text := file.read_text())]
     assert all(text.startswith("error:") and "rank " in text for text in texts), texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -17,22 +18,30 @@ from .conftest import HEAD
 
 pytestmark = pytest.mark.timeout(180)
 
-# Rank 0 stops another one once the first part of its own result has come: the rest is under way then.
+# Rank 0 stops another one once the first part of its own result has come: the rest is under way then, or was over
+# before rank 0 had the time to; then all is done again.
 IN_THE_MIDDLE = """
 import signal
+big = np.ones(1 << 26, np.float32)  # takes a while, and not the same on all ranks
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
-big = np.full(1 << 26, rank + 1.0, np.float32)
 tell("pid", os.getpid())
 try:
-    work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
-    if rank == 0:
-        while big[0] == 1.0:
-            pass
-        os.kill(pids[{victim}], signal.SIGSTOP)
-    result = hvd.synchronize(work)
-    assert (result == size * (size + 1) / 2).all()
+    too_late = True
+    while too_late:
+        big[:] = rank + 1.0
+        work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
+        if rank == 0:
+            while big[0] == 1.0:
+                pass
+            os.kill(pids[{victim}], signal.SIGSTOP)
+        result = hvd.synchronize(work)
+        assert (result == size * (size + 1) / 2).all()
+        too_late = rank == 0 and not os.path.exists("woken")
+        if too_late:
+            os.kill(pids[{victim}], signal.SIGCONT)
+        too_late = hvd.broadcast(np.array([too_late]), 0, name="too late")[0]
     hvd.barrier()
 except hvd.HorovodInternalError as error:
     tell("error:", error)
@@ -57,7 +66,16 @@ tell("done")
 class World:
     """Ranks that are up until they are told to go on."""
 
-    def __init__(self, folder: Path, size: int, program: str, python: str = sys.executable, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        wait_until_stopped: Callable[[int], None],
+        size: int,
+        program: str,
+        python: str = sys.executable,
+        **environment: str,
+    ) -> None:
+        self._wait_until_stopped = wait_until_stopped
         file = folder / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         self.size, self.folder = size, folder
@@ -76,8 +94,14 @@ class World:
         file = self.folder / f"rank{rank}.txt"
         return file.read_text() if file.exists() else ""
 
+    def pid(self, rank: int) -> int:
+        """Of one that has told it."""
+        return int(self.told(rank).split()[1])
+
     def go_on(self, rank: int) -> None:
-        os.kill(int(self.told(rank).split()[1]), signal.SIGCONT)
+        self._wait_until_stopped(self.pid(rank))
+        (self.folder / "woken").touch()
+        os.kill(self.pid(rank), signal.SIGCONT)
 
     def wait_for(self, text: str) -> str:
         """The next line with this text."""
@@ -94,11 +118,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+def world(tmp_path: Path, wait_until_stopped: Callable[[int], None]) -> Iterator[Callable[..., World]]:
     started: list[World] = []
 
     def start(size: int, program: str, **environment: str) -> World:
-        started.append(World(tmp_path, size, program, **environment))
+        started.append(World(tmp_path, wait_until_stopped, size, program, **environment))
         return started[-1]
 
     yield start
@@ -106,8 +130,9 @@ def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
         if each.process.poll() is None:
             each.process.terminate()
             for rank in range(each.size):
-                if each.told(rank):
-                    each.go_on(rank)
+                with contextlib.suppress(ProcessLookupError):
+                    if each.told(rank):
+                        os.kill(each.pid(rank), signal.SIGCONT)
         each.process.communicate()
 
 
