@@ -254,6 +254,31 @@ bool Negotiator::has_news() const {
   return report || !relayed_.empty() || !extra_.empty();
 }
 
+Decision Negotiator::farewell_of(int rank) const {
+  Decision close;
+  close.kind = Decision::Kind::close;
+  close.error = ErrorKind::peer_lost;
+  close.rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
+  close.text = "rank " + std::to_string(close.rank) + " has left the job (it shut down or ended)";
+  return close;
+}
+
+std::vector<Negotiator::Outgoing> Negotiator::last_words() {
+  auto out = std::exchange(relayed_, {});
+  if (closed_) return out;
+  if (!tree_.is_root()) {
+    Report report;
+    report.left.push_back(tree_.rank);
+    report.urgent = true;
+    out.push_back({tree_.parent, encode(report)});
+  }
+  Plan plan;
+  plan.decisions.push_back(farewell_of(tree_.rank));
+  const auto bytes = encode(plan);
+  for (const int child : tree_.children) out.push_back({child, bytes});
+  return out;
+}
+
 std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   std::vector<Outgoing> out = std::exchange(relayed_, {});
   if (!has_news()) return out;
@@ -270,14 +295,7 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   decide_joined(plan.decisions);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
-  if (!report_.left.empty() && !closed_) {
-    Decision close;
-    close.kind = Decision::Kind::close;
-    close.error = ErrorKind::peer_lost;
-    close.rank = tree_.world_ranks[static_cast<std::size_t>(report_.left.front())];
-    close.text = "rank " + std::to_string(close.rank) + " has left the job (it shut down or ended)";
-    plan.decisions.push_back(std::move(close));
-  }
+  if (!report_.left.empty() && !closed_) plan.decisions.push_back(farewell_of(report_.left.front()));
   report_ = {};
   if (plan.empty()) return out;
   const auto bytes = encode(plan);

@@ -52,6 +52,9 @@ class Negotiator {
   // Reports or plans to send now. At the root this also decides.
   std::vector<Outgoing> flush(Clock::time_point now);
 
+  // Of a rank that leaves before the root has said so. Its children would not hear what the root says afterwards.
+  std::vector<Outgoing> last_words();
+
   // What this rank carries out next: one plan, in its order; empty when there is none. Plans are never taken together:
   // what shares a buffer is derived from the plan, and a rank that is behind must come to the same answer.
   std::vector<Decision> take_decisions();
@@ -112,6 +115,7 @@ class Negotiator {
   Repeat& repeat(std::uint32_t id, Clock::time_point now);
   void turn_repeat_into_entry(std::uint32_t id);
   bool all_here(const std::vector<bool>& have) const;
+  Decision farewell_of(int rank) const;
   void complete_if_ready(std::uint32_t id);
   void complete_if_ready(const std::string& name);
   void complete_all_ready();

@@ -295,6 +295,12 @@ void Lane::fail(const Decision& decision) {
   finish(*work, {decision.error, decision.text});
 }
 
+// Where nobody has heard yet that this rank leaves: the engine's thread may not have run meanwhile.
+void Lane::say_last_words() {
+  if (!broken_.ok() || liveness_.any_lost()) return;
+  for (auto& message : negotiator_.last_words()) link_.control->send(message.to, std::move(message.bytes));
+}
+
 void Lane::break_off(const Status& reason, bool all) {
   if (broken_.ok()) broken_ = reason;
   // Work that is queued on a device would wait there for ever. Where a rank left in order it is queued there, too.

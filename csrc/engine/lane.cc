@@ -386,6 +386,7 @@ void Lane::close(std::chrono::milliseconds grace) {
     std::scoped_lock lock(driver_);
     send_last_letters(deadline);
     take_inbox(Clock::now());
+    say_last_words();
     const Status reason(ErrorKind::shut_down, "this rank was shut down while it waited");
     break_off(reason);
     letters_.close(reason);

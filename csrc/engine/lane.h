@@ -131,6 +131,7 @@ class Lane {
   void attend_roll_call(Clock::time_point now);
   void hear_last_letters();
   void send_last_letters(Clock::time_point deadline);
+  void say_last_words();
   bool receive(Clock::time_point now);
   void deliver_plans();
   bool should_linger(bool arrived, Clock::time_point now);
