@@ -32,8 +32,9 @@ class RollCall {
     std::vector<int> missing;  // group ranks that have not asked, or do not answer
   };
 
-  // `has_asked`: whether this rank waits for a name. `patience`: how long the root waits for answers.
-  RollCall(const Tree& tree, HasAsked has_asked, std::chrono::milliseconds patience = std::chrono::milliseconds(300))
+  // `has_asked`: whether this rank waits for a name. `patience`: how long the root waits for answers. Engines answer at
+  // once, but on a machine with too much to do one may not run for a while.
+  RollCall(const Tree& tree, HasAsked has_asked, std::chrono::milliseconds patience = std::chrono::milliseconds(3000))
       : tree_(tree), has_asked_(std::move(has_asked)), patience_(patience) {}
 
   static bool is_of(const std::string& bytes) { return !bytes.empty() && bytes[0] == kMark; }

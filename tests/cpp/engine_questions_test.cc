@@ -82,7 +82,7 @@ TEST(RollCall, ARankThatDoesNotAnswerIsAmongTheMissing) {
   settle();
   EXPECT_TRUE(calls[2].take_results().empty());
   EXPECT_TRUE(calls[0].open());
-  now += 1s;
+  now += 1min;
   calls[0].look(now);
   settle();
   EXPECT_FALSE(calls[0].open());

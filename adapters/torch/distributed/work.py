@@ -28,8 +28,8 @@ Finish = Callable[[Any], None]
 
 # By then the core has told all ranks who is missing; only where the rank that decides is stopped nobody tells.
 MARGIN_SECONDS = 10.0
-# How long the others may take to say whether they have called something.
-_ANSWER_SECONDS = 0.8
+# How long the others may take to say whether they have called something; rank 0 of the group waits for 3 s of it.
+_ANSWER_SECONDS = 5.0
 
 
 class Asked(NamedTuple):
