@@ -87,13 +87,14 @@ TEST(LocalStar, HandsFileDescriptorsToEverybody) {
 TEST(LocalStar, NamesTheRanksThatDidNotCome) {
   const auto address = random_star_address();
   std::thread third([&] {
-    const auto [kind, text] = error_of([&] { LocalStar(address, 2, 4, milliseconds(300)); });
+    const auto [kind, text] = error_of([&] { LocalStar(address, 2, 4, seconds(60)); });
     EXPECT_EQ(kind, ErrorKind::timed_out);
     EXPECT_NE(text.find("missing: rank 1, 3"), std::string::npos) << text;
   });
-  const auto [kind, text] = error_of([&] { LocalStar(address, 0, 4, milliseconds(300)); });
+  // The third tries again and again, and is in within this.
+  const auto [kind, text] = error_of([&] { LocalStar(address, 0, 4, milliseconds(2500)); });
   EXPECT_EQ(kind, ErrorKind::timed_out);
-  EXPECT_NE(text.find("only 2 of 4 ranks of this host came within 0.3 s; missing: rank 1, 3"), std::string::npos)
+  EXPECT_NE(text.find("only 2 of 4 ranks of this host came within 2.5 s; missing: rank 1, 3"), std::string::npos)
       << text;
   third.join();
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -81,6 +80,7 @@ TEST_F(Timelines, RanksHaveFilesOfTheirOwn) {
 TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
   Timeline timeline;
   std::atomic<bool> enough{false};
+  std::atomic<int> recorded{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&, track = "tensor" + std::to_string(t)] {
@@ -88,6 +88,7 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
         if (!timeline.on()) continue;
         timeline.record(event(TraceEvent::Kind::begin, track));
         timeline.record(event(TraceEvent::Kind::end, track));
+        ++recorded;
       }
     });
   }
@@ -96,7 +97,8 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
     EXPECT_THROW(timeline.start(file("none/c.json"), true, {}), Error);
     timeline.start(file("b.json"), false, {});
     EXPECT_FALSE(timeline.marks_cycles());
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    // Some of what is counted may have begun before it started.
+    for (const int before = recorded; recorded < before + 100;) std::this_thread::yield();
     timeline.stop();
     const auto text = text_of(file("b.json"));
     EXPECT_TRUE(text.starts_with("[\n{") && text.ends_with("}\n]\n"));

@@ -52,7 +52,7 @@ def start(starter: str, size: int, arguments: list[str], folder: Path, seconds: 
 def program(tmp_path: Path) -> Program:
     """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
 
-    def run(starter: str, size: int, text: str, seconds: float = 90, **environment: str) -> Done:
+    def run(starter: str, size: int, text: str, seconds: float = 240, **environment: str) -> Done:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(text))
         python = [sys.executable] if starter == "perseusrun" else []
