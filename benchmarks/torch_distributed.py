@@ -1,6 +1,7 @@
-"""torch.distributed over `perseus` and over `gloo`, in turns in one run: one float, 64 MB, and a step of training.
+"""torch.distributed over `perseus` and over `gloo`, in turns in one run: one float, and 64 MB.
 
-`perseusrun -np 2 python -m benchmarks.torch_distributed`. Ratios count; times drift with the machine.
+`perseusrun -np 2 python -m benchmarks.torch_distributed`. Ratios count; times drift with the machine. A step of DDP is
+measured by `benchmarks.training_step`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from perseus_like.torch.nn import parallel
-
-LAYERS, WIDTH, ROWS = 12, 1536, 32  # 113 MB of parameters
-ALONE, PERSEUS, GLOO, OURS = "alone", "perseus", "gloo", "ours"
+PERSEUS, GLOO = "perseus", "gloo"
 
 Call = Callable[[], Any]
-Wrap = Callable[[nn.Module], nn.Module]
 
 
 def medians(calls: Mapping[str, Call], rounds: int, repeats: int) -> dict[str, float]:
@@ -48,21 +44,6 @@ def all_reduce(group: Any, elements: int, calls: int) -> Call:
     return run
 
 
-def make_step(wrap: Wrap, width: int) -> Call:
-    torch.manual_seed(1)
-    model = wrap(nn.Sequential(*[nn.Linear(width, width) for _ in range(LAYERS)]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    rows = torch.randn(ROWS, width)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(rows).sum().backward()
-        optimizer.step()
-
-    step()
-    return step
-
-
 def compare(key: str, seconds: Mapping[str, float]) -> str:
     ours, theirs = seconds[PERSEUS], seconds[GLOO]
     return f"{key:9} perseus {ours * 1e3:9.3f} ms   gloo {theirs * 1e3:9.3f} ms   {ours / theirs:.2f} of gloo"
@@ -75,25 +56,11 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("perseus")
     groups = {PERSEUS: dist.group.WORLD, GLOO: dist.new_group(backend="gloo")}
-    rounds, width, large = (1, 64, 1 << 10) if quick else (5, WIDTH, 1 << 24)
+    rounds, large = (1, 1 << 10) if quick else (5, 1 << 24)
     lines = []
     for key, elements, calls in (("one float", 1, 100), ("64 MB", large, 1)):
         took = medians({name: all_reduce(group, elements, calls) for name, group in groups.items()}, rounds, 5)
         lines.append(compare(key, {name: seconds / calls for name, seconds in took.items()}))
-    wraps: dict[str, Wrap] = {
-        ALONE: lambda model: model,
-        PERSEUS: lambda model: nn.parallel.DistributedDataParallel(model, process_group=groups[PERSEUS]),
-        GLOO: lambda model: nn.parallel.DistributedDataParallel(model, process_group=groups[GLOO]),
-        OURS: parallel.DistributedDataParallel,
-    }
-    took = medians({name: make_step(wrap, width) for name, wrap in wraps.items()}, rounds, 4)
-    lines.append(compare("DDP step", took))
-    over = {name: took[name] - took[ALONE] for name in (PERSEUS, GLOO, OURS)}
-    lines.append(f"our DDP {took[OURS] * 1e3:9.3f} ms   alone {took[ALONE] * 1e3:9.3f} ms")
-    lines.append(
-        f"a step over the one alone, in parts of what torch's DDP over gloo adds: torch's DDP over perseus "
-        f"{over[PERSEUS] / over[GLOO]:.2f}, our DDP {over[OURS] / over[GLOO]:.2f}"
-    )
     if dist.get_rank() == 0:
         print("\n".join(lines), flush=True)
     dist.barrier()

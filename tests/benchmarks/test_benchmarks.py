@@ -46,7 +46,7 @@ def result_of(folder: Path, name: str) -> dict[str, Any]:
 CONTENDERS = {
     "allreduce": {"ours, arena", "ours, private", "gloo", "memcpy", "streaming copy"},
     "many_tensors": {"ours", "ours, grouped", "ours, arena", "gloo", "gloo, DDP's buckets"},
-    "training_step": {"one process alone", "each by itself", "ours", "our DDP", "DDP over gloo"},
+    "training_step": {"one process alone", "each by itself", "ours", "our DDP", "DDP over perseus", "DDP over gloo"},
     "tensorflow_step": {"torch adapter", "as a tape reduces them", "an allreduce each", "TensorFlow copies them"},
 }
 
@@ -96,3 +96,8 @@ def test_a_step_on_gpus_is_written_right() -> None:
     output = run("gpu_step", *tiny, ranks=2)
     assert "ours in torch's time" in output
     assert "backward hides" in output
+
+
+def test_torch_distributed_is_compared_with_gloo() -> None:
+    lines = run("torch_distributed", "--quick", ranks=2).splitlines()
+    assert [" of gloo" in line for line in lines if "gloo" in line] == [True, True], lines
