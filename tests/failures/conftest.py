@@ -37,6 +37,7 @@ class World:
     size: int
     output: str = ""
     heard: list[str] = field(default_factory=list)  # lines of stderr that were waited for
+    begun: bytes = b""  # what was read of stderr behind them
 
     @property
     def code(self) -> int:
@@ -60,13 +61,17 @@ class World:
         """The next line on stderr with this text."""
         assert self.process.stderr is not None
         while True:
+            while b"\n" in self.begun:
+                line, _, self.begun = self.begun.partition(b"\n")
+                self.heard.append(line.decode() + "\n")
+                if text in self.heard[-1]:
+                    return self.heard[-1]
             ready, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_SECONDS)
             assert ready, f"no line with {text!r} came; before it: {self.heard}"
-            line = self.process.stderr.readline()
-            assert line, f"the job ended without a line with {text!r}: {self.heard}"
-            self.heard.append(line)
-            if text in line:
-                return line
+            # Not by `readline`, which reads ahead, where neither `select` nor `communicate` look.
+            data = os.read(self.process.stderr.fileno(), 1 << 16)
+            assert data, f"the job ended without a line with {text!r}: {self.heard}"
+            self.begun += data
 
     def go_on(self) -> None:
         """Releases the rank that waits for the test; blocks until it waits."""
@@ -75,7 +80,7 @@ class World:
     def end(self) -> World:
         """Waits for the end, and looks for leftovers."""
         stdout, stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        self.output = stdout + "".join(self.heard) + stderr
+        self.output = stdout + "".join(self.heard) + self.begun.decode() + stderr
         self._nothing_is_left()
         return self
 
@@ -121,7 +126,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            bufsize=0,
         )
         worlds.append(World(process, folder, size))
         return worlds[-1]

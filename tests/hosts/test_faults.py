@@ -25,7 +25,7 @@ HEARTBEAT = 3
 
 # Until somebody makes the file "enough".
 LOOP = """
-import os, signal
+import os, signal, time
 import numpy as np
 import perseus_like.numpy as hvd
 
@@ -37,6 +37,9 @@ while True:
         enough = hvd.allreduce(enough, op=hvd.Sum, name="enough")
     except hvd.HorovodInternalError as error:
         print("raised", type(error).__name__, error, flush=True)
+        open(f"raised.{hvd.rank()}", "w").close()
+        while "LINGERING" in os.environ and not os.path.exists("heard"):
+            time.sleep(0.01)
         raise
     if not is_up:
         print("up", hvd.rank(), os.getpid(), flush=True)
@@ -77,8 +80,9 @@ class Job:
 
     def end(self) -> tuple[int, str]:
         """Waits for the end: exit code and output. Nothing is left on any host, not even where the cable is cut."""
-        rest, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        self.heard += rest.splitlines(keepends=True)
+        assert self.process.stdout is not None
+        self.heard += self.process.stdout.readlines()  # `communicate` leaves out what has been read ahead
+        self.process.wait(TIMEOUT_SECONDS)
         deadline = time.monotonic() + TIMEOUT_SECONDS
         for host in self.lab.hosts:
             while left := self.lab.processes(host):
@@ -130,6 +134,13 @@ def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
+def wait_for_files(*names: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not all(Path(name).exists() for name in names):
+        assert time.monotonic() < deadline, names
+        time.sleep(0.01)
+
+
 def signal_if_there(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -142,8 +153,16 @@ def raised(output: str) -> dict[int, str]:
 
 
 def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
-    job = start(LOOP)
+    job = start(LOOP, LINGERING="1")
+    # What tells mpirun of the death: within a second of that it ends ranks that have not said what they make of it.
+    teller = int(Path(f"/proc/{job.pids[3]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(teller, signal.SIGSTOP)
     os.kill(job.pids[3], signal.SIGKILL)
+    for _ in range(3):
+        job.wait_for("<stdout>:raised")
+    os.kill(teller, signal.SIGCONT)
+    job.wait_for("perseusrun: rank 3 on h2 was killed by SIGKILL")
+    Path("heard").touch()
     code, output = job.end()
     assert code == 128 + signal.SIGKILL
     assert "perseusrun: rank 3 on h2 was killed by SIGKILL" in output
@@ -161,8 +180,15 @@ with_and_without_collectives = pytest.mark.parametrize(
 
 @with_and_without_collectives
 def test_a_cable_that_is_cut(start: Start, program: str) -> None:
-    job = start(program)
+    job = start(program, LINGERING="1")
     job.lab.cut("h2")
+    if program == LOOP:
+        # A launcher that notices it ends ranks a second later, also those that were late to say what they make of it.
+        job.process.send_signal(signal.SIGSTOP)
+        wait_for_files("raised.0", "raised.1")
+        job.process.send_signal(signal.SIGCONT)
+        job.wait_for(" on h2 does not answer any more")
+        Path("heard").touch()
     code, output = job.end()
     assert code == 1
     assert "perseusrun: rank " in output

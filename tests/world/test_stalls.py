@@ -113,8 +113,9 @@ class World:
         raise AssertionError(f"the job ended without a line with {text!r}: {self.heard}")
 
     def end(self) -> int:
-        self.heard += self.process.communicate(timeout=90)[1].splitlines(keepends=True)
-        return self.process.returncode
+        assert self.process.stderr is not None
+        self.heard += self.process.stderr.readlines()  # `communicate` leaves out what has been read ahead
+        return self.process.wait(90)
 
 
 @pytest.fixture
