@@ -52,13 +52,14 @@ void Group::throw_lost(int member) const {
 
 void Group::wait(int member, std::uint32_t step) {
   auto& seat = membership_->seat(member);
-  if (!waiter_.wait(seat.flag, step, seat.broken)) throw_lost(member);
+  if (!waiter_.wait(seat.flag, step, seat.broken, all_came_ ? For::progress : For::arrival)) throw_lost(member);
 }
 
 void Group::wait_all(std::uint32_t step) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) wait(member, step);
   }
+  all_came_ = true;
 }
 
 void Group::sync() {

@@ -116,6 +116,7 @@ class Group final : public Transport {
   std::uint32_t step_ = 0;
   std::uint32_t offers_ = 0;
   std::uint32_t smalls_ = 0;
+  bool all_came_ = false;        // to this operation
   std::size_t most_chunk_;       // a chunk is never longer
   std::size_t chunk_bytes_ = 0;  // in this operation
   std::size_t ring_begin_ = 0;   // where its first chunk lies
@@ -126,6 +127,7 @@ class Group final : public Transport {
 template <class Body>
 Status Group::guarded(const Body& body) {
   if (!failure_.ok()) return failure_;
+  all_came_ = false;
   try {
     body();
     return {};

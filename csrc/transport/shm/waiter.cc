@@ -10,6 +10,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kNap{50'000};  // so long a lost peer may go unnoticed
 constexpr std::chrono::microseconds kCrowdedSpin{2};
+// A sleep of less than so many spins was a peer's wake-up: two that poll less and less for that reason would only wake
+// each other from then on.
+constexpr int kWakeUpSpins = 4;
 
 // Processors differ tenfold in the length of their pause instruction.
 int pauses_in(std::chrono::microseconds time) {
@@ -27,21 +30,30 @@ int pauses_in(std::chrono::microseconds time) {
 }  // namespace
 
 Waiter::Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness)
-    : longest_(pauses_in(crowded ? std::min(longest_spin, kCrowdedSpin) : longest_spin)),
+    : short_sleep_(kWakeUpSpins * longest_spin),
+      longest_(pauses_in(crowded ? std::min(longest_spin, kCrowdedSpin) : longest_spin)),
       shortest_(std::max(1, longest_ / 32)),
       polls_(longest_),
       liveness_(liveness) {}
 
-bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) {
-  for (int i = 0; i < polls_; ++i) {
+bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken, For what) {
+  const int most = what == For::arrival ? polls_ : longest_;
+  for (int i = 0; i < most; ++i) {
     pause();
     if (flag.reached(step)) {
-      polls_ = std::min(longest_, polls_ + polls_ / 4 + 1);
+      if (what == For::arrival) poll_longer();
       return true;
     }
   }
-  polls_ = std::max(shortest_, polls_ - polls_ / 8);
-  return sleep(flag, step, broken);
+  if (what == For::progress) return sleep(flag, step, broken);
+  const auto lay_down = Clock::now();
+  const bool reached = sleep(flag, step, broken);
+  if (Clock::now() - lay_down < short_sleep_) {
+    poll_longer();
+  } else {
+    polls_ = std::max(shortest_, polls_ - polls_ / 8);
+  }
+  return reached;
 }
 
 bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
