@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // A process that runs answers at once; where cores are few its thread may have to wait for one.
-constexpr milliseconds kPatience{1000};
+constexpr milliseconds kPatience{2000};
 constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
 constexpr milliseconds kWhileAsking{50};
 
