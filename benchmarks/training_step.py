@@ -139,9 +139,9 @@ def bars(result: Result) -> list[Bar]:
         made.append(Bar(SMALL, "time over the local step", "≤", 0.25, over, "ms"))
     if (row := result.row(BIG)) is not None:
         made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(EACH))))
+        each, gloo = row.median(EACH), row.median(DDP)
         for name, limit in ((OUR_DDP, 0.167), (OVER_OURS, 0.5)):
-            mine, each, gloo = row.median(name), row.median(EACH), row.median(DDP)
-            if mine is not None and each is not None and gloo is not None:
+            if (mine := row.median(name)) is not None and each is not None and gloo is not None:
                 over = (mine - each) / (gloo - each)
                 made.append(Bar(BIG, f"{name}'s time over the local step / that of DDP over gloo", "≤", limit, over))
     return made if result.world.size == 2 and not result.quick else []

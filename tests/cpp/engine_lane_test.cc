@@ -268,7 +268,6 @@ TEST(Lane, WhoWaitsWhenAnotherClosesIsToldWho) {
 
 // However little time it has: its engine's thread may not run meanwhile.
 TEST_P(Lanes, WhoLeavesInAHurryIsHeardOf) {
-  if (std::get<int>(GetParam()) < 2) return;
   run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
     for (int round = 0; round < 20; ++round) {
       const int leaver = round % world.size;
