@@ -24,6 +24,7 @@ from .links import Links, shape
 
 _SUBNET = "10.77.0"
 _GRACE_SECONDS = 2.0
+_END_SECONDS = 60.0  # for the end of what ends at once
 
 # A host lives as long as its first process, which ends when the one that made it closes its input, or dies.
 _SWITCH = "ip link set lo up; echo ready; exec cat"
@@ -163,7 +164,7 @@ class Lab:
         for first in self._first.values():
             assert first.stdin is not None
             first.stdin.close()
-            first.wait()
+            first.wait(_END_SECONDS)
             if first.stdout is not None:
                 first.stdout.close()
         self._first.clear()
