@@ -230,6 +230,13 @@ def register_memory(tensor: View, process_set: int) -> Registration | None:
     """Tells the set's transports of device memory that comes again and again; None where they need not know."""
 
 def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...
+def copy_past_caches(target: View, source: View) -> None:
+    """Host memory of as many bytes, for a target that is not read soon."""
+
+def show_at(place: int, memory: View) -> None:
+    """From now on `place`, an address of a page, and `memory`, which was allocated here, are the same bytes, with what
+    `place` held. Its pages are nobody else's. Raises (unavailable) where the system has no means, and changes nothing.
+    """
 
 # Errors: Python hands in one exception class per ErrorKind.
 def set_error_class(kind: int, cls: type[BaseException]) -> None: ...

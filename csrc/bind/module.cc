@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core, module) {
   bind_finished(module);
   bind_groups(module);
   bind_lifecycle(module);
+  bind_memory(module);
   bind_verbs(module);
   bind_streams(module);
   bind_settings(module);

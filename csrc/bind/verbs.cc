@@ -11,19 +11,6 @@ namespace py = pybind11;
 
 namespace {
 
-// Letting go waits for the device.
-struct Registration {
-  std::shared_ptr<void> memory;
-
-  explicit Registration(std::shared_ptr<void> held) : memory(std::move(held)) {}
-  ~Registration() {
-    const py::gil_scoped_release released;
-    memory.reset();
-  }
-  Registration(const Registration&) = delete;
-  Registration& operator=(const Registration&) = delete;
-};
-
 Pending adasum(Naming name, const py::list& inputs, const py::object& outputs, double prescale, double postscale,
                int wire_dtype, int process_set, py::object tensors) {
   auto work = work_with_outputs(Verb::adasum, std::move(name), inputs.ptr(), outputs.ptr());
@@ -122,24 +109,6 @@ void bind_verbs(py::module_& module) {
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
   module.def("process_set_ranks", [](int id) { return running_session(true)->ranks_of(id); });
   module.def("process_set_ids", [] { return running_session(true)->set_ids(); });
-  py::class_<Registration>(module, "Registration");
-  module.def("registers_memory", [] { return running_session()->registers_memory(); });
-  module.def("register_memory", [](const py::tuple& tensor, int process_set) -> std::unique_ptr<Registration> {
-    const View view(tensor.ptr());
-    if (view.device() == kHost) return nullptr;
-    auto memory = running_session()->register_memory(process_set, view.address(),
-                                                     static_cast<std::size_t>(view.member().bytes()));
-    if (!memory) return nullptr;
-    return std::make_unique<Registration>(std::move(memory));
-  });
-  module.def("allocate", [](const std::vector<std::int64_t>& shape, int dtype) {
-    Buffer buffer{nullptr, dtype_of(dtype), shape};
-    for (const auto extent : shape) {
-      if (extent < 0) throw Error(ErrorKind::invalid_argument, "a dimension is negative");
-    }
-    buffer.memory = running_session()->allocate(buffer.bytes());
-    return buffer;
-  });
 }
 
 }  // namespace perseus::bind

@@ -1,0 +1,40 @@
+#include "base/mapping.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace perseus {
+
+namespace {
+
+bool is_page(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) == 0;
+}
+
+// It may be gone where mapping over it failed half way.
+void restore(void* place, const void* memory, std::size_t bytes) {
+  void* again =
+      mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (again != MAP_FAILED) std::memcpy(place, memory, bytes);
+}
+
+}  // namespace
+
+Status show_at(void* place, void* memory, std::size_t bytes) {
+  if (bytes == 0 || !is_page(place) || !is_page(memory)) {
+    return {ErrorKind::invalid_argument, "memory is shown at a second place by whole pages, which begin at a page"};
+  }
+  std::memcpy(memory, place, bytes);
+  // An old size of 0 asks for a second mapping of shared pages.
+  if (mremap(memory, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place) return {};
+  const auto* const why = std::strerror(errno);
+  restore(place, memory, bytes);
+  return {ErrorKind::unavailable, std::string("the system does not map shared memory a second time: ") + why};
+}
+
+}  // namespace perseus
