@@ -26,8 +26,6 @@ K = TypeVar("K", bound=Hashable)
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 ALIGNMENT_BYTES = 64
-# A gradient this large is not worth a copy into a bucket: it travels from where it is.
-ALONE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,9 @@ class Member(Generic[K]):
 
 @dataclass
 class Bucket(Generic[K]):
-    """Gradients that travel together: consecutive in the memory of their kind; or one that stays where it is."""
+    """Gradients that travel together: consecutive in the memory of their kind."""
 
     kind: K
-    is_alone: bool = field(default=False, kw_only=True)
     start: int = 0  # element
     elements: int = 0
     members: list[int] = field(default_factory=list)
@@ -70,12 +67,10 @@ def lay_out(
     groups: Sequence[Sequence[int]] | None = None,
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
-    alone_bytes: int | None = None,
 ) -> Layout[K]:
     """Places `members` in the given order of arrival, in buckets of a limited size.
 
-    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size. `alone_bytes`: gradients
-    from that size on, in no group, stay where they are.
+    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size.
     """
     group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
     buckets: list[Bucket[K]] = []
@@ -85,9 +80,6 @@ def lay_out(
         member = members[index]
         key = (member.kind, group_of.get(index))
         bytes_ = member.padded_elements * member.element_bytes
-        if alone_bytes is not None and bytes_ >= alone_bytes and key[1] is None:
-            buckets.append(Bucket(member.kind, members=[index], is_alone=True))
-            continue
         bucket = open_buckets.get(key)
         limit = first_bytes if bucket is not None and bucket is buckets[0] else bucket_bytes
         if bucket is None or (key[1] is None and bucket.members and sizes[id(bucket)] + bytes_ > limit):
@@ -105,8 +97,6 @@ def lay_out(
 def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[K, int]:
     totals: dict[K, int] = {}
     for bucket in buckets:
-        if bucket.is_alone:
-            continue
         bucket.start = totals.get(bucket.kind, 0)
         end = bucket.start
         for index in bucket.members:

@@ -17,7 +17,6 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would load 
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
 from perseus_like.gradients import (
-    ALONE_BYTES,
     FIRST_BUCKET_BYTES,
     Agreeing,
     Layout,
@@ -66,7 +65,7 @@ class GradientBuckets:
         self._name = claim_name(reduction.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
-        self._places = Places(self._parameters, self._names, self._owner.fills_in, reduction.process_set)
+        self._places = Places(self._parameters, reduction.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
@@ -142,7 +141,6 @@ class GradientBuckets:
         except HorovodInternalError as error:
             _log.debug("forgotten gradients had failed: %s", error)
         finally:
-            self._places.in_place.forget()
             self.passes.reset()
 
     def synchronize(
@@ -171,7 +169,6 @@ class GradientBuckets:
             try:
                 self._wait()
             finally:
-                self._places.in_place.forget()
                 self.passes.reset()
         if late:
             self.add(late)
@@ -210,10 +207,8 @@ class GradientBuckets:
             else:
                 say_once(f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense")
                 gradient = gradient.to_dense()
-        if view is None or self._generation != session.generation:
-            return
-        view.copy_(gradient.detach() if gradient.requires_grad else gradient)
-        parameter.grad = view
+        if self._generation == session.generation:
+            self._places.take(index, gradient)
 
     @_disable_dynamo  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
@@ -253,7 +248,6 @@ class GradientBuckets:
 
     def _complete(self) -> None:
         """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
-        self._places.in_place.restore()
         for index, parameter in enumerate(self._parameters):
             view, gradient = self._places.views[index], parameter.grad
             if view is None or gradient is view:
@@ -318,15 +312,11 @@ class GradientBuckets:
 
     def _lay_out(self, order: Sequence[int]) -> None:
         limit = self._owner.bucket_bytes
-        compression = self._reduction.compression
-        is_plain = wire_of(compression) is not None or is_identity(compression)
-        may_stay = is_plain and not self._owner.moves_all and not session.core.registers_memory()
-        alone = ALONE_BYTES if may_stay else None
+        on_host = all(self._parameters[index].device.type == "cpu" for index in order)
         members = {index: member_of(self._parameters[index]) for index in order}
-        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, alone)
+        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit)
         self._places.use(self._layout)
         self.passes.use(self._layout)
-        on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None
         self.passes.holds = holds and _all_cores_compute(self._reduction.process_set)
 

@@ -16,6 +16,7 @@ from .tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
 _said: set[str] = set()
+LARGE_BYTES = 2 << 20
 Kind = tuple[torch.dtype, torch.device]
 
 
@@ -39,6 +40,20 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
         megabytes = elements * dtype.itemsize / 1e6
         say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
         return torch.zeros(elements, dtype=dtype)
+
+
+def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Copies a gradient to its place in a bucket; what is large will not be in a cache when it is reduced."""
+    if (
+        place.nbytes < LARGE_BYTES
+        or not place.device.type == gradient.device.type == "cpu"
+        or place.dtype != gradient.dtype
+        or place.stride() != gradient.stride()
+        or gradient.is_neg()
+    ):
+        place.copy_(gradient)
+    else:
+        session.core.copy_past_caches(tensors.view(place), tensors.view(gradient))
 
 
 def register(memory: torch.Tensor, process_set: ProcessSet) -> object:

@@ -1,4 +1,4 @@
-"""Where the gradients of one owner lie: in buckets that they share, or, the large ones, where autograd has put them."""
+"""Where the gradients of one owner lie: in buckets that they share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from perseus_like.gradients import Layout
 from perseus_like.process_sets import ProcessSet
 
-from .gradient_memory import Kind, allocate, dense_strides, register
-from .in_place import InPlace
+from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,14 @@ class Contents:
 class Places:
     """Gradients by their place in the owner's list of parameters, buckets by their number in the layout."""
 
-    def __init__(
-        self, parameters: list[torch.Tensor], names: list[str], fills_in: bool, process_set: ProcessSet
-    ) -> None:
-        """The lists are the owner's, and may grow."""
+    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
+        """`parameters` is the owner's, and may grow."""
         self._parameters = parameters
-        self._names = names
-        self.views: list[torch.Tensor | None] = []  # None: not in a bucket
-        self.in_place = InPlace(fills_in)
+        self.views: list[torch.Tensor | None] = []  # None: in no bucket
         self._process_set = process_set
         self._registered: list[object] = []  # goes before the memory
         self._memory: dict[Kind, torch.Tensor] = {}
-        self._flats: list[torch.Tensor | None] = []  # per bucket; None: a gradient that stays where it is
+        self._flats: list[torch.Tensor] = []  # per bucket
         self._members: list[list[int]] = []  # per bucket
 
     @property
@@ -57,35 +52,32 @@ class Places:
         self._memory.clear()
 
     def row(self, number: int) -> torch.Tensor:
-        flat = self._flats[number]
-        if flat is not None:
-            return flat
-        (index,) = self._members[number]
-        return self.in_place.row(index, self._names[index])
+        """All of a bucket."""
+        return self._flats[number]
+
+    def take(self, index: int, gradient: torch.Tensor) -> None:
+        """Moves a gradient that autograd made, a dense one, to its place in a bucket."""
+        view = self.views[index]
+        if view is not None:
+            fill(view, gradient.detach() if gradient.requires_grad else gradient)
+            self._parameters[index].grad = view
 
     def contents(self, number: int) -> Contents:
-        row = self.row(number)
-        parameters = [self._parameters[index] for index in self._members[number]]
-        if self._flats[number] is None:
-            gradients = [row.as_strided(parameters[0].shape, dense_strides(parameters[0]))]
-        else:
-            gradients = [view for index in self._members[number] if (view := self.views[index]) is not None]
-        return Contents(number, row, gradients, parameters, number + 1 == len(self._flats))
+        members = self._members[number]
+        parameters = [self._parameters[index] for index in members]
+        gradients = [view for index in members if (view := self.views[index]) is not None]
+        return Contents(number, self.row(number), gradients, parameters, number + 1 == len(self._flats))
 
     def show(self, index: int) -> None:
         """Gives the parameter what the other ranks have computed for it."""
         view = self.views[index]
-        if index in self.in_place:
-            self.in_place.show(index)
-        elif view is not None and self._parameters[index].requires_grad:
+        if view is not None and self._parameters[index].requires_grad:
             self._parameters[index].grad = view
 
     def scale(self, factor: float) -> None:
         """Multiplies what was reduced."""
-        self.in_place.scale(factor)
         for flat in self._flats:
-            if flat is not None:
-                flat.mul_(factor)
+            flat.mul_(factor)
 
     def use(self, layout: Layout[Kind]) -> None:
         """Moves gradients to where the layout wants them."""
@@ -98,12 +90,7 @@ class Places:
         self._flats = []
         self._members = [bucket.members for bucket in layout.buckets]
         moved: list[tuple[int, torch.Tensor]] = []
-        apart = [bucket.members[0] for bucket in layout.buckets if bucket.is_alone]
-        self.in_place.use({index: self._parameters[index] for index in apart})
         for bucket in layout.buckets:
-            if bucket.is_alone:
-                self._flats.append(None)
-                continue
             memory = self._memory[bucket.kind]
             self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):

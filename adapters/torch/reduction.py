@@ -29,7 +29,6 @@ class Owner:
 
     `counts`: asked when a gradient comes, whether it is to be reduced, or stays this rank's own for now.
     `fills_in`: a gradient that this rank has not computed is zero; else it stays None, until `show`.
-    `moves_all`: large gradients, too, lie in buckets; else they are reduced where autograd has put them.
     `learns_passes`: a gradient may come several times in a pass, always as often as in the first one.
     """
 
@@ -42,5 +41,4 @@ class Owner:
     counts: Callable[[int], bool] | None = None
     fills_in: bool = True
     learns_passes: bool = False
-    moves_all: bool = False
     bucket_bytes: int = BUCKET_BYTES

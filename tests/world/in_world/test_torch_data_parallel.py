@@ -67,9 +67,9 @@ def test_single_precision(rank: int, size: int) -> None:
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("moves_all", [False, True], ids=["in place", "in buckets"])
-def test_large_gradients(moves_all: bool, rank: int, size: int) -> None:
-    """They need no bucket; one that a rank does not have, and one with strides of its own, travel all the same."""
+@pytest.mark.parametrize("views", [False, True], ids=["", "views"])
+def test_large_gradients(views: bool, rank: int, size: int) -> None:
+    """One that a rank does not have, and one with strides of its own, travel all the same."""
 
     class Large(nn.Module):
         def __init__(self) -> None:
@@ -80,7 +80,7 @@ def test_large_gradients(moves_all: bool, rank: int, size: int) -> None:
         def forward(self, inputs: Any, which: int) -> Any:
             return (inputs + self.bias) @ self.weights[which].t() + self.weights[2].reshape(6, -1).sum(0)
 
-    parallel = DistributedDataParallel(Large().double(), find_unused_parameters=True, gradient_as_bucket_view=moves_all)
+    parallel = DistributedDataParallel(Large().double(), find_unused_parameters=True, gradient_as_bucket_view=views)
     alone = copy.deepcopy(parallel.module)
     for number in range(4):
         for model in (parallel, alone):

@@ -40,8 +40,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         process_group: the ranks that train together: a ProcessSet, or a group of torch.distributed whose backend is
             perseus; all ranks without one.
         bucket_cap_mb: how much travels at once, 25 without it.
-        gradient_as_bucket_view: large gradients lie in buckets, too, which pays where they are added to there
-            (`zero_grad(set_to_none=False)`); without it they stay where autograd has put them.
+        gradient_as_bucket_view: gradients are views of buckets in any case; with or without it.
         find_unused_parameters: parameters may be left out by a pass. Where other ranks have used one, this rank counts
             as zero; where none has, its gradient stays as it was.
         static_graph: every pass is like the first one, in which unused parameters are found.
@@ -119,7 +118,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         if (self.process_set.size() or 1) == 1:
             return
         options = (self.process_set, self.find_unused_parameters, self.static_graph, self.bucket_bytes_cap)
-        self._reducer = Reducer(trained, frozen, *options, self.gradient_as_bucket_view)
+        self._reducer = Reducer(trained, frozen, *options)
         if self._comm_hook is not None:
             self._reducer.communicate_by(self._comm_hook)
         self._replication = Replication(self._reducer.name, self.process_set)

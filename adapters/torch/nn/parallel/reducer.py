@@ -43,7 +43,6 @@ class Reducer:
         find_unused: bool,
         static_graph: bool,
         bucket_bytes: int,
-        moves_all: bool,
     ) -> None:
         self.reducing = True  # as the last forward pass was told
         self.factor: Callable[[], float] | None = None  # what averages are multiplied with
@@ -63,7 +62,7 @@ class Reducer:
             reducer = me()
             return reducer is not None and reducer._counts(index)
 
-        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, moves_all, bucket_bytes)
+        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
         self._buckets = GradientBuckets(self._parameters, None, reduction, 1, owner)
         weakref.finalize(self, self._buckets.close)
 
