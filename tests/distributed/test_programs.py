@@ -152,3 +152,26 @@ def test_detail_debug(program: Program, told: Told) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert told(0) == told(1) == "fine\n"
+
+
+def test_buckets_stay_where_the_arena_has_no_room(program: Program, told: Told) -> None:
+    done = program(
+        "perseusrun",
+        2,
+        """
+        dist.init_process_group("perseus")
+        model = torch.nn.Linear(2000, 2000, bias=False)
+        torch.nn.init.ones_(model.weight)
+        parallel = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        for _ in range(5):
+            parallel(torch.full((1, 2000), dist.get_rank() + 1.0)).sum().backward()
+        gradient = model.weight.grad
+        tell(gradient.is_shared(), gradient.unique().tolist())
+        dist.destroy_process_group()
+        """,
+        PERSEUS_ARENA_BYTES=str(16 << 20),
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("a bucket of 16 MB stays in private memory") == 2, done.stdout
+    for rank in (0, 1):
+        assert told(rank) == "False [7.5]\n"

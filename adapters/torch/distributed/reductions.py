@@ -11,6 +11,7 @@ from torch.distributed import ReduceOp
 
 from perseus_like.tensor import AS_IT_IS, DType, Start
 
+from .bucket_memory import reachable
 from .detours import Detour, detour
 from .engine import Engine
 from .reduce_op import Reduction, of, resolve
@@ -69,7 +70,7 @@ class Reductions(Engine):
 
     def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
         """In place; with a root, on that rank alone."""
-        flats = [in_place(call, tensor) for tensor in tensors]
+        flats = [in_place(call, reachable(tensor)) for tensor in tensors]
         plan = self._plan(call, opts, tensors)
         sources = plan.there([flat.tensor for flat in flats])
         is_root = root is None or root == self._rank

@@ -1,0 +1,103 @@
+"""Buckets of torch's DistributedDataParallel, moved to memory that the ranks of a host reduce in place.
+
+They are made in C++, where nobody can be asked for other memory, and come again at every step. A bucket that comes for
+the second time moves: torch makes its memory one of its own mappings, as it does for whatever is shared with another
+process, and arena memory is mapped in its place. Whoever holds the bucket, or a view of it, sees no difference.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import sys
+import weakref
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from perseus_like.errors import UnavailableError
+from perseus_like.session import session
+
+from ..gradient_memory import LARGE_BYTES, say_once
+from ..tensors import empty, tensors
+
+_log = logging.getLogger("perseus_like")
+_SHARED_MEMORY = "/dev/shm"  # where torch makes the mapping, for as long as the move takes
+_MARK = bytes(range(16))
+
+# Buckets, and their bytes in the arena; None for one that has come once.
+_moved: weakref.WeakKeyDictionary[torch.UntypedStorage, Tensor | None] = weakref.WeakKeyDictionary()
+_staying: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+
+def reachable(tensor: Tensor) -> Tensor:
+    """The same elements by way of the arena, where the tensor is a bucket that moves; else the tensor."""
+    if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not _is_called_by_backward():
+        return tensor
+    if session.core.local_size() == 1 or not tensor.is_contiguous():
+        return tensor
+    storage = tensor.untyped_storage()
+    if storage not in _moved:
+        _moved[storage] = None
+        return tensor
+    if storage in _staying:
+        return tensor
+    memory = _moved[storage]
+    if memory is None:
+        memory = _move(storage)
+        if memory is None:
+            _staying.add(storage)
+            return tensor
+        _moved[storage] = memory
+    start = tensor.storage_offset() * tensor.element_size()
+    return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+
+def _is_called_by_backward() -> bool:
+    """Whether C++ called the process group from within autograd, as DistributedDataParallel does, and not Python."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
+def _move(storage: torch.UntypedStorage) -> Tensor | None:
+    """Its bytes in the arena. None where it has to stay, which is said once."""
+    megabytes = storage.nbytes() / 1e6
+    try:
+        memory = empty(storage.nbytes(), dtype=torch.uint8)
+        descriptor = _descriptor_of_mapping(storage)
+        session.core.show_at(storage.data_ptr(), tensors.view(memory))
+    except (RuntimeError, OSError) as error:
+        say_once(f"a bucket of {megabytes:.0f} MB stays in private memory, where reducing is slower: {error}")
+        return None
+    _forget_file(descriptor)
+    _log.debug("a bucket of %.0f MB was moved to shared memory", megabytes)
+    return memory
+
+
+def _descriptor_of_mapping(storage: torch.UntypedStorage) -> int:
+    """Makes the storage's memory a mapping that is nobody else's. UnavailableError where that cannot be had."""
+    room = os.statvfs(_SHARED_MEMORY)
+    if room.f_bavail * room.f_frsize < 2 * storage.nbytes() * session.core.local_size():
+        raise UnavailableError(f"{_SHARED_MEMORY} has no room for as long as the move takes")
+    descriptor, size = storage._share_fd_cpu_()
+    begin = storage[: len(_MARK)]
+    before = begin.tolist()
+    os.pwrite(descriptor, _MARK, 0)
+    shows = bytes(begin.tolist()) == _MARK
+    os.pwrite(descriptor, bytes(before), 0)
+    if not shows or size != storage.nbytes() or storage.data_ptr() % mmap.PAGESIZE != 0:
+        raise UnavailableError(f"torch {torch.__version__} shares memory in a way that is not known here")
+    return int(descriptor)
+
+
+def _forget_file(descriptor: int) -> None:
+    """The storage's file no longer is its memory: who is sent it, as by a queue of torch.multiprocessing, gets an error
+    of the system and not what it held once.
+    """
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
