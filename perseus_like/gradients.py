@@ -26,6 +26,8 @@ K = TypeVar("K", bound=Hashable)
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 ALIGNMENT_BYTES = 64
+# A gradient this large needs no others to be worth a request, and would leave later with them.
+LARGE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,12 @@ def lay_out(
     groups: Sequence[Sequence[int]] | None = None,
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
+    large_bytes: int | None = None,
 ) -> Layout[K]:
     """Places `members` in the given order of arrival, in buckets of a limited size.
 
-    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size.
+    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size. So is a gradient
+    of `large_bytes` that is in none.
     """
     group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
     buckets: list[Bucket[K]] = []
@@ -80,6 +84,9 @@ def lay_out(
         member = members[index]
         key = (member.kind, group_of.get(index))
         bytes_ = member.padded_elements * member.element_bytes
+        if large_bytes is not None and bytes_ >= large_bytes and key[1] is None:
+            buckets.append(Bucket(member.kind, members=[index]))
+            continue
         bucket = open_buckets.get(key)
         limit = first_bytes if bucket is not None and bucket is buckets[0] else bucket_bytes
         if bucket is None or (key[1] is None and bucket.members and sizes[id(bucket)] + bytes_ > limit):
@@ -189,7 +196,7 @@ class Passes:
         return self._left[index] > 0
 
     def send_rest(self) -> None:
-        """Sends what was not full; where nothing was sent before, beginning with what caches still hold."""
+        """Sends what was not full; where nothing was sent before, beginning with what came last."""
         self._missing = [0] * len(self._sizes)
         if not self.holds:
             self._send_full(len(self._missing))

@@ -18,6 +18,7 @@ from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
 from perseus_like.gradients import (
     FIRST_BUCKET_BYTES,
+    LARGE_BYTES,
     Agreeing,
     Layout,
     Passes,
@@ -314,7 +315,7 @@ class GradientBuckets:
         limit = self._owner.bucket_bytes
         on_host = all(self._parameters[index].device.type == "cpu" for index in order)
         members = {index: member_of(self._parameters[index]) for index in order}
-        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit)
+        self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, LARGE_BYTES)
         self._places.use(self._layout)
         self.passes.use(self._layout)
         holds = on_host and self._communicate is None

@@ -8,7 +8,7 @@ import torch
 
 from perseus_like.collectives import member_id
 from perseus_like.errors import UnavailableError
-from perseus_like.gradients import Member
+from perseus_like.gradients import LARGE_BYTES, Member
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
@@ -16,7 +16,6 @@ from .tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
 _said: set[str] = set()
-LARGE_BYTES = 2 << 20
 Kind = tuple[torch.dtype, torch.device]
 
 

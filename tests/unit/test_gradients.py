@@ -61,6 +61,11 @@ def test_a_gradient_larger_than_a_bucket_has_its_own() -> None:
     assert [bucket.members for bucket in layout.buckets] == [[0], [1], [2]]
 
 
+def test_a_large_gradient_leaves_by_itself() -> None:
+    layout = lay_out(members_of([10, 1000, 10], ["float"] * 3), range(3), large_bytes=4000)
+    assert [bucket.members for bucket in layout.buckets] == [[1], [0, 2]]
+
+
 def two_buckets() -> Layout[str]:
     return Layout([Bucket("float", members=[0, 1]), Bucket("float", members=[2])], {})
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from perseus_like.errors import UnavailableError
+from perseus_like.gradients import LARGE_BYTES
 from perseus_like.session import session
 
-from ..gradient_memory import LARGE_BYTES, say_once
+from ..gradient_memory import say_once
 from ..tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
