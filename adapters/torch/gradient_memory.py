@@ -44,7 +44,8 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient to its place in a bucket; what is large will not be in a cache when it is reduced."""
     if (
-        place.nbytes < LARGE_BYTES
+        torch.compiler.is_compiling()  # hooks are traced where autograd is compiled, too
+        or place.nbytes < LARGE_BYTES
         or not place.device.type == gradient.device.type == "cpu"
         or place.dtype != gradient.dtype
         or place.stride() != gradient.stride()

@@ -122,6 +122,25 @@ def test_under_the_compiler(rank: int, size: int) -> None:
         assert_equal_gradients(compiled, alone)
 
 
+def test_a_training_step_that_is_compiled(rank: int, size: int) -> None:
+    """With gradients that are large enough to be copied by the core."""
+
+    def plain(model: Any, inputs: Any) -> None:
+        model(inputs).square().mean().backward()
+
+    backward = torch.compile(plain, backend="aot_eager")
+    torch.manual_seed(5)
+    parallel = DistributedDataParallel(torch.nn.Linear(6, 70_000, bias=False).double())
+    alone = copy.deepcopy(parallel.module)
+    for number in range(3):
+        inputs, _ = batch(number, size)
+        parallel.zero_grad()
+        alone.zero_grad()
+        backward(parallel, part(inputs, rank))
+        alone(inputs).square().mean().backward()
+        assert_equal_gradients(parallel, alone)
+
+
 def test_some_of_the_ranks(rank: int, size: int) -> None:
     if size < 3:
         pytest.skip("a set of fewer ranks than there are, and more than one")

@@ -54,7 +54,7 @@ def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
     "options", [{}, {"compression": hvd.Compression.bf16}, {"backward_passes_per_step": 2}], ids=str
 )
 @pytest.mark.parametrize("early", [False, True], ids=["at the end", "during backward"])
-def test_large_gradients_stay_where_they_are(
+def test_large_gradients(
     options: dict[str, Any], early: bool, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With strides of their own, unused on a rank, replaced before the step: as small ones in buckets."""
@@ -332,3 +332,26 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
     with pytest.warns(UserWarning, match="groups"):
         hvd.DistributedOptimizer(plain, num_groups=2)
+
+
+def test_where_autograd_is_compiled(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients of either size: hooks are traced."""
+    monkeypatch.setattr("torch._dynamo.config.compiled_autograd", True)
+
+    def plain(model: Any, inputs: Any) -> None:
+        model(inputs).square().mean().backward()
+
+    backward = torch.compile(plain, backend="aot_eager")
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 70_000, bias=False), torch.nn.Linear(70_000, 3)).double()
+    alone = copy.deepcopy(model)
+    optimizer = sgd(model)
+    for number in range(3):
+        inputs, _ = batch(number, size)
+        optimizer.zero_grad()
+        alone.zero_grad()
+        backward(model, part(inputs, rank))
+        alone(inputs).square().mean().backward()
+        optimizer.synchronize()
+        for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
 from perseus_like.collectives import Average, Max
 from perseus_like.process_sets import ProcessSet
@@ -171,6 +172,7 @@ class _Ending:
     def __init__(self) -> None:
         self.reducers: dict[int, Reducer] = {}
 
+    @_disable_dynamo  # backward runs inside compiled training steps
     def __call__(self) -> None:
         errors: list[Exception] = []
         for _, reducer in sorted(self.reducers.items()):
