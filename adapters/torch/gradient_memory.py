@@ -46,14 +46,17 @@ def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     if (
         torch.compiler.is_compiling()  # hooks are traced where autograd is compiled, too
         or place.nbytes < LARGE_BYTES
-        or not place.device.type == gradient.device.type == "cpu"
         or place.dtype != gradient.dtype
         or place.stride() != gradient.stride()
         or gradient.is_neg()
     ):
         place.copy_(gradient)
+        return
+    target, source = tensors.view(place), tensors.view(gradient)
+    if target[3] < 0 and source[3] < 0:
+        session.core.copy_past_caches(target, source)
     else:
-        session.core.copy_past_caches(tensors.view(place), tensors.view(gradient))
+        place.copy_(gradient)
 
 
 def register(memory: torch.Tensor, process_set: ProcessSet) -> object:

@@ -334,23 +334,24 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, num_groups=2)
 
 
-def test_where_autograd_is_compiled(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_autograd_is_compiled(rank: int, size: int) -> None:
     """With gradients of either size: hooks are traced."""
-    monkeypatch.setattr("torch._dynamo.config.compiled_autograd", True)
+    import torch._dynamo
 
     def plain(model: Any, inputs: Any) -> None:
         model(inputs).square().mean().backward()
 
-    backward = torch.compile(plain, backend="aot_eager")
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(6, 70_000, bias=False), torch.nn.Linear(70_000, 3)).double()
     alone = copy.deepcopy(model)
     optimizer = sgd(model)
+    compiling = torch._dynamo.config.patch(compiled_autograd=True)
     for number in range(3):
         inputs, _ = batch(number, size)
         optimizer.zero_grad()
         alone.zero_grad()
-        backward(model, part(inputs, rank))
+        with compiling:
+            torch.compile(plain, backend="aot_eager")(model, part(inputs, rank))
         alone(inputs).square().mean().backward()
         optimizer.synchronize()
         for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
