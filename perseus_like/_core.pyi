@@ -235,7 +235,7 @@ def copy_past_caches(target: View, source: View) -> None:
 
 def show_at(place: int, memory: View) -> None:
     """From now on `place`, an address of a page, and `memory`, which was allocated here, are the same bytes, with what
-    `place` held. Its pages are nobody else's. Raises (unavailable) where the system has no means, and changes nothing.
+    `place` held. Its pages are nobody else's. Raises (unavailable) where that cannot be; `place` keeps its bytes.
     """
 
 # Errors: Python hands in one exception class per ErrorKind.

@@ -26,7 +26,8 @@ K = TypeVar("K", bound=Hashable)
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 ALIGNMENT_BYTES = 64
-# A gradient this large needs no others to be worth a request, and would leave later with them.
+# A gradient this large needs no others to be worth a request, and would leave later with them. No cache holds it until
+# it is reduced.
 LARGE_BYTES = 2 << 20
 
 

@@ -313,11 +313,11 @@ class GradientBuckets:
 
     def _lay_out(self, order: Sequence[int]) -> None:
         limit = self._owner.bucket_bytes
-        on_host = all(self._parameters[index].device.type == "cpu" for index in order)
         members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, LARGE_BYTES)
         self._places.use(self._layout)
         self.passes.use(self._layout)
+        on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None
         self.passes.holds = holds and _all_cores_compute(self._reduction.process_set)
 

@@ -44,19 +44,17 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient to its place in a bucket; what is large will not be in a cache when it is reduced."""
     if (
-        torch.compiler.is_compiling()  # hooks are traced where autograd is compiled, too
-        or place.nbytes < LARGE_BYTES
-        or place.dtype != gradient.dtype
-        or place.stride() != gradient.stride()
-        or gradient.is_neg()
+        not torch.compiler.is_compiling()  # hooks are traced where autograd is compiled, too
+        and place.nbytes >= LARGE_BYTES
+        and place.dtype == gradient.dtype
+        and place.stride() == gradient.stride()
+        and not gradient.is_neg()
     ):
-        place.copy_(gradient)
-        return
-    target, source = tensors.view(place), tensors.view(gradient)
-    if target[3] < 0 and source[3] < 0:
-        session.core.copy_past_caches(target, source)
-    else:
-        place.copy_(gradient)
+        target, source = tensors.view(place), tensors.view(gradient)
+        if target[3] < 0 and source[3] < 0:
+            session.core.copy_past_caches(target, source)
+            return
+    place.copy_(gradient)
 
 
 def register(memory: torch.Tensor, process_set: ProcessSet) -> object:

@@ -12,7 +12,7 @@ namespace perseus {
 
 namespace {
 
-bool is_page(const void* address) {
+bool begins_at_page(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) == 0;
 }
 
@@ -26,8 +26,9 @@ void restore(void* place, const void* memory, std::size_t bytes) {
 }  // namespace
 
 Status show_at(void* place, void* memory, std::size_t bytes) {
-  if (bytes == 0 || !is_page(place) || !is_page(memory)) {
-    return {ErrorKind::invalid_argument, "memory is shown at a second place by whole pages, which begin at a page"};
+  // The arena aligns to 4 KiB, and there are systems whose pages are larger.
+  if (!begins_at_page(place) || !begins_at_page(memory)) {
+    return {ErrorKind::unavailable, "memory that does not begin at a page of the system has no second place"};
   }
   std::memcpy(memory, place, bytes);
   // An old size of 0 asks for a second mapping of shared pages.

@@ -28,9 +28,9 @@ _log = logging.getLogger("perseus_like")
 _SHARED_MEMORY = "/dev/shm"  # where torch makes the mapping, for as long as the move takes
 _MARK = bytes(range(16))
 
-# Buckets, and their bytes in the arena; None for one that has come once.
+_seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+# Buckets that have come again, and their bytes in the arena; None for one that had to stay.
 _moved: weakref.WeakKeyDictionary[torch.UntypedStorage, Tensor | None] = weakref.WeakKeyDictionary()
-_staying: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
 
 def reachable(tensor: Tensor) -> Tensor:
@@ -40,18 +40,14 @@ def reachable(tensor: Tensor) -> Tensor:
     if session.core.local_size() == 1 or not tensor.is_contiguous():
         return tensor
     storage = tensor.untyped_storage()
+    if storage not in _seen:
+        _seen.add(storage)
+        return tensor
     if storage not in _moved:
-        _moved[storage] = None
-        return tensor
-    if storage in _staying:
-        return tensor
+        _moved[storage] = _move(storage)
     memory = _moved[storage]
     if memory is None:
-        memory = _move(storage)
-        if memory is None:
-            _staying.add(storage)
-            return tensor
-        _moved[storage] = memory
+        return tensor
     start = tensor.storage_offset() * tensor.element_size()
     return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
@@ -70,11 +66,13 @@ def _move(storage: torch.UntypedStorage) -> Tensor | None:
     try:
         memory = empty(storage.nbytes(), dtype=torch.uint8)
         descriptor = _descriptor_of_mapping(storage)
-        session.core.show_at(storage.data_ptr(), tensors.view(memory))
+        try:
+            session.core.show_at(storage.data_ptr(), tensors.view(memory))
+        finally:
+            _forget_file(descriptor)
     except (RuntimeError, OSError) as error:
         say_once(f"a bucket of {megabytes:.0f} MB stays in private memory, where reducing is slower: {error}")
         return None
-    _forget_file(descriptor)
     _log.debug("a bucket of %.0f MB was moved to shared memory", megabytes)
     return memory
 
@@ -96,8 +94,8 @@ def _descriptor_of_mapping(storage: torch.UntypedStorage) -> int:
 
 
 def _forget_file(descriptor: int) -> None:
-    """The storage's file no longer is its memory: who is sent it, as by a queue of torch.multiprocessing, gets an error
-    of the system and not what it held once.
+    """The storage's file is not its memory any more: who is sent it, as by a queue of torch.multiprocessing, gets an
+    error of the system and not what it held once.
     """
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, descriptor, inheritable=False)
