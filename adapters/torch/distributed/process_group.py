@@ -66,6 +66,7 @@ class PerseusGroup(Reductions, Gathers, Messages):
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
+    _supports_time_estimate = False  # its name since torch 2.15
     bound_device_id: torch.device | None = None
 
     def __init__(

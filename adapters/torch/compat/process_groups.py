@@ -1,0 +1,82 @@
+"""Where torch.distributed expects a group of C++ backends, and meets a group that is written in Python."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_awaited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def skip_flight_recorder(cls: type) -> None:
+    """Keeps torch from attaching its Flight Recorder to groups of this class.
+
+    Relies on: `distributed_c10d._maybe_attach_flight_recorder(group, …)`, called for every new group since torch 2.15.
+    Attaching fails on a group that has no C++ backend. The recorder sees calls of C++ backends only.
+    Tried with: all; earlier releases do not attach it.
+    Notices: the function is missing, and torch has `FlightRecorderHook` and `HealthCheckHook`.
+    Lost then: `init_process_group("perseus")` fails with torch's error, unless TORCH_FR_BUFFER_SIZE=0 is set.
+    """
+    original: Any = getattr(distributed_c10d, "_maybe_attach_flight_recorder", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def attach(group: Any, *arguments: Any, **options: Any) -> None:
+        if not isinstance(group, cls):
+            original(group, *arguments, **options)
+
+    distributed_c10d._maybe_attach_flight_recorder = attach  # type: ignore[attr-defined]
+
+
+def keep_awaited_works() -> None:
+    """Keeps the Python part of the work that DDP's backward pass waits for alive.
+
+    Relies on: `Reducer._set_forward_pass_work_handle(work, …)`, by which `DistributedDataParallel.join()` hands a work
+    to C++. C++ does not keep the Python part of it, and its base class waits for ever.
+    Tried with: all.
+    Notices: the method is missing; then nothing is done.
+    Lost then: `DistributedDataParallel.join()` may wait without end.
+    """
+    cls: Any = dist.Reducer  # type: ignore[attr-defined]
+    original = getattr(cls, "_set_forward_pass_work_handle", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def set_and_keep(self: Any, work: Any, *arguments: Any, **options: Any) -> None:
+        _awaited[self] = work
+        original(self, work, *arguments, **options)
+
+    cls._set_forward_pass_work_handle = set_and_keep
+
+
+def accept_monitored_barrier(cls: type) -> None:
+    """Lets `torch.distributed.monitored_barrier` call the method of this class.
+
+    Relies on: `monitored_barrier(group, timeout, wait_all_ranks)` and `_get_default_group()` of `distributed_c10d`.
+    torch's function refuses all backends but the one that is called gloo.
+    Tried with: all.
+    Notices: `monitored_barrier` takes other arguments, or refuses no more.
+    Lost then: `monitored_barrier` raises torch's error for this backend; `group.monitored_barrier()` works.
+    """
+    original: Any = distributed_c10d.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if not isinstance(chosen, cls):
+            original(group, timeout, wait_all_ranks)
+            return
+        limit = timedelta(seconds=timeout) if isinstance(timeout, float | int) else timeout
+        chosen.monitored_barrier(limit, wait_all_ranks)
+
+    distributed_c10d.monitored_barrier = monitored_barrier
+    dist.monitored_barrier = monitored_barrier
