@@ -1,7 +1,8 @@
-"""The addresses at which this machine can be reached."""
+"""The addresses at which this machine can be reached, and sockets that listen there."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import socket
@@ -20,6 +21,19 @@ def own_addresses(interfaces: str | None) -> list[str]:
     found = [address for name, address in [*_ipv4(), *_ipv6()] if wanted is None or name in wanted]
     outside = [address for address in found if not ipaddress.ip_address(address).is_loopback]
     return outside or found
+
+
+def listen_at(addresses: list[str]) -> list[socket.socket]:
+    """Returns a TCP socket for each address, listening at a port of the system's choice.
+
+    An address that cannot be bound, such as an IPv6 address that is still checked for duplicates, is left out.
+    """
+    listeners = []
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with contextlib.suppress(OSError):
+            listeners.append(socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN))
+    return listeners
 
 
 def _ipv4() -> list[tuple[str, str]]:

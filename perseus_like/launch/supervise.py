@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import IO
+from typing import IO, Protocol
 
 from . import processes
 from .child import Child, Feed, start_process
@@ -31,6 +31,12 @@ _MOST_BACKLOG = 1 << 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
+
+
+class HasFileno(Protocol):
+    """A socket, or what can be polled as one."""
+
+    def fileno(self) -> int: ...
 
 
 class Supervisor:
@@ -121,11 +127,11 @@ class Supervisor:
             self._selector.register(stream.fileno(), selectors.EVENT_READ)
         return child
 
-    def watch(self, connection: socket.socket, act: Callable[[], None]) -> None:
+    def watch(self, connection: HasFileno, act: Callable[[], None]) -> None:
         """Calls `act` whenever `connection` can be read."""
         self._selector.register(connection, selectors.EVENT_READ, act)
 
-    def forget(self, connection: socket.socket) -> None:
+    def forget(self, connection: HasFileno) -> None:
         """The opposite of `watch`."""
         self._selector.unregister(connection)
 

@@ -7,18 +7,22 @@ import pwd
 import resource
 import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perseus_like.launch.authentication import AuthenticatedListener
 
+_LISTENING = "0A"  # in /proc/net/tcp
 AsStranger = Callable[..., None]
-Strangers = Callable[[socket.socket, int], None]
+Address = tuple[str, int]
+Strangers = Callable[[Address, int], None]
 
 
 @pytest.fixture(scope="session")
@@ -46,14 +50,14 @@ def _run_as_nobody(function: Callable[..., object], *arguments: Any) -> None:
 
 @pytest.fixture
 def strangers() -> Iterator[Strangers]:
-    """`strangers(listener, count)` makes connections that stay silent, and open until the test ends."""
+    """`strangers(address, count)` makes connections that stay silent, and open until the test ends."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with ExitStack() as stack:
 
-        def come(listener: socket.socket, count: int) -> None:
+        def come(address: Address, count: int) -> None:
             for _ in range(count):
-                stack.enter_context(socket.create_connection(listener.getsockname(), 30))
+                stack.enter_context(socket.create_connection(address, 30))
 
         yield come
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -111,3 +115,20 @@ def serve() -> Iterator[Serve]:
     yield run
     for each in served:
         each.close()
+
+
+def listening_addresses(process: int) -> list[Address]:
+    """The TCP addresses at which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):
+            sockets.add(str(descriptor.readlink()))
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
+                digits, port = fields[1].split(":")
+                words = struct.unpack(f">{len(digits) // 8}I", bytes.fromhex(digits))
+                found.append((socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)), int(port, 16)))
+    return found

@@ -25,13 +25,13 @@ from perseus_like.launch.authentication import (
 from .conftest import AsStranger, Serve, Strangers
 
 SECRET = new_secret()
-GARBAGE = [
-    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4,
-    "gehört nicht dazu: ÄÖÜ ÄÖÜ ÄÖÜ ÄÖÜ ÄÖÜ ÄÖÜ ÄÖÜ ÄÖÜ".encode("latin-1") * 2,
-    bytes(64),
-    b"\xff" * 5000,
-    SECRET.encode() * 2,
-]
+GARBAGE = {
+    "another protocol": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4,
+    "other characters": "ÄÖÜ gehört nicht dazu ÄÖÜ".encode("latin-1") * 4,
+    "zeros": bytes(64),
+    "too much": b"\xff" * 5000,
+    "the secret": SECRET.encode() * 2,
+}
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_a_wrong_secret_is_refused(listening: socket.socket, serve: Serve) -> No
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage_is_refused_and_harms_nobody(listening: socket.socket, serve: Serve, garbage: bytes) -> None:
+def test_garbage_is_refused_and_harms_nobody(listening: socket.socket, serve: Serve, garbage: str) -> None:
     served = serve(AuthenticatedListener([listening], SECRET, expected=1))
     with connect(listening) as stranger, connect(listening) as connection:
-        stranger.sendall(garbage)
+        stranger.sendall(GARBAGE[garbage])
         assert is_closed(stranger)
         authenticate(connection, SECRET)
         assert served.wait_for(1)
@@ -143,7 +143,7 @@ def test_thousands_of_silent_connections_do_not_keep_others_out(
 ) -> None:
     served = serve(AuthenticatedListener([listening], SECRET, expected=1))
     for count in range(1, 31):
-        strangers(listening, 100)
+        strangers(listening.getsockname(), 100)
         with connect(listening) as connection:
             authenticate(connection, SECRET)
             assert served.wait_for(count)

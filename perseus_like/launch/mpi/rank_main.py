@@ -21,13 +21,24 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-LEASH = "PERSEUS_LEASH"  # how perseusrun is reached
+if TYPE_CHECKING or __package__:
+    from ..authentication import Handshake
+else:
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from authentication import Handshake
+
+HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 GOODBYE = b"."
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
+# A connection to perseusrun that failed is tried again: strangers may keep its port busy for a while.
+_CONNECT_ROUNDS = 60
+_ROUND_SECONDS = 1.0
 # The other ranks get this long to say what they make of it, before mpirun ends them.
 _FAILURE_GRACE_SECONDS = 0.8
 # mpirun ends a job, and its daemons, well within this time: if it can still reach them.
@@ -47,7 +58,7 @@ def main(tag: str, encoded: str) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     _tell(tag, "began", "")
-    leash = Leash(os.environ.pop(LEASH, ""))
+    heartbeat = Heartbeat(os.environ.pop(HEARTBEAT, ""))
     try:
         # Descriptors stay open: the process manager's connection may be one of them.
         process = subprocess.Popen(json.loads(encoded), stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
@@ -63,7 +74,7 @@ def main(tag: str, encoded: str) -> int:
 
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
-    if not _wait(process, leash):
+    if not _wait(process, heartbeat):
         _end(process)
         end_daemons_later(0.0)
         return 1
@@ -76,24 +87,17 @@ def main(tag: str, encoded: str) -> int:
     if code != 0 and not was_told_to_stop.is_set():
         was_told_to_stop.wait(_FAILURE_GRACE_SECONDS)
         end_daemons_later()
-    leash.say_goodbye()
+    heartbeat.say_goodbye()
     return shown
 
 
-def _wait(process: subprocess.Popen[bytes], leash: Leash) -> bool:
-    """Waits for the rank's end; False if perseusrun was lost before."""
+def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
+    """Waits for the rank's end; returns False if perseusrun was lost before."""
     descriptor = os.pidfd_open(process.pid)
-    while not leash.is_lost:
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        for other, events in leash.entries():
-            waiting.register(other, events)
-        for ready, _ in waiting.poll():
-            if ready == descriptor:
-                process.wait()
-                return True
-            leash.go_on(ready)
-    return False
+    has_ended = heartbeat.poll(descriptor)
+    if has_ended:
+        process.wait()
+    return has_ended
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -105,66 +109,124 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class Leash:
-    """The connection to perseusrun (`leash.py`), tried at all its addresses at once. Without one, nothing is lost."""
+class Heartbeat:
+    """The connection to perseusrun (`heartbeat.py`): the first that is established with one of its addresses.
+
+    Without a connection, nothing is ever lost.
+    """
 
     def __init__(self, text: str) -> None:
         self.is_lost = False
-        self._held: socket.socket | None = None
-        self._trying: dict[int, socket.socket] = {}
-        self._asking: dict[int, socket.socket] = {}
-        if text:
-            seconds, self._asked, self._answer, port, *addresses = text.split()
-            self._timeout_seconds = int(seconds)
-            for address in addresses:
-                attempt = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-                attempt.setblocking(False)
-                if attempt.connect_ex((address, int(port))) in {0, errno.EINPROGRESS}:
-                    self._trying[attempt.fileno()] = attempt
-                else:
-                    attempt.close()
+        seconds, self._secret, *endpoints = text.split() or ["0", ""]
+        self._timeout_seconds = int(seconds)
+        self._endpoints = list(zip(endpoints[::2], map(int, endpoints[1::2]), strict=True))
+        self._connection: socket.socket | None = None
+        self._attempts: dict[int, _Attempt] = {}
+        self._rounds_left = _CONNECT_ROUNDS
+        self._next_round = 0.0
+        self._connect()
 
-    def entries(self) -> list[tuple[int, int]]:
-        """What to poll for."""
-        if self._held:
-            return [(self._held.fileno(), select.POLLIN)]
-        return [(each, select.POLLOUT) for each in self._trying] + [(each, select.POLLIN) for each in self._asking]
-
-    def go_on(self, descriptor: int) -> None:
-        """This one of `entries` is ready."""
-        if attempt := self._trying.pop(descriptor, None):
-            if _says(attempt, f"{self._asked} {_rank()} {os.uname().nodename}\n".encode()):
-                self._asking[descriptor] = attempt
-        elif attempt := self._asking.pop(descriptor, None):
-            if _hears(attempt) == self._answer.encode():
-                set_heartbeat(attempt, self._timeout_seconds)
-                self._held = attempt
-        elif self._held:
-            self.is_lost = not _hears(self._held)
-
-    def say_goodbye(self) -> None:
-        """The end that follows is in order."""
-        for connection in (self._held, *self._asking.values()):
-            if connection:
-                _says(connection, GOODBYE)
-
-
-def _says(connection: socket.socket, text: bytes) -> bool:
-    try:
-        return connection.send(text) == len(text)
-    except OSError:
+    def poll(self, descriptor: int) -> bool:
+        """Serves the connection until `descriptor` can be read (True), or perseusrun is lost (False)."""
+        while not self.is_lost:
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            for other, events in self._entries():
+                waiting.register(other, events)
+            for ready, _ in waiting.poll(self._milliseconds_to_wait()):
+                if ready == descriptor:
+                    return True
+                self._go_on(ready)
+            self._connect()
         return False
 
+    def say_goodbye(self) -> None:
+        """The end that follows is no loss."""
+        if self._connection:
+            with contextlib.suppress(OSError):
+                self._connection.send(GOODBYE)
 
-def _hears(connection: socket.socket) -> bytes:
+    def _connect(self) -> None:
+        """Begins an attempt at each address that has none, at most once a second."""
+        if not self._has_idle_endpoints() or time.monotonic() < self._next_round:
+            return
+        self._rounds_left -= 1
+        self._next_round = time.monotonic() + _ROUND_SECONDS
+        trying = {attempt.endpoint for attempt in self._attempts.values()}
+        for endpoint in self._endpoints:
+            if endpoint not in trying:
+                with contextlib.suppress(OSError):
+                    attempt = _Attempt(endpoint, self._secret)
+                    self._attempts[attempt.connection.fileno()] = attempt
+
+    def _has_idle_endpoints(self) -> bool:
+        return not self._connection and self._rounds_left > 0 and len(self._attempts) < len(self._endpoints)
+
+    def _milliseconds_to_wait(self) -> float | None:
+        return max(0.0, self._next_round - time.monotonic()) * 1000 if self._has_idle_endpoints() else None
+
+    def _entries(self) -> list[tuple[int, int]]:
+        if self._connection:
+            return [(self._connection.fileno(), select.POLLIN)]
+        return [(each, attempt.event) for each, attempt in self._attempts.items()]
+
+    def _go_on(self, descriptor: int) -> None:
+        if self._connection and descriptor == self._connection.fileno():
+            self.is_lost = _is_closed(self._connection)
+        elif attempt := self._attempts.get(descriptor):
+            try:
+                if attempt.go_on():
+                    self._keep(attempt.connection)
+            except OSError:
+                self._attempts.pop(descriptor).connection.close()
+
+    def _keep(self, connection: socket.socket) -> None:
+        set_keepalive(connection, self._timeout_seconds)
+        connection.send(f"{_rank()} {os.uname().nodename}\n".encode())
+        self._connection = connection
+        for attempt in self._attempts.values():
+            if attempt.connection is not connection:
+                attempt.connection.close()
+        self._attempts.clear()
+
+
+class _Attempt:
+    """A connection to one address of perseusrun, until its handshake is finished."""
+
+    def __init__(self, endpoint: tuple[str, int], secret: str) -> None:
+        """Raises OSError if the address cannot be reached from here."""
+        self.endpoint = endpoint
+        self.connection = socket.socket(socket.AF_INET6 if ":" in endpoint[0] else socket.AF_INET)
+        self.event = select.POLLOUT  # what to poll for
+        self._handshake = Handshake(secret, is_listener=False)
+        self.connection.setblocking(False)
+        error = self.connection.connect_ex(endpoint)
+        if error not in {0, errno.EINPROGRESS}:
+            self.connection.close()
+            raise OSError(error, os.strerror(error))
+
+    def go_on(self) -> bool:
+        """Called when `event` is there; returns True once the handshake is finished. Raises OSError."""
+        if self.event == select.POLLOUT:
+            if error := self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error, os.strerror(error))
+            self.event = select.POLLIN
+            return False
+        self.connection.send(self._handshake.take(self.connection.recv(self._handshake.missing)))
+        return not self._handshake.missing
+
+
+def _is_closed(connection: socket.socket) -> bool:
     try:
-        return connection.recv(1024)
+        return not connection.recv(1024)
+    except BlockingIOError:
+        return False
     except OSError:
-        return b""
+        return True
 
 
-def set_heartbeat(connection: socket.socket, timeout_seconds: int) -> None:
-    """The kernel asks the other side after a third of the time, and breaks the connection when nothing is answered."""
+def set_keepalive(connection: socket.socket, timeout_seconds: int) -> None:
+    """The kernel probes the other end after a third of the time, and breaks the connection if nothing answers."""
     interval = max(1, timeout_seconds // 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, timeout_seconds // 3))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from ..addresses import own_addresses
 from ..cores import usable_cores
 from ..environment import forwarded_names, job_environment, new_job_name
 from ..errors import LaunchError
@@ -23,18 +24,22 @@ from ..version import version
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
-from .leash import DEFAULT_TIMEOUT_SECONDS, Leashes
+from .heartbeat import DEFAULT_TIMEOUT_SECONDS, LauncherHeartbeat
 from .plan import Line, Plan
-from .rank_main import LEASH
+from .rank_main import HEARTBEAT
 from .roll import Reports, Roll
 
 # mpirun ends the job by itself about a second after a rank has failed (rank_main.py); this is for when it does not.
 FAILURE_GRACE_SECONDS = 1.5
-# It has other hosts to clean up; where it cannot, ranks there notice by themselves (leash.py).
+# It has other hosts to clean up; where it cannot, ranks there notice by themselves (heartbeat.py).
 TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
 
-_HEARTBEAT = "PERSEUS_HEARTBEAT_TIMEOUT"
+_HEARTBEAT_TIMEOUT = "PERSEUS_HEARTBEAT_TIMEOUT"
+_NO_ADDRESS = (
+    "no heartbeat between the launcher and the ranks: this host has no address on the given network "
+    "interfaces. The job continues, but only mpirun detects that a rank is lost"
+)
 
 # Of the MPIs, for the program that they call instead of ssh.
 _REMOTE_SHELLS = (
@@ -58,11 +63,13 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     if hosts and options.check_hosts and not options.is_batch:
         _check_hosts(mpirun, options, hosts)
     job_name = new_job_name()
-    leashes = _leashes(options)
-    line = make_line(mpirun, options, size, hosts, job_name, leashes.text if leashes else None)
+    heartbeat = _heartbeat(options, size)
+    line = make_line(mpirun, options, size, hosts, job_name, heartbeat.text if heartbeat else "")
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
     for note in options.notes:
         screen.say(note)
+    if heartbeat and not heartbeat.text:
+        screen.say(_NO_ADDRESS)
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line))
@@ -78,8 +85,8 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         out, err = (
             _sorter(mpirun.family, job_name, _Channels(screen, name, reports_of)) for name in ("stdout", "stderr")
         )
-        if leashes:
-            leashes.watch(supervisor, fail)
+        if heartbeat:
+            heartbeat.watch(supervisor, fail)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
         code = supervisor.run(missed=roll.missed)
         # Open MPI says 1 whatever has ended it.
@@ -94,12 +101,13 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     check_hosts(names, shell, Wanted(version(), [str(mpirun.path), str(Path.cwd())]), seconds)
 
 
-def _leashes(options: Options) -> Leashes | None:
+def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
     given = {**os.environ, **options.settings, **dict(options.forward)}
-    text = given.get(_HEARTBEAT) or str(DEFAULT_TIMEOUT_SECONDS)
+    text = given.get(_HEARTBEAT_TIMEOUT) or str(DEFAULT_TIMEOUT_SECONDS)
     if not re.fullmatch("[0-9]+", text):
-        raise LaunchError(f"{_HEARTBEAT}={text!r} is not a number of seconds")
-    return Leashes(int(text), options.nics) if int(text) else None
+        raise LaunchError(f"{_HEARTBEAT_TIMEOUT}={text!r} is not a number of seconds")
+    interfaces = options.nics or given.get("PERSEUS_NETWORK_INTERFACES")
+    return LauncherHeartbeat(int(text), own_addresses(interfaces), size) if int(text) else None
 
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
@@ -108,14 +116,14 @@ def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
 
 
 def make_line(
-    mpirun: Mpirun, options: Options, size: int, hosts: list[Host] | None, job_name: str, leash: str | None = None
+    mpirun: Mpirun, options: Options, size: int, hosts: list[Host] | None, job_name: str, heartbeat: str = ""
 ) -> Line:
-    """The job in the dialect of this mpirun. `leash`: `Leashes.text`."""
+    """The job in the dialect of this mpirun. `heartbeat`: `LauncherHeartbeat.text`."""
     most = max((host.slots for host in hosts), default=size) if hosts else size
     environment = job_environment(os.environ, options, job_name, most)
     environment = with_own_folder(environment, mpirun.path)
-    if leash:
-        environment[LEASH] = leash
+    if heartbeat:
+        environment[HEARTBEAT] = heartbeat
     plan = Plan(
         size=size,
         hosts=hosts,

@@ -1,0 +1,124 @@
+"""The launcher heartbeat: a connection between perseusrun and each rank's `rank_main`, so that each end notices when
+the other is lost.
+
+A rank whose connection breaks without a goodbye is lost, whatever mpirun reports. A `rank_main` that loses perseusrun
+ends its rank. The kernels of both hosts probe each other, so a host that is down or cut off also counts as lost after
+`PERSEUS_HEARTBEAT_TIMEOUT`; a process that is stopped or busy does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable
+
+from ..addresses import listen_at
+from ..authentication import AuthenticatedListener, new_secret
+from ..supervise import Supervisor
+from ..verdict import Failure
+from .rank_main import GOODBYE, set_keepalive
+
+DEFAULT_TIMEOUT_SECONDS = 30
+_LONGEST_HELLO = 1024
+_ENDED = "vanished without a word: its host has crashed, or somebody has killed the job's processes there"
+_UNREACHABLE = (
+    "does not answer any more: its host is down, or cut off from the network (no answer within "
+    "PERSEUS_HEARTBEAT_TIMEOUT)"
+)
+_SILENCE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
+
+
+class LauncherHeartbeat:
+    """perseusrun's end of the connections to `size` ranks.
+
+    It listens at the given addresses only, until all ranks are connected. `text` holds the secret and the addresses
+    for the environment of `rank_main`. With no address there is no heartbeat, and `text` is empty.
+    """
+
+    def __init__(self, timeout_seconds: int, addresses: list[str], size: int) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._absent = size
+        listeners = listen_at(addresses)
+        secret = new_secret()
+        self._listener = AuthenticatedListener(listeners, secret, expected=size * len(listeners))
+        endpoints = [f"{address} {port}" for address, port, *_ in (each.getsockname() for each in listeners)]
+        self.text = " ".join([str(timeout_seconds), secret, *endpoints]) if endpoints else ""
+
+    def watch(self, supervisor: Supervisor, fail: Callable[[Failure], None]) -> None:
+        """From now on `supervisor` serves the connections, and `fail` is called for ranks that are lost."""
+        self._supervisor = supervisor
+        self._fail = fail
+        supervisor.watch(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for connection in self._listener.accept():
+            with contextlib.suppress(OSError):
+                set_keepalive(connection, self._timeout_seconds)
+            self._serve(_RankConnection(connection))
+
+    def _serve(self, rank: _RankConnection) -> None:
+        self._supervisor.watch(rank.connection, lambda: self._read(rank))
+
+    def _read(self, rank: _RankConnection) -> None:
+        problem: OSError | None = None
+        try:
+            data = rank.connection.recv(_LONGEST_HELLO)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, problem = b"", error
+        was_known = bool(rank.name)
+        if data and rank.take(data):
+            if rank.name and not was_known:
+                self._count_in()
+            return
+        self._supervisor.forget(rank.connection)
+        rank.connection.close()
+        if rank.name and not rank.has_left:
+            self._lose(rank, problem)
+
+    def _count_in(self) -> None:
+        self._absent -= 1
+        if self._absent == 0:
+            self._supervisor.forget(self._listener)
+            self._listener.close()
+
+    def _lose(self, rank: _RankConnection, problem: OSError | None) -> None:
+        # mpirun ends all ranks when it has lost some. The ranks of this host end with it, so others are the first.
+        if self._supervisor.is_stopping or rank.host == os.uname().nodename:
+            return
+        how = _UNREACHABLE if problem and problem.errno in _SILENCE else _ENDED
+        self._fail(Failure(rank.name, how, 1, True, lambda: False))
+
+
+class _RankConnection:
+    """One connection whose handshake is complete. Its first line names the rank and its host.
+
+    A `rank_main` that reaches several addresses says this line on one connection only.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.name = ""
+        self.host = ""
+        self.has_left = False
+        self._hello = b""
+
+    def take(self, data: bytes) -> bool:
+        """Takes received bytes; returns False if they are not what a `rank_main` sends."""
+        if self.name:
+            self.has_left = self.has_left or data.endswith(GOODBYE)
+            return True
+        self._hello += data
+        line, newline, rest = self._hello.partition(b"\n")
+        if not newline:
+            return len(self._hello) < _LONGEST_HELLO
+        try:
+            rank, host = line.decode().split()
+        except ValueError:
+            return False
+        self.name, self.host = f"rank {rank} on {host}", host
+        self.has_left = rest.endswith(GOODBYE)
+        return True
