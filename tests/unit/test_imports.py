@@ -18,6 +18,8 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
 # are optional.
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
+# Files of the package that programs import by their folder, because they are started by their path, without the package.
+BY_FOLDER = {"authentication"}
 
 # What a file of a room may include, by the beginning of the path; its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {
@@ -89,7 +91,7 @@ def python_files(folder: str) -> list[Path]:
 
 @pytest.mark.parametrize("path", python_files("perseus_like"), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_package_knows_no_framework(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, "perseus_like", *REQUIRED, *OPTIONAL}
+    allowed = {*sys.stdlib_module_names, "perseus_like", *REQUIRED, *OPTIONAL, *BY_FOLDER}
     assert {name for name, level in imported(path) if level == 0} <= allowed
 
 
