@@ -18,7 +18,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
 # are optional.
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
-# Files of the package that programs import by their folder, because they are started by their path, without the package.
+# Files that programs import by their folder, because they are started by their path and without the package.
 BY_FOLDER = {"authentication"}
 
 # What a file of a room may include, by the beginning of the path; its own folder is always allowed.
