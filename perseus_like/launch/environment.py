@@ -13,6 +13,8 @@ from .cores import usable_cores
 from .errors import LaunchError
 from .options import Options
 
+STORE = "PERSEUS_TORCH_STORE"  # where torch's `env://` store is on one host: the port that it replaces, and a folder
+
 # Facts about one rank: an outer launcher's values must not reach the ranks of this one.
 _RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _OWN = (
@@ -24,6 +26,7 @@ _OWN = (
     "PERSEUS_ELASTIC",
     "HOROVOD_ELASTIC",
     "PERSEUS_LAUNCHER_HEARTBEAT",
+    STORE,
 )
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "PRTE_LAUNCHED", "OMPI_UNIVERSE")

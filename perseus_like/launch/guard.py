@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from .processes import has_in_environment, process_table, send, wait_for_an_end
@@ -22,13 +23,16 @@ _LONGEST_SECONDS = 5.0
 class Guard:
     """Started before the first rank, dismissed after the last."""
 
-    def __init__(self, job: str, grace: float) -> None:
-        """`grace`: seconds that the job's processes have to end by themselves (an mpirun: to clean up elsewhere)."""
+    def __init__(self, job: str, grace: float, clean_up: Callable[[], None]) -> None:
+        """`grace`: seconds that the job's processes have to end by themselves (an mpirun: to clean up elsewhere).
+
+        `clean_up` is called after their ends.
+        """
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._write_end)
-            _guard(read_end, f"PERSEUS_JOB={job}".encode(), grace)
+            _guard(read_end, f"PERSEUS_JOB={job}".encode(), grace, clean_up)
         os.close(read_end)
 
     def watch(self, session: int) -> None:
@@ -45,7 +49,7 @@ class Guard:
             os.write(self._write_end, text)
 
 
-def _guard(pipe: int, entry: bytes, grace: float) -> NoReturn:
+def _guard(pipe: int, entry: bytes, grace: float, clean_up: Callable[[], None]) -> NoReturn:
     try:
         os.setsid()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -56,6 +60,7 @@ def _guard(pipe: int, entry: bytes, grace: float) -> NoReturn:
             said += block
         if not said.endswith(_GOODBYE):
             _kill_all({int(line) for line in said.split()}, entry, grace)
+            clean_up()
     finally:
         os._exit(0)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 
-from .environment import job_environment, new_job_name, rank_environment
+from .environment import STORE, job_environment, new_job_name, rank_environment
 from .options import Options
 from .output import Screen, Style
 from .supervise import Supervisor
@@ -25,7 +27,13 @@ def run_local(options: Options, size: int) -> int:
         screen.say(note)
     if options.verbose:
         screen.say(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
-    with _reserved_port(job) as port, Supervisor(screen, job_name, options.stop_timeout) as supervisor:
+    with (
+        _reserved_port(job) as port,
+        _store_folder(job, screen) as folder,
+        Supervisor(screen, job_name, options.stop_timeout, clean_up=lambda: _remove(folder)) as supervisor,
+    ):
+        if port and folder:
+            job[STORE] = f"{port} {folder}"
         for rank in range(size):
             witness = Witness()
             supervisor.start(
@@ -76,3 +84,29 @@ def _reserved_port(job: Mapping[str, str]) -> Iterator[int | None]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _store_folder(job: Mapping[str, str], screen: Screen) -> Iterator[str | None]:
+    """A folder that only this user may enter, for torch's `env://` store, unless the user has chosen its address.
+
+    `adapters/torch/distributed/autoload` uses it.
+    """
+    if "MASTER_PORT" in job:
+        yield None
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="perseus-store-")
+    except OSError as error:
+        screen.say(f"torch's store for env:// will listen on all network interfaces: no folder for a file: {error}")
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _remove(folder: str | None) -> None:
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -43,17 +43,25 @@ class Supervisor:
     """Starts children and stays until the last of them, and of theirs, has ended.
 
     A context manager: leaving it kills what is left. `terminate` is the time in seconds between SIGTERM and SIGKILL.
-    When the launcher itself is killed, children are, too; with an `orphan_grace` they get a SIGTERM before.
+    When the launcher itself is killed, children are, too; with an `orphan_grace` they get a SIGTERM before. `clean_up`
+    is called only then, after their ends, in another process.
     """
 
     def __init__(
-        self, screen: Screen, job_name: str, stop_timeout: float, terminate: float = 0.7, orphan_grace: float = 0.0
+        self,
+        screen: Screen,
+        job_name: str,
+        stop_timeout: float,
+        terminate: float = 0.7,
+        orphan_grace: float = 0.0,
+        clean_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._screen = screen
         self._job_name = job_name
         self._stop_timeout = stop_timeout
         self._terminate_seconds = terminate
         self._orphan_grace = orphan_grace
+        self._clean_up = clean_up
         self._children: dict[int, Child] = {}
         self._feeds: dict[int, Feed] = {}
         self._streams: dict[int, IO[bytes]] = {}
@@ -67,7 +75,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         processes.adopt_orphans()
-        self._guard = Guard(self._job_name, self._orphan_grace)
+        self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
         self._wake, wake_end = socket.socketpair()
         self._wake.setblocking(False)
         wake_end.setblocking(False)

@@ -7,19 +7,16 @@ import pwd
 import resource
 import select
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perseus_like.launch.authentication import AuthenticatedListener
 
-_LISTENING = "0A"  # in /proc/net/tcp
 AsStranger = Callable[..., None]
 Address = tuple[str, int]
 Strangers = Callable[[Address, int], None]
@@ -115,20 +112,3 @@ def serve() -> Iterator[Serve]:
     yield run
     for each in served:
         each.close()
-
-
-def listening_addresses(process: int) -> list[Address]:
-    """The TCP addresses at which a process listens."""
-    sockets = set()
-    for descriptor in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):
-            sockets.add(str(descriptor.readlink()))
-    found = []
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
-                digits, port = fields[1].split(":")
-                words = struct.unpack(f">{len(digits) // 8}I", bytes.fromhex(digits))
-                found.append((socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)), int(port, 16)))
-    return found

@@ -18,7 +18,8 @@ import pytest
 
 from perseus_like.launch.mpi import rank_main
 
-from .conftest import Strangers, listening_addresses
+from .conftest import Strangers
+from .listening import listening_addresses
 
 SECONDS = 60.0
 # The ranks end as soon as the file is there.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
@@ -23,7 +26,7 @@ _AGENT_KEEPS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 def _without_address(
     original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """perseusrun and mpirun do not set MASTER_ADDR: the store's address goes over the core."""
+    """mpirun does not set MASTER_ADDR, nor does perseusrun on several hosts: the store's address goes over the core."""
     if session.core.launched(sys.prefix) is None:
         return original(url, timeout=timeout, **options)
     return _launched(url, timeout)
@@ -93,12 +96,26 @@ def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
 
 
 def _store(rank: int, size: int, timeout: timedelta) -> Store:
+    """On one host, a file that only this user may read; a TCPStore listens on all network interfaces."""
     from perseus_like.objects import broadcast_object
 
+    if session.core.local_size() == size:
+        folder = tempfile.mkdtemp(prefix="perseus-store-") if rank == 0 else None  # mode 0700
+        if folder:
+            atexit.register(_remove, folder, os.getpid())
+        store = FileStore(f"{broadcast_object(folder, 0, 'torch.store')}/store", size)
+        store.set_timeout(timeout)
+        return store
     if rank != 0:
         host, port = broadcast_object(None, 0, "torch.store")
         return TCPStore(host, port, size, False, timeout)
-    host = _host_name()
-    store = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
-    broadcast_object((host, store.port), 0, "torch.store")
-    return store
+    host = socket.gethostname()
+    listening = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+    broadcast_object((host, listening.port), 0, "torch.store")
+    return listening
+
+
+def _remove(folder: str, process: int) -> None:
+    """At the end of the process that made it, not at that of a forked child."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

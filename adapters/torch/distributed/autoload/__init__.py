@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from . import local_store
+
 NAME = "perseus"
 
 logger = logging.getLogger("perseus_like")
@@ -44,6 +46,8 @@ def _rendezvous(scheme: str, original: Any, needs_ours: Callable[[str], bool]) -
     """torch's own, also for programs of other backends; ours where that would only fail."""
 
     def meet(url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+        if scheme == "env" and local_store.is_wanted(url):
+            return local_store.meet(url, *arguments, **options)
         if not needs_ours(url):
             return original(url, *arguments, **options)  # type: ignore[no-any-return]
         from perseus_like.torch.distributed import env
@@ -54,7 +58,7 @@ def _rendezvous(scheme: str, original: Any, needs_ours: Callable[[str], bool]) -
 
 
 def _has_no_address(_: str) -> bool:
-    """perseusrun and mpirun do not set it."""
+    """mpirun does not set it."""
     return "MASTER_ADDR" not in os.environ
 
 

@@ -1,0 +1,42 @@
+"""torch's store for `env://` under perseusrun on one host: a file in a folder that only the job's user may enter.
+
+torch itself would make a TCPStore there, which listens on all network interfaces. Whoever reaches its port may read and
+change what it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl, urlparse
+
+_VARIABLE = "PERSEUS_TORCH_STORE"  # the port for which this store stands, and its folder
+# Every rendezvous needs a file of its own. All ranks take part in each, so the numbers are the same on all of them.
+_numbers = itertools.count()
+
+
+def is_wanted(url: str) -> bool:
+    """True if all ranks of the job meet, at the address that perseusrun gave them."""
+    port, _, folder = os.environ.get(_VARIABLE, "").partition(" ")
+    given = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    return bool(folder) and given == ("127.0.0.1", port) and _fact(url, "world_size") == os.environ.get("PERSEUS_SIZE")
+
+
+def meet(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
+    """As torch's own handlers of rendezvous: yields the store, the rank and the size."""
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+    from torch.distributed.constants import default_pg_timeout
+
+    folder = os.environ[_VARIABLE].partition(" ")[2]
+    rank, size = int(_fact(url, "rank")), int(_fact(url, "world_size"))
+    store = FileStore(f"{folder}/{next(_numbers)}", size)
+    store.set_timeout(timeout or default_pg_timeout)
+    yield store, rank, size
+    raise RuntimeError("env:// cannot be used for another rendezvous")
+
+
+def _fact(url: str, name: str) -> str:
+    asked = dict(parse_qsl(urlparse(url).query))
+    return asked.get(name) or os.environ.get(name.upper(), "")
