@@ -134,7 +134,7 @@ OWN.append("perseus_like.names.horovod.horovod")
 setup(
     packages=[*OWN, *MOVED],
     package_dir=MOVED,
-    package_data={"perseus_like": ["py.typed", "*.pyi"]},
+    package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["*.json"]},
     ext_modules=extensions(),
     cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
 )

@@ -2,6 +2,7 @@
 
 from perseus_like import common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.collectives import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common_api import *
 
@@ -39,6 +40,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "reducescatter",
 ]
 __all__ += common_api.__all__

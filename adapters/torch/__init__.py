@@ -1,5 +1,7 @@
 """perseus_like.torch: Horovod's PyTorch API. `import perseus_like.torch as hvd`."""
 
+import torch as _torch
+
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
 from perseus_like.common_api import *
@@ -38,6 +40,12 @@ from .optimizer import DistributedOptimizer
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
 from .tensors import empty
+
+
+def _check_has_gpu() -> bool:
+    """Returns whether torch finds a CUDA device. Programs use this name of Horovod although it is private."""
+    return bool(_torch.cuda.is_available())
+
 
 __all__ = [
     "Adasum",

@@ -2,7 +2,9 @@
 
 from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
+from perseus_like.collectives import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
+from perseus_like.common.util import check_installed_version, gpu_available, num_rank_is_power_2
 from perseus_like.common_api import *
 
 from .autograd import (
@@ -78,6 +80,8 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "check_installed_version",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -86,7 +90,9 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
     "join",
+    "num_rank_is_power_2",
     "poll",
     "reducescatter",
     "reducescatter_async",

@@ -1,8 +1,26 @@
 """horovod.common.process_sets."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from .basics import MPI, HorovodBasics
 from .util import is_iterable
+
+_basics = HorovodBasics(__file__)
+
+
+def _setup(basics: Any) -> None:
+    """Does nothing. Horovod's adapters hand in their access to their compiled library, which is one here."""
+
+
+def _temp_process_set_object(process_set_id: int) -> ProcessSet:
+    """Returns a ProcessSet of the registered set `process_set_id`."""
+    process_set = ProcessSet(_basics._get_process_set_ids_and_ranks()[process_set_id])
+    process_set.process_set_id = process_set_id
+    return process_set
+
 
 __all__ = [
     "MPI",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +17,12 @@ from .. import basics
 from ..errors import HorovodVersionMismatchError, get_version_mismatch_message
 
 T = TypeVar("T")
+
+# The frameworks that Horovod has extensions for.
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+
+# Horovod's decorator of this name; programs import it.
+_cache = functools.cache
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -50,6 +58,10 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
     """ImportError where Horovod was built without a framework. Here nothing is built for one."""
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Does nothing. Horovod warns about a framework of another release than the one it was built for."""
 
 
 def get_ext_suffix() -> str:
@@ -105,10 +117,35 @@ def is_iterable(x: Any) -> bool:
     return True
 
 
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Returns whether the version `ver` is `target` or later. A pre-release comes before its release.
+
+    ValueError if one of them is no str, or if `target` does not have the form major.minor.patch.
+    """
+    if not (isinstance(ver, str) and isinstance(target, str)):
+        raise ValueError(f"versions must be str, not {ver!r} and {target!r}")
+    if target.count(".") != 2:
+        raise ValueError(f"the version {target!r} must have the form major.minor.patch")
+    return _version_key(ver) >= _version_key(target)
+
+
+def _version_key(version: str) -> tuple[list[int], bool]:
+    """Returns the release numbers without trailing zeros, and whether it is a final release."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", version.strip())
+    if match is None:
+        raise ValueError(f"{version!r} is no version; write major.minor.patch")
+    numbers = [int(number) for number in match[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers, re.match(r"[._-]?(a|b|c|rc|alpha|beta|pre|preview|dev)", match[2], re.IGNORECASE) is None
+
+
 __all__ = [
+    "EXTENSIONS",
     "HorovodVersionMismatchError",
     "ccl_built",
     "check_extension",
+    "check_installed_version",
     "ddl_built",
     "env",
     "extension_available",
@@ -119,6 +156,7 @@ __all__ = [
     "gloo_built",
     "gpu_available",
     "is_iterable",
+    "is_version_greater_equal_than",
     "mpi_built",
     "nccl_built",
     "num_rank_is_power_2",

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence, Set
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from opcode import opmap
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
+
+from . import listing
 
 # Door → the modules behind it, by what they are here. What lies below them follows.
 DOORS: dict[str, dict[str, str]] = {
     "horovod": {
         name: f"perseus_like.{name.partition('.')[2]}"
         for name in (
-            *("horovod.common", "horovod.runner"),
+            *("horovod.common", "horovod.runner", "horovod.data"),
             *("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.mxnet"),
         )
     },
@@ -47,6 +50,12 @@ class _Behind(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Returns the module's code, for `python -m horovod.runner.launch`."""
+        spec = importlib.util.find_spec(self._target)
+        loader = None if spec is None else spec.loader
+        return loader.get_code(self._target) if isinstance(loader, InspectLoader) else None
 
 
 class _Space(Loader):
@@ -81,9 +90,8 @@ class _Door(MetaPathFinder):
         if below := self.below(fullname):
             return ModuleSpec(fullname, _Space(below), is_package=True)
         ours = ours or f"perseus_like.{fullname.removeprefix(self.prefix)}"
-        raise ModuleNotFoundError(
-            f"No module named {fullname!r}: it would be {ours!r}, which is not there", name=fullname
-        )
+        reason = listing.refused_module(fullname) or f"it would be {ours!r}, which is not there"
+        raise ModuleNotFoundError(f"No module named {fullname!r}: {reason}", name=fullname)
 
     def below(self, fullname: str) -> set[str]:
         """The next parts of the paths that lead through a name."""
@@ -115,13 +123,23 @@ def _exists(module: str) -> bool:
 
 
 def _say_both_names(module: ModuleType, theirs: str, ours: str, below: Set[str] = frozenset()) -> None:
+    own = vars(module).get("__getattr__")
+    if getattr(own, "says_both_names", False):
+        return  # it is known by another alias, too
+
     def __getattr__(name: str) -> Any:  # noqa: N807
+        if own is not None:
+            with contextlib.suppress(AttributeError):
+                return own(name)
         if name in below:
             return importlib.import_module(f"{theirs}.{name}")
         # `from … import name` puts a text of its own in the place of an AttributeError's.
         caller = sys._getframe(1)
         is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
         error = ImportError if is_import else AttributeError
-        raise error(f"{theirs!r} has no {name!r}, as there is no '{ours}.{name}'")
+        is_special = name.startswith("__")  # asked for by the import system
+        reason = None if is_special else listing.refused_name(ours.replace("perseus_like", "horovod", 1), name)
+        raise error(f"{theirs!r} has no {name!r}: {reason or f'there is no {ours}.{name}'}")
 
-    vars(module).setdefault("__getattr__", __getattr__)
+    __getattr__.says_both_names = True  # type: ignore[attr-defined]
+    vars(module)["__getattr__"] = __getattr__

@@ -1,5 +1,6 @@
-"""Horovod's path of `run`, and of the few helpers of its launcher that scripts and tests import: horovod.runner."""
+"""Horovod's path of `run`, and of the helpers of its launcher that programs and tests import: horovod.runner."""
 
 from ..launch.run_function import run
+from .arguments import _HorovodArgs
 
-__all__ = ["run"]
+__all__ = ["_HorovodArgs", "run"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def in_thread(
@@ -28,4 +31,54 @@ def in_thread(
     return thread
 
 
-__all__ = ["in_thread"]
+def execute_function_multithreaded(
+    fn: Callable[..., T],
+    args_list: Sequence[Sequence[Any]],
+    block_until_all_done: bool = True,
+    max_concurrent_executions: int = 1000,
+) -> dict[int, T] | None:
+    """Calls `fn(*arguments)` on threads for each item of `args_list`. Returns the results by index.
+
+    Returns None at once if `block_until_all_done` is false. The first exception of `fn` is raised.
+    """
+    if not args_list:
+        return {} if block_until_all_done else None
+    pool = ThreadPoolExecutor(min(max_concurrent_executions, len(args_list)))
+    futures = [pool.submit(fn, *arguments) for arguments in args_list]
+    pool.shutdown(wait=block_until_all_done)
+    if not block_until_all_done:
+        return None
+    return {index: future.result() for index, future in enumerate(futures)}
+
+
+def on_event(
+    event: threading.Event,
+    func: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    stop: threading.Event | None = None,
+    check_stop_interval_s: float = 1.0,
+    daemon: bool = True,
+    silent: bool = False,
+) -> threading.Thread:
+    """Calls `func(*args)` on a thread once `event` is set, unless `stop` is set first.
+
+    ValueError for no event, and for a thread that is no daemon and has no `stop`.
+    """
+    if event is None:
+        raise ValueError("event is None, but must be a threading.Event")
+    if stop is None and not daemon:
+        raise ValueError("a thread that is no daemon needs the event stop")
+
+    def wait_and_call() -> None:
+        while not event.wait(check_stop_interval_s):
+            if stop is not None and stop.is_set():
+                return
+        if stop is None or not stop.is_set():
+            func(*args)
+
+    if not isinstance(args, tuple):
+        raise ValueError(f"args is {args!r}, but must be a tuple; a single argument is (argument,)")
+    return in_thread(wait_and_call, daemon=daemon, silent=silent)
+
+
+__all__ = ["execute_function_multithreaded", "in_thread", "on_event"]

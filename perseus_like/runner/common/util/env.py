@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+
+from . import secret
+
+LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
+KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
+# Names of environment variables that Horovod's launcher does not hand to the ranks of other hosts.
+IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES", secret.HOROVOD_SECRET_KEY}
 
 _PAIRS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -23,4 +31,21 @@ def get_env_rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
-__all__ = ["get_env_rank_and_size"]
+def is_exportable(v: str) -> bool:
+    """Returns whether none of IGNORE_REGEXES matches the start of the name `v`."""
+    return not any(re.match(pattern, v) for pattern in IGNORE_REGEXES)
+
+
+def is_kubeflow_mpi() -> bool:
+    """Returns whether Kubeflow's MPI Operator has set its remote shell."""
+    return os.environ.get("OMPI_MCA_plm_rsh_agent") == KUBEFLOW_MPI_EXEC  # noqa: SIM112
+
+
+__all__ = [
+    "IGNORE_REGEXES",
+    "KUBEFLOW_MPI_EXEC",
+    "LOG_LEVEL_STR",
+    "get_env_rank_and_size",
+    "is_exportable",
+    "is_kubeflow_mpi",
+]

@@ -1,0 +1,70 @@
+"""The list of Horovod's modules and names, against what can be imported and against Horovod's API as data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perseus_like.names import folder_of
+from perseus_like.names.listing import modules, refused_module, refused_name
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests/data"
+
+# Modules that need MXNet are compared by another Python.
+OF_MXNET = [name for name in modules() if name.startswith("horovod.mxnet")]
+OTHERS = [name for name in modules() if name not in OF_MXNET]
+
+
+def compare(python: str | Path, names: list[str]) -> list[str]:
+    """Returns the differences between the list and the modules `names`."""
+    program = Path(__file__).with_name("list_program.py")
+    env = {**os.environ, "PYTHONPATH": folder_of("horovod"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([python, program, *names], env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["difference"] for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_every_name_is_what_the_list_says() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    assert compare(sys.executable, OTHERS) == []
+
+
+def test_every_name_of_mxnet_is_what_the_list_says(environment: Callable[[str], Path]) -> None:
+    assert compare(environment("mxnet"), OF_MXNET) == []
+
+
+@pytest.mark.parametrize("data", ["horovod_api.json", "horovod_mxnet_api.json"])
+def test_the_public_names_are_listed(data: str) -> None:
+    """Names with a space in them stand for classes that a function returns."""
+    public = {
+        (module, name)
+        for module, names in json.loads((DATA / data).read_text()).items()
+        for name in names
+        if " " not in name
+    }
+    listed = {(module.name, name) for module in modules().values() for name in (*module.works, *module.differs)}
+    assert public - listed == set()
+
+
+def test_a_reason_says_what_to_use() -> None:
+    reasons = {each.refused for each in modules().values() if each.refused}
+    reasons |= {reason for each in modules().values() for reason in each.refusals.values()}
+    assert [reason for reason in reasons if "; " not in reason] == []  # why; what to do
+    assert "perseusrun" in str(refused_module("horovod.spark.torch"))
+    assert "perseusrun" in str(refused_name("horovod", "ray"))
+    assert refused_module("horovod.torch") is None
+    assert refused_name("horovod.torch", "allreduce") is None
+
+
+def test_the_page_has_the_list() -> None:
+    generate = ROOT / "docs/generate_horovod_names.py"
+    done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
