@@ -117,7 +117,6 @@ def test_a_program_that_is_run_through_the_door(program: Program) -> None:
 def test_horovods_launcher_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # `-m` puts the working directory before the installed packages
     launcher = (*OPEN, "--", "-m", "horovod.runner.launch")
-    assert "perseus" in run_well(*launcher, "--version")
     assert run_well(*launcher, "-np", "2", "--no-prefix", "echo", "hello") == "hello\n" * 2
 
 
