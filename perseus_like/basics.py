@@ -65,7 +65,7 @@ def _start_session(comm: Any) -> bool:
         return session.start({}, _selection(comm))
     if comm is not None:
         raise ValueError("init(comm=…): in an elastic job the launcher says who belongs to it; leave comm out")
-    worker.join(lambda place: session.start({}, meeting=place.meeting, called_off=place.called_off))
+    worker.join(lambda given: session.start({}, meeting=given.rendezvous, called_off=given.called_off))
     return True
 
 

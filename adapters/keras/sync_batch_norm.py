@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from perseus_like.collectives import Sum
-from perseus_like.launch.elastic.messages import told
+from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
@@ -41,7 +41,8 @@ class SyncBatchNormalizationImpl:
         layer: Any = super()
         mean, variance = layer._moments(inputs, *arguments, **more)
         ranks = self.process_set
-        alone = ranks.size() == 1 and told() is None  # in an elastic job others may come, and a function is traced once
+        # A function is traced once, and an elastic job may get more ranks later.
+        alone = ranks.size() == 1 and not is_elastic()
         if not ranks.included() or alone or _is_abstract(inputs):
             return mean, variance
         backend = backends.chosen()

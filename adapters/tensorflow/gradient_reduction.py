@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
 from perseus_like.gradients import Bucket, Member, divide_into_groups, lay_out
-from perseus_like.launch.elastic.messages import told
+from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
@@ -78,7 +78,7 @@ class GradientReduction:
         if not self.process_set.included():
             return False
         member_id(self.process_set)  # ValueError for a set that is not registered
-        return self.process_set.size() != 1 or told() is not None
+        return self.process_set.size() != 1 or is_elastic()
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced gradients; None stays None, if it is None on all ranks."""

@@ -14,6 +14,7 @@ from perseus_like import basics
 from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
 from perseus_like.compression import NoneCompressor
 from perseus_like.gradients import divide_into_groups
+from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .adasum import DeltaSum
@@ -289,7 +290,9 @@ def DistributedOptimizer(  # noqa: N802
     distributed._reduction = Reduction(chosen, compression, *factors, process_set, sparse_as_dense)
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
     indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])
-    if process_set.included() is not False and (process_set.size() or basics.size()) > 1:
+    # An elastic job of one rank may get more later, and the optimizer stays.
+    is_shared = (process_set.size() or basics.size()) > 1 or is_elastic()
+    if process_set.included() is not False and is_shared:
         member_id(process_set)
         if isinstance(distributed, _DistributedAdasumOptimizer):
             distributed._deltas = DeltaSum(compression, process_set)

@@ -1,4 +1,4 @@
-"""This process as a worker of an elastic job: it joins one generation after another, and hears of hosts that change."""
+"""A worker of an elastic job: it joins one generation after another and receives host updates from the launcher."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ import threading
 from collections.abc import Callable
 
 from ..errors import HorovodInternalError, PeerLostError, UnavailableError
-from ..launch.elastic.messages import AGENT, VARIABLE, Message, Reader, encode, told
+from ..launch.elastic.messages import AGENT, VARIABLE, Message, Reader, elastic_variable, encode
+from ..launch.rank_variables import rank_variables
+from .assignment import Assignment
 from .notification import HostUpdateResult, notification_manager
-from .parking import Keepable, Parking
-from .place import Place
+from .state_agent_client import Replaceable, StateAgentClient
 
 logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """The line to the launcher. `join` and the exchange are for one thread at a time; news comes on one of its own."""
+    """The connection to the launcher.
+
+    One thread at a time calls `join` and the exchange. Host updates arrive on a thread of their own.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.wants_sync = True  # what this worker asks for when it joins the next generation
-        self.place: Place | None = None  # in the generation whose session runs, or ran last
+        self.wants_sync = True  # whether this worker asks for a sync when it joins the next generation
+        self.assignment: Assignment | None = None  # of the current or last session
         self._connection = connection
         self._answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards what follows
@@ -37,40 +41,42 @@ class Membership:
         self._thread = threading.Thread(target=self._listen, name="perseus-elastic", daemon=True)
         self._thread.start()
 
-    def join(self, start: Callable[[Place], object]) -> None:
-        """Waits for a place in the next generation and starts its session; anew, where a member ends meanwhile.
+    def join(self, start: Callable[[Assignment], object]) -> None:
+        """Waits for an assignment in the next generation and starts its session.
 
-        SystemExit where there is no place for this worker any more.
+        Waits again if another member ends meanwhile. SystemExit if the job has no place for this worker any more.
         """
         while True:
-            place = self._next_place()
+            assignment = self._next_assignment()
+            # Before the start: the core has no threads yet that read the environment.
+            os.environ.update(rank_variables("HOROVOD", assignment.rank, assignment.size))
             try:
-                start(place)
+                start(assignment)
             except HorovodInternalError as error:
                 if not (self._is_called_off() or isinstance(error, PeerLostError)):
                     raise
-                logger.info("generation %d was called off: %s", place.generation, error)
+                logger.info("generation %d was called off: %s", assignment.generation, error)
                 self.wants_sync = True
             else:
-                self.place, self.wants_sync = place, True
+                self.assignment, self.wants_sync = assignment, True
                 return
 
-    def take_over(self, state: Keepable) -> None:
-        """The state is in this process, or comes from rank 0."""
+    def take_over(self, state: Replaceable) -> None:
+        """Does nothing: the state is in this process, or comes from rank 0."""
 
-    def tell_synced(self) -> None:
-        """The training's state is here now: this worker can give it to others."""
+    def report_synced(self) -> None:
+        """Reports that this worker has the training's state and can give it to others."""
         self._say("synced")
 
-    def _next_place(self) -> Place:
+    def _next_assignment(self) -> Assignment:
         self._say("ready", sync=self.wants_sync)
         while (answer := self._answers.get())["kind"] not in {"join", "dismissed"}:
-            pass  # what belongs to an earlier generation
+            pass  # an answer for an earlier generation
         if answer["kind"] == "dismissed":
             logger.info("there is no place for this worker any more; it ends")
             sys.exit(0)
         number = int(answer["generation"])
-        return Place(
+        return Assignment(
             number,
             bool(answer["sync"]),
             int(answer["rank"]),
@@ -113,7 +119,7 @@ class Membership:
                 for message in reader.take(data):
                     self._take(message)
         except (OSError, ValueError) as error:
-            logger.error("the line to the launcher is broken: %s", error)
+            logger.error("the connection to the launcher is broken: %s", error)
         self._answers.put({"kind": "dismissed"})
 
     def _take(self, message: Message) -> None:
@@ -126,7 +132,7 @@ class Membership:
                 self._generation = message["generation"]
                 with contextlib.suppress(BlockingIOError):  # set for an earlier one
                     os.eventfd_read(self._called_off)
-            # What was known when the generation was formed is no news in it.
+            # The generation was formed with these hosts: updates up to here are known.
             notification_manager.known_until = message["stamp"]
         elif kind == "called_off":
             with self._lock:
@@ -137,14 +143,14 @@ class Membership:
 
 
 @functools.cache
-def membership() -> Membership | Parking | None:
-    """The line to the launcher of an elastic job, or to its agent on this host; None in any other process."""
-    given = told()
+def membership() -> Membership | StateAgentClient | None:
+    """The connection to the launcher of an elastic job, or to its agent on this host; None in any other process."""
+    given = elastic_variable()
     if given is None:
         return None
     if given.startswith(AGENT):
         generation, _, name = given.removeprefix(AGENT).partition(":")
-        return Parking(name, int(generation))
+        return StateAgentClient(name, int(generation))
     descriptor, _, launcher = given.partition(":")
     try:
         connection = socket.socket(fileno=int(descriptor))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..errors import HorovodInternalError, HostsUpdatedInterrupt
 from .membership import membership
 from .notification import notification_manager
-from .parking import Parking
+from .state_agent_client import StateAgentClient
 
 _Result = TypeVar("_Result")
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[..., _Result]:
-    """`func(state, …)` within the loop: the state is made the same on all ranks, then `func` is called.
+    """Returns `func(state, …)` inside the elastic loop: sync the state to all ranks, then call `func`.
 
     After a HorovodInternalError the state goes back to its last commit, after a HostsUpdatedInterrupt it stays; in
     both cases `reset()` makes a new session, the state's reset callbacks run, and the loop begins anew. Other
@@ -39,24 +39,24 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[.
                     if not skip_sync:
                         state.sync()
                         if worker:
-                            worker.tell_synced()
+                            worker.report_synced()
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
                     logger.warning("going back to the last commit, in a new session: %s", error)
-                    if isinstance(worker, Parking):
+                    if isinstance(worker, StateAgentClient):
                         worker.leave_failed()
                     state.restore()
                     skip_sync = False
                 except HostsUpdatedInterrupt as interrupt:
                     logger.info("hosts have changed; going on in a new session")
-                    if isinstance(worker, Parking):
+                    if isinstance(worker, StateAgentClient):
                         worker.leave_for_others(state)
                     skip_sync = interrupt.skip_sync
                 if worker:
                     worker.wants_sync = not skip_sync
                 reset()
-                # In an elastic job all have to do the same, and others may have come by another way.
-                skip_sync = skip_sync and not (worker and worker.place and worker.place.sync)
+                # All members must agree on the sync, and another member may need one.
+                skip_sync = skip_sync and not (worker and worker.assignment and worker.assignment.sync)
                 state.on_reset()
         finally:
             notification_manager.remove_listener(state)

@@ -1,4 +1,4 @@
-"""What training must not lose: kept in memory at each commit, brought back after an error, the same on all ranks."""
+"""Training state that `commit` keeps in memory, `restore` brings back, and `sync` makes the same on all ranks."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from .notification import HostUpdateResult, notification_manager
 
 
 class State:
-    """The interface. `bcast_object(obj)` gives rank 0's object on all ranks, `get_rank()` this rank's number."""
+    """The interface. `bcast_object(obj)` returns rank 0's object on all ranks, `get_rank()` returns this rank."""
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
         self._bcast_object = bcast_object
-        self._get_rank = get_rank
-        self._news: queue.SimpleQueue[tuple[float, HostUpdateResult]] = queue.SimpleQueue()
-        self._last_update = 0.0
+        self._rank = get_rank
+        self._host_messages: queue.SimpleQueue[tuple[float, HostUpdateResult]] = queue.SimpleQueue()
+        self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """They are called after each new start, when the number of ranks may be another."""
+        """Adds callbacks that run after each new start, when the number of ranks may differ."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        self._take_news(notification_manager.known_until)
+        self._take_host_messages(notification_manager.known_until)
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Called on any thread; noticed at the next commit."""
-        self._news.put((timestamp, update_res))
+        """Queues a host update; the next commit notices it. Thread-safe."""
+        self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves, then looks for news about hosts. Collective over all ranks."""
+        """Saves the state, then checks for host updates. Collective over all ranks."""
         self.save()
         if notification_manager.on_commit:
             notification_manager.on_commit(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """HostsUpdatedInterrupt, on all ranks alike, where rank 0 has news. Collective over all ranks."""
-        before, update = self._last_update, self._take_news()
-        before, self._last_update, update = self._bcast_object((before, self._last_update, update))
-        if self._last_update > before:
+        """Raises HostsUpdatedInterrupt on all ranks if rank 0 has a host update. Collective over all ranks."""
+        before, update = self._last_updated_timestamp, self._take_host_messages()
+        before, after, update = self._bcast_object((before, self._last_updated_timestamp, update))
+        self._last_updated_timestamp = after
+        if after > before:
             raise HostsUpdatedInterrupt(update == HostUpdateResult.removed)
 
     def save(self) -> None:
@@ -73,19 +74,19 @@ class State:
     def reset(self) -> None:
         """For derived classes: what depends on the number of ranks."""
 
-    def _take_news(self, until: float = math.inf) -> HostUpdateResult:
-        """All that happened since the last look, and until then."""
+    def _take_host_messages(self, until: float = math.inf) -> HostUpdateResult:
+        """Returns what the queued updates up to `until` amount to, and removes them."""
         update = HostUpdateResult.no_update
         later = []
-        while not self._news.empty():
-            timestamp, result = self._news.get()
+        while not self._host_messages.empty():
+            timestamp, result = self._host_messages.get()
             if timestamp > until:
                 later.append((timestamp, result))
-            elif timestamp > self._last_update:
-                self._last_update = timestamp
+            elif timestamp > self._last_updated_timestamp:
+                self._last_updated_timestamp = timestamp
                 update |= result
         for each in later:
-            self._news.put(each)
+            self._host_messages.put(each)
         return update
 
 
@@ -102,8 +103,7 @@ class ObjectState(State):
         self._saved_state = copy.deepcopy({name: getattr(self, name) for name in self._saved_state})
 
     def restore(self) -> None:
-        for name, value in copy.deepcopy(self._saved_state).items():
-            setattr(self, name, value)
+        self._set_attrs()
 
     def kept(self) -> Any:
         return self._saved_state
@@ -113,7 +113,11 @@ class ObjectState(State):
         self.restore()
 
     def sync(self) -> None:
-        """What rank 0 has saved."""
+        """Sets the attributes to what rank 0 has saved."""
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
-            ObjectState.restore(self)  # of these alone: a derived class may not have kept yet what it has synchronized
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in copy.deepcopy(self._saved_state).items():
+            setattr(self, name, value)

@@ -12,13 +12,13 @@ from ..names import folder_of
 from .cores import usable_cores
 from .errors import LaunchError
 from .options import Options
+from .rank_variables import RANK_FACTS, rank_variables
 
 STORE = "PERSEUS_TORCH_STORE"  # where torch's `env://` store is on one host: the port that it replaces, and a folder
 
 # Facts about one rank: an outer launcher's values must not reach the ranks of this one.
-_RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _OWN = (
-    *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in _RANK_FACTS),
+    *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in RANK_FACTS),
     "HOROVOD_HOSTNAME",
     "PERSEUS_RENDEZVOUS",
     "PERSEUS_LAUNCHER",
@@ -77,10 +77,7 @@ def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
 
 def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: int | None) -> dict[str, str]:
     """The environment of one of `size` ranks, all on this host. `master_port`: for torch's `env://` store."""
-    facts = dict(zip(_RANK_FACTS, map(str, (rank, size, rank, size, 0, 1)), strict=True))
-    inner = dict(job)
-    for name, value in facts.items():
-        inner[f"PERSEUS_{name}"] = inner[f"HOROVOD_{name}"] = value
+    inner = {**job, **rank_variables("PERSEUS", rank, size), **rank_variables("HOROVOD", rank, size)}
     inner["HOROVOD_HOSTNAME"] = socket.gethostname()
     inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
     inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))

@@ -123,7 +123,7 @@ def _run(
 
 
 def _collect(place: Path, code: int, size: int | None) -> list[Any]:
-    results = {int(path.suffix[1:]): path for path in place.glob("result.*")}
+    results = _last_generation(place)
     if code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
         return [pickle.loads(results[rank].read_bytes()) for rank in range(len(results))]
     failures = sorted(place.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
@@ -134,3 +134,10 @@ def _collect(place: Path, code: int, size: int | None) -> list[Any]:
     if code != 0:
         raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
     raise RankError(None, f"there are results of ranks {sorted(results)} alone; do the hosts share this folder?")
+
+
+def _last_generation(place: Path) -> dict[int, Path]:
+    """The results of the last generation of an elastic job by rank; any other job has one generation."""
+    files = [(int(path.suffixes[0][1:]), int(path.suffixes[1][1:]), path) for path in place.glob("result.*")]
+    last = max((generation for generation, _, _ in files), default=0)
+    return {rank: path for generation, rank, path in files if generation == last}

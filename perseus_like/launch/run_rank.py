@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-_RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 
 
 def main(place: Path) -> int:
@@ -19,20 +19,22 @@ def main(place: Path) -> int:
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
         outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
-    rank = _rank()
-    partial = place / f"partial.{rank}"
+    generation, rank = _generation_and_rank()
+    partial = place / f"partial.{os.getpid()}.{rank}"
     partial.write_bytes(data)
-    partial.rename(place / f"{outcome}.{rank}")
+    partial.rename(place / f"{outcome}.{generation}.{rank}")
     return 0 if outcome == "result" else 1
 
 
-def _rank() -> int:
+def _generation_and_rank() -> tuple[int, int]:
+    """Numbers of this rank; the generation is 0 outside elastic jobs, and in a worker that has not called `init`."""
     if "PERSEUS_ELASTIC" in os.environ:
         from perseus_like.elastic.membership import membership
 
         worker = membership()
-        return worker.place.rank if worker and worker.place else 0
-    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
+        if worker and worker.assignment:
+            return worker.assignment.generation, worker.assignment.rank
+    return 0, next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ def test_rank_0_is_killed(framework: str, start: Start) -> None:
     job.assert_trained()
 
 
-def test_a_traced_function_goes_on_with_more_ranks(start: Start) -> None:
-    """Traced where there was nobody to reduce with."""
-    pytest.importorskip("tensorflow")
-    job = start("train_keras.py", "--min-np", "1", hosts="localhost:1", arguments=("0.01",))
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_one_rank_becomes_two(framework: str, start: Start) -> None:
+    """A function that was traced, and an optimizer that was wrapped, while there were no ranks to reduce with."""
+    pytest.importorskip("torch" if framework == "torch" else "tensorflow")
+    job = start(f"train_{framework}.py", "--min-np", "1", hosts="localhost:1", arguments=("0.01",))
     job.commit_of(1)
     job.hosts("localhost:2")
     job.commit_of(2)
@@ -55,6 +56,67 @@ def test_workers_and_hosts_come_and_go(start: Start) -> None:
     # Slots are taken away, of the oldest host too.
     job.hosts("localhost:1,127.0.0.3:1")
     job.commit_of(2)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+def test_rank_variables_of_every_generation(start: Start) -> None:
+    """HOROVOD_RANK and the others: before the script starts, and in each generation."""
+    job = start("train_numpy.py", "--min-np", "1", hosts="localhost:1", arguments=("0.02",))
+    assert job.next_event("script")["variables"] == ["0", "1", "0", "1", "0", "1"]
+    job.commit_of(1)
+    job.hosts("localhost:1,127.0.0.2:2")
+    scripts = [job.next_event("script")["variables"] for _ in range(2)]
+    assert sorted(scripts) == [["1", "3", "1", "3", "0", "1"], ["2", "3", "2", "3", "0", "1"]]
+    job.commit_of(3)
+    job.hosts("127.0.0.2:2")
+    job.commit_of(2)
+    assert job.finish() == 0, job.text
+    starts = [event for event in job.events if event["kind"] == "start"]
+    assert len(starts) == 6, job.text
+    assert all(event["has_right_variables"] for event in starts), job.text
+    job.assert_trained()
+
+
+def test_workers_hear_of_a_new_host_before_its_workers_are_ready(start: Start, tmp_path: Path) -> None:
+    options = ("--min-np", "1", "-x", "WAITS_ON=127.0.0.2")
+    job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.02",))
+    job.commit_of(1)
+    job.hosts("localhost:1,127.0.0.2:1")
+    job.next_event("host message")
+    (tmp_path / "go").touch()
+    job.commit_of(2)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+def test_survivors_leave_a_host_that_failed(start: Start) -> None:
+    job = start("train_numpy.py", "--min-np", "1", hosts="localhost:2,127.0.0.2:1", arguments=("0.02",))
+    job.commit_of(3)
+    zero = next(event["pid"] for event in job.events if event.get("rank") == 0)
+    job.replace(zero)
+    assert "1 workers on 127.0.0.2:1" in job.lines[-1], job.text
+    job.commit_of(1)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+def test_every_host_has_failed(start: Start) -> None:
+    job = start("train_numpy.py", "--min-np", "2", hosts="localhost:2,127.0.0.2:2", arguments=("0.02",))
+    job.commit_of(4)
+    ranks = {event["rank"]: event["pid"] for event in job.events if event["kind"] == "start"}
+    for rank in (0, 2):
+        os.kill(ranks[rank], signal.SIGKILL)
+    assert job.end() == 137, job.text
+    assert "the job ends: all hosts have failed" in job.text
+
+
+def test_one_worker_is_killed_before_any_is_ready(start: Start, tmp_path: Path) -> None:
+    job = start("train_numpy.py", "--min-np", "1", "-x", "WAITS_ON=localhost", hosts="localhost:4", arguments=("0.02",))
+    pids = [job.next_event("script")["pid"] for _ in range(4)]
+    job.kill(pids[1])
+    (tmp_path / "go").touch()
+    job.commit_of(3)
     assert job.finish() == 0, job.text
     job.assert_trained()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,20 @@ def test_elastic_jobs(tmp_path: Path) -> None:
 
     found = run(place, min_np=2, max_num_proc=3, cooldown_range=(1, 2), host_discovery_script=str(script))
     assert found == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_elastic_jobs_over_mpi() -> None:
+    """Each rank leaves its result under its own number."""
+    if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+
+    def place() -> tuple[int, int]:
+        import perseus_like as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size()
+
+    assert run(place, min_np=2, hosts="localhost:2", use_mpi=True) == [(0, 2), (1, 2)]
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:

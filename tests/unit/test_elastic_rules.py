@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from perseus_like.launch.elastic.discovery import parse
-from perseus_like.launch.elastic.generation import candidates_of, free_slots, in_order, without_a_slot
+from perseus_like.launch.elastic.generation import (
+    awaited_by,
+    candidates_of,
+    expected_in,
+    free_slots,
+    in_order,
+    without_a_slot,
+)
 from perseus_like.launch.elastic.hosts import HostManager
 from perseus_like.launch.elastic.messages import Reader, encode
 from perseus_like.launch.elastic.worker import Worker
@@ -65,6 +72,37 @@ def test_free_slots() -> None:
 def test_slots_that_are_taken_away() -> None:
     workers = [worker(0, "a", 0), worker(1, "a", 1), worker(2, "b", 0), worker(3, "b", 0, is_alive=False)]
     assert numbers(without_a_slot(workers, {"a": 1})) == [1, 2]
+
+
+def test_a_generation_waits_for_members_and_newcomers_but_not_for_retries() -> None:
+    workers = [
+        worker(0, joined=1, generation=1),
+        worker(1, joined=1, generation=1, is_ready=True),
+        worker(2),
+        worker(3, is_retry=True),
+        worker(4, is_dismissed=True),
+        worker(5, is_alive=False),
+    ]
+    assert numbers(awaited_by(workers, 1)) == [0, 2]
+
+
+def test_ranks_are_expected_before_workers_start() -> None:
+    members = [worker(number, "a", number, joined=1, rank=number, has_state=True) for number in (0, 1)]
+    members[0].is_leaving = True
+    assert numbers(expected_in([*members, worker(2, "b"), worker(3, "a")])) == [1, 3, 2]
+
+
+def test_workers_stay_on_the_only_host() -> None:
+    manager = HostManager(None)
+    manager.update([Host("a", 2)])
+    manager.blacklist("a")
+    assert manager.staying() == {"a": 2}
+    assert not manager.are_all_lost()
+    manager.update([Host("a", 2), Host("b", 1)])
+    assert manager.staying() == {"b": 1}
+    manager.blacklist("b")
+    assert manager.are_all_lost()
+    assert manager.has_failed("a")
 
 
 def test_hosts_keep_their_order() -> None:

@@ -1,4 +1,4 @@
-"""Who forms the next generation, and how its ranks are numbered: rules without processes."""
+"""Rules without processes: which workers form the next generation, and which ranks they get."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def candidates_of(workers: Sequence[Worker]) -> list[Worker]:
 
 
 def in_order(candidates: Sequence[Worker]) -> list[Worker]:
-    """By rank. Who has the training's state comes first, since rank 0 gives it to the others; then who is there
-    longest. The workers of a host stand together."""
+    """Sorts the members of a generation by their new rank.
+
+    Workers that have the training's state come first, since rank 0 gives it to the others; older workers come before
+    newer ones. The workers of one host have consecutive ranks.
+    """
     senior = sorted(
         candidates,
         key=lambda worker: (
@@ -50,6 +53,25 @@ def free_slots(workers: Sequence[Worker], usable: dict[str, int], most: int | No
     return free if most is None else free[: max(0, most - staying)]
 
 
-def without_a_slot(workers: Sequence[Worker], found: dict[str, int]) -> list[Worker]:
-    """Living workers whose host, or whose slot of it, is gone."""
-    return [worker for worker in workers if worker.is_alive and worker.slot >= found.get(worker.host, 0)]
+def without_a_slot(workers: Sequence[Worker], staying: dict[str, int]) -> list[Worker]:
+    """Living workers whose host, or whose slot of it, is not among `staying`."""
+    return [worker for worker in workers if worker.is_alive and worker.slot >= staying.get(worker.host, 0)]
+
+
+def awaited_by(workers: Sequence[Worker], generation: int) -> list[Worker]:
+    """Workers that the next generation waits for: members of the current one, and newcomers that are no retries."""
+    members = members_of(workers, generation)
+    return [
+        worker
+        for worker in workers
+        if worker.is_alive
+        and not worker.is_ready
+        and (worker in members or (worker.is_starting and not worker.is_retry))
+    ]
+
+
+def expected_in(workers: Sequence[Worker]) -> list[Worker]:
+    """The members of the next generation in the order of their ranks, if all workers that may join it do."""
+    return in_order(
+        [worker for worker in workers if worker.is_alive and not worker.is_leaving and not worker.is_dismissed]
+    )

@@ -48,13 +48,28 @@ class HostManager:
         entry = self._blacklist.get(name)
         return entry is not None and (entry.until is None or entry.until > time.monotonic())
 
+    def has_failed(self, name: str) -> bool:
+        """True if a worker or the agent of this host has ever failed."""
+        return name in self._blacklist
+
     def have_all_failed(self) -> bool:
-        """Each of those there are, at some time."""
-        return all(name in self._blacklist for name in self.found)
+        """True if each host of the job has failed at some time."""
+        return all(self.has_failed(name) for name in self.found)
+
+    def are_all_lost(self) -> bool:
+        """True if all hosts are blacklisted for good."""
+        return bool(self.found) and self.cooldown is None and not self.staying()
 
     def usable(self) -> dict[str, int]:
         """Slots of the hosts that may get workers."""
         return {name: slots for name, slots in self.found.items() if not self.is_blacklisted(name)}
+
+    def staying(self) -> dict[str, int]:
+        """Slots of the hosts whose workers stay.
+
+        Workers leave a blacklisted host, unless the job has no other host: then the survivors go on.
+        """
+        return self.usable() if len(self.found) > 1 else self.found
 
     def describe(self) -> str:
         """For the user: "a:4, b:2 (blacklisted)"."""

@@ -1,4 +1,4 @@
-"""An elastic job on this host: starts workers where there are slots, and forms one generation of them after another."""
+"""An elastic job on this machine: starts a worker in each slot and forms one generation of workers after another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ..child import Child
 from ..hosts import Host
 from ..local import stdin_of
 from ..output import Screen
+from ..rank_variables import rank_variables
 from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..verdict import Failure, Witness
-from .generation import candidates_of, free_slots, in_order, members_of, without_a_slot
+from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
 from .hosts import HostManager
 from .messages import VARIABLE, Message, variable_for
 from .settings import ElasticSettings
@@ -75,35 +76,43 @@ class ElasticJob:
             self.plan()
 
     def plan(self) -> None:
-        """Starts workers in free slots; has those end whose slot is gone."""
+        """Starts workers in free slots; makes workers leave whose slot is gone or whose host is blacklisted."""
         if self._is_ending():
             return
-        gone = without_a_slot(self._workers, self._hosts.found)
+        gone = without_a_slot(self._workers, self._hosts.staying())
         for worker in self._workers:
             worker.is_leaving = worker in gone
             if worker.is_leaving and worker.is_newcomer:
                 self._dismiss(worker)
         free = free_slots(self._workers, self._hosts.usable(), self._settings.max_np)
         living = sum(worker.is_alive for worker in self._workers)
-        if self._generation == 0 and living + len(free) < self._settings.start_np:
+        if self._generation == 0 and living + len(free) < self._needed():
             self._wait_for_workers()
             return
-        for host, slot in free:
-            self._start(host, slot)
+        self._start_workers(free)
         self._try_to_form()
-        self._tell_members()
+        self._notify_members()
 
-    def _start(self, host: str, slot: int) -> None:
-        mine, its = socket.socketpair()
-        mine.setblocking(False)
-        worker = Worker(self._started, host, slot, mine)
-        self._started += 1
+    def _start_workers(self, slots: Sequence[tuple[str, int]]) -> None:
+        ends = []
+        for host, slot in slots:
+            mine, its = socket.socketpair()
+            mine.setblocking(False)
+            ends.append((Worker(self._started, host, slot, mine, self._hosts.has_failed(host)), its))
+            self._started += 1
+        self._workers += [worker for worker, _ in ends]
+        for worker, its in ends:
+            self._start(worker, its)
+
+    def _start(self, worker: Worker, its: socket.socket) -> None:
         witness = Witness()
+        expected = expected_in(self._workers)
         environment = {
             **self._environment,
+            **rank_variables("HOROVOD", expected.index(worker), len(expected)),
             VARIABLE: variable_for(its),
             "HOROVOD_ELASTIC": "1",
-            "HOROVOD_HOSTNAME": host,
+            "HOROVOD_HOSTNAME": worker.host,
         }
         with its:
             worker.child = self._supervisor.start(
@@ -117,16 +126,15 @@ class ElasticJob:
                 on_end=lambda child: self._ended(worker, child),
                 pass_fds=(its.fileno(),),
             )
-        self._workers.append(worker)
-        self._supervisor.watch(mine, lambda: self._listen(worker))
+        self._supervisor.watch(worker.connection, lambda: self._listen(worker))
         self._supervisor.later(self._settings.start_timeout, lambda: self._check_start(worker))
 
     def _check_start(self, worker: Worker) -> None:
-        if worker.is_alive and worker.is_newcomer and not worker.is_ready and not worker.is_dismissed:
+        if worker.is_starting:
             worker.fault = f"did not call init() within {self._settings.start_timeout:g} s (--start-timeout), was ended"
             self._signal(worker, signal.SIGKILL)
 
-    # What workers say.
+    # Messages of workers.
 
     def _listen(self, worker: Worker) -> None:
         try:
@@ -145,11 +153,11 @@ class ElasticJob:
             worker.is_ready = True
             worker.wants_sync = bool(message.get("sync", True))
             self._try_to_form()
-            self._tell_members()
+            self._notify_members()
         elif kind == "synced":
             worker.has_state = self._had_state = True
             if all(member.has_state for member in members_of(self._workers, self._generation)):
-                self._tell_members()
+                self._notify_members()
         elif kind == "gather" and message.get("generation") == self._generation == worker.generation:
             self._gathered[worker.rank] = str(message["bytes"])
             if len(self._gathered) == self._size:
@@ -166,7 +174,7 @@ class ElasticJob:
     # Generations.
 
     def _try_to_form(self) -> None:
-        """Forms the next generation once all members of this one have left it, or ended."""
+        """Forms the next generation once all workers that it waits for are ready or have ended."""
         if self._is_ending():
             for worker in self._workers:
                 if worker.is_ready:
@@ -176,8 +184,7 @@ class ElasticJob:
         if self._generation > 0 and not members:
             self._fail_all("no worker of the last generation is left")
             return
-        coming = [worker for worker in self._workers if worker.is_alive and not worker.is_ready]
-        if any(worker in members or self._generation == 0 for worker in coming):
+        if awaited_by(self._workers, self._generation):
             return
         candidates = candidates_of(self._workers)
         if self._had_state and not any(worker.has_state for worker in candidates):
@@ -188,7 +195,8 @@ class ElasticJob:
             self._form(in_order(candidates))
 
     def _needed(self) -> int:
-        return self._settings.min_np if self._generation else self._settings.start_np
+        """The fewest workers of the next generation; a job that has lost a worker at its start may begin with fewer."""
+        return self._settings.min_np if self._generation or self._failures else self._settings.start_np
 
     def _form(self, members: list[Worker]) -> None:
         limit = self._settings.reset_limit
@@ -221,13 +229,15 @@ class ElasticJob:
             if worker.is_ready and worker.is_leaving:
                 self._dismiss(worker)
 
-    def _tell_members(self) -> None:
-        """Interrupts training at its next commit, where workers wait to join it, or have to leave."""
+    def _notify_members(self) -> None:
+        """Interrupts training at its next commit if workers join it or have to leave."""
         members = members_of(self._workers, self._generation)
-        newcomers = [worker for worker in self._workers if worker.is_alive and worker.is_newcomer]
+        newcomers = [
+            worker for worker in self._workers if worker.is_alive and worker.is_newcomer and not worker.is_dismissed
+        ]
         result = _REMOVED if any(member.is_leaving for member in members) else 0
-        # Those that are about to be ready come with the others: one interruption for all.
-        if newcomers and all(worker.is_ready for worker in newcomers):
+        # Retries are announced when all are ready: one interruption for all.
+        if any(not each.is_retry for each in newcomers) or (newcomers and all(each.is_ready for each in newcomers)):
             result |= _ADDED
         if result and not self._is_ending():
             self._stamp += 1
@@ -251,7 +261,7 @@ class ElasticJob:
     def _ended(self, worker: Worker, child: Child) -> None:
         worker.is_alive = worker.is_ready = False
         self._hang_up(worker)
-        # What it has started, such as the workers of a data loader.
+        # Processes that it has started, such as the workers of a data loader.
         ours = processes.descendants(os.getpid())
         processes.send([process.pid for process in ours if process.session == child.pid], signal.SIGKILL)
         if child.status == 0 and not worker.is_dismissed:
@@ -262,17 +272,20 @@ class ElasticJob:
             member.tell("called_off", generation=self._generation)
         self.plan()
         self._try_to_form()
-        if self._failures and not self._is_ending() and self._has_failed_everywhere():
-            self._fail_all("all workers have failed")
+        if self._failures and not self._is_ending():
+            if self._has_failed_everywhere():
+                self._fail_all("all workers have failed")
+            elif self._hosts.are_all_lost():
+                self._fail_all("all hosts have failed")
 
     def _has_failed_everywhere(self) -> bool:
-        """No worker lives; or at the start, none waits, and each host has failed: trying again would not end."""
+        """True if no worker lives. At the start also if only retries live, on hosts that all have failed."""
         living = [worker for worker in self._workers if worker.is_alive]
-        at_start = self._generation == 0 and not any(worker.is_ready for worker in living)
-        return not living or (at_start and self._hosts.have_all_failed())
+        only_retries = all(worker.is_retry and not worker.is_ready for worker in living)
+        return not living or (self._generation == 0 and only_retries and self._hosts.have_all_failed())
 
     def _finish(self) -> None:
-        """A worker has done its work: those that have not begun are not needed any more."""
+        """A worker has done its work: newcomers are not needed any more."""
         self._is_finishing = True
         for worker in self._workers:
             if worker.is_alive and worker.is_newcomer and self._generation > 0:
@@ -304,7 +317,7 @@ class ElasticJob:
             self._supervisor.fail(Failure("the job", "was given up", 1, False, lambda: False), 0.0)
 
     def _dismiss(self, worker: Worker) -> None:
-        """Has a worker end in good order; one that has not begun simply ends."""
+        """Makes a worker end in good order; a newcomer that is not ready gets SIGTERM."""
         if worker.is_dismissed:
             return
         worker.is_dismissed = True

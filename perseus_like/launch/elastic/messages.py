@@ -45,9 +45,14 @@ class Reader:
         return messages
 
 
-def told() -> str | None:
-    """What the launcher has told this process; None where it is no worker of an elastic job."""
+def elastic_variable() -> str | None:
+    """The value of `VARIABLE`; None in a process that is no worker of an elastic job."""
     return os.environ.get(VARIABLE) or None
+
+
+def is_elastic() -> bool:
+    """True in a worker of an elastic job."""
+    return elastic_variable() is not None
 
 
 def variable_for(end: socket.socket) -> str:

@@ -13,37 +13,47 @@ from .messages import Message, Reader, encode
 
 @dataclass
 class Worker:
-    """`number` counts workers in the order of their starts; ranks are of a generation."""
+    """`number` counts workers in the order of their starts; `rank` is the one of its last generation.
+
+    A retry is a worker on a host that has failed before. No generation waits for a retry, so a host that fails again
+    and again does not hold up the training.
+    """
 
     number: int
     host: str
     slot: int
     connection: socket.socket
+    is_retry: bool = False
     reader: Reader = field(default_factory=Reader)
     child: Child | None = None
     is_alive: bool = True
-    is_ready: bool = False  # it waits for a place
+    is_ready: bool = False  # it waits for an assignment
     wants_sync: bool = True
     has_state: bool = False
     joined: int | None = None  # the first generation it was in
     generation: int | None = None  # the last
     rank: int = -1
-    is_leaving: bool = False  # its slot is gone
+    is_leaving: bool = False  # its slot is gone, or its host is blacklisted
     is_dismissed: bool = False  # it was told to end
-    fault: str | None = None  # for which the launcher has ended it
+    fault: str | None = None  # the reason why the launcher has ended it
 
     @property
     def is_newcomer(self) -> bool:
-        """It has not been in any generation."""
+        """True if it has not been in any generation."""
         return self.joined is None
 
+    @property
+    def is_starting(self) -> bool:
+        """True until a newcomer has called `init()`."""
+        return self.is_alive and self.is_newcomer and not self.is_ready and not self.is_dismissed
+
     def tell(self, kind: str, **content: Any) -> None:
-        """A worker that cannot be told anything ends soon, or has ended; that is seen otherwise."""
+        """Sends a message. Ignores a broken connection: the supervisor sees the end of the process."""
         with contextlib.suppress(OSError):
             self.connection.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def heard(self) -> list[Message] | None:
-        """What it has said since the last look; None once its end is closed. ValueError for what is no message."""
+        """Returns the messages since the last call; None once its end is closed. ValueError for an invalid message."""
         try:
             data = self.connection.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -15,6 +15,18 @@ import numpy as np
 LEARNING_RATE, MOMENTUM, WEIGHTS, STEPS_PER_COMMIT = 0.01, 0.9, 8, 5
 
 
+def rank_variables() -> list[str | None]:
+    """What the environment says at this moment."""
+    facts = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return [os.environ.get(f"HOROVOD_{fact}") for fact in facts]
+
+
+def wait_for(name: str) -> None:
+    """Returns once the test has made this file."""
+    while not Path(name).exists():
+        time.sleep(0.01)
+
+
 def gradient(step: int) -> float:
     return 1.0 + step % 7
 

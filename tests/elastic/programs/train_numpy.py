@@ -18,8 +18,12 @@ import steps as task  # type: ignore[import-not-found]
 
 
 def main(pause: float) -> None:
-    if os.environ.get("HOROVOD_HOSTNAME", "") == os.environ.get("FAILS_ON"):
+    task.tell("script", variables=task.rank_variables())
+    host = os.environ.get("HOROVOD_HOSTNAME", "")
+    if host == os.environ.get("FAILS_ON"):
         sys.exit(6)
+    if host == os.environ.get("WAITS_ON"):
+        task.wait_for("go")
     hvd.init()
     state: Any = ObjectState(
         hvd.broadcast_object,
@@ -35,8 +39,12 @@ def main(pause: float) -> None:
 
 
 def train(state: Any, pause: float) -> None:
-    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    facts = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
+    right = task.rank_variables() == [str(fact) for fact in facts]
+    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step, has_right_variables=right)
     while state.last is None or state.step < state.last:
+        if not state._host_messages.empty():
+            task.tell("host message", step=state.step)
         mine = np.full(task.WEIGHTS, task.gradient(state.step), np.float32)
         state.momentum = task.MOMENTUM * state.momentum + hvd.allreduce(mine, name="gradient")
         state.weights = state.weights - np.float32(task.LEARNING_RATE) * state.momentum

@@ -14,18 +14,19 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 from ..errors import UnavailableError
 from ..launch.elastic.messages import Reader, encode
 from ..session import session
+from .assignment import Assignment
 from .notification import HostUpdateResult, notification_manager
-from .place import Place
 
 logger = logging.getLogger(__name__)
 
 
-class Keepable(Protocol):
+class Replaceable(Protocol):
     """What a state must be able to do where workers are replaced."""
 
     def kept(self) -> Any:
@@ -35,12 +36,12 @@ class Keepable(Protocol):
         """Goes on from what another process has kept."""
 
 
-class Parking:
+class StateAgentClient:
     """The line to this host's agent. For one thread, but for news, which comes on one of its own."""
 
     def __init__(self, name: str, generation: int) -> None:
         self.wants_sync = True
-        self.place: Place | None = None
+        self.assignment: Assignment | None = None
         self._name = name
         self._generation = generation
         self._commits = 0
@@ -50,16 +51,17 @@ class Parking:
         except OSError as error:
             raise UnavailableError(f"the agent of this elastic job cannot be reached on this host: {error}") from error
 
-    def join(self, start: Callable[[Place], object]) -> None:
+    def join(self, start: Callable[[Assignment], object]) -> None:
         """Starts the generation's session, under the launcher that started this process."""
-        self.place = Place(self._generation, sync=True)
-        start(self.place)
+        assignment = Assignment(self._generation, sync=True)
+        start(assignment)
+        self.assignment = replace(assignment, rank=session.core.rank(), size=session.core.size())
         notification_manager.known_until = 0
         notification_manager.on_commit = self.park
         self._say("begun", rank=session.core.rank(), generation=self._generation)
         threading.Thread(target=self._listen, name="perseus-elastic", daemon=True).start()
 
-    def take_over(self, state: Keepable) -> None:
+    def take_over(self, state: Replaceable) -> None:
         """Rank 0, whose state all get, goes on from what the generation before has committed."""
         if session.core.rank() != 0:
             return
@@ -73,7 +75,7 @@ class Parking:
                 state.take(pickle.load(file))
             logger.info("going on from commit %s", json.loads(answer)["version"])
 
-    def park(self, state: Keepable) -> None:
+    def park(self, state: Replaceable) -> None:
         """Hands the agent what was committed; the first rank of each host does."""
         self._commits += 1
         if session.core.local_rank() != 0:
@@ -85,7 +87,7 @@ class Parking:
             line = encode("park", version=[self._generation, self._commits])
             socket.send_fds(self._connection, [line], [memory])
 
-    def tell_synced(self) -> None:
+    def report_synced(self) -> None:
         """Nobody asks: what counts is what the agents keep."""
 
     def leave_failed(self) -> NoReturn:
