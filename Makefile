@@ -1,4 +1,4 @@
-# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-oneccl`, `lint`, `sanitize`, `bench`, `build`, `clean`: each makes
+# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `bench`, `build`, `clean`: each makes
 # .venv, installs what it needs and runs.
 # A second run only does what changed.
 
@@ -20,6 +20,7 @@ RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib \
 	$(TENSORFLOW) keras
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
+FUZZ_NEEDS := atheris
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -29,9 +30,9 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
 # Folders too, so that a file taken away makes a new wheel.
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
-CXX_SOURCES = $(shell find csrc adapters tests/cpp -name '*.cc' -o -name '*.h')
+CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread bench bench-transport clean
+.PHONY: all build environments demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -170,6 +171,18 @@ sanitize-address: $(STAMPS)/venv
 sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:$(TSAN_OPTIONS)
 sanitize-thread: $(STAMPS)/venv
 	$(call cpp_tests,build/tsan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=thread)
+
+# Each parser of what other processes send, for FUZZ_SECONDS each; FUZZ="pmi negotiator" chooses some. Needs clang with
+# libFuzzer (Debian: clang, libclang-rt-dev).
+FUZZ_SECONDS = 600
+FUZZ_CXX ?= $(notdir $(firstword $(wildcard /usr/bin/clang++ /usr/bin/clang++-[0-9]*)))
+fuzz: $(STAMPS)/test
+	@test -n "$(FUZZ_CXX)" || { echo "make fuzz needs clang: install it, or set FUZZ_CXX" >&2; exit 2; }
+	$(PIP) install $(foreach need,$(FUZZ_NEEDS),'$(need)')
+	$(BIN)/cmake -S . -B build/fuzz -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) \
+		-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_BUILD_FUZZERS=ON -DPERSEUS_SANITIZE=fuzz
+	$(BIN)/cmake --build build/fuzz --target perseus_fuzzers
+	$(BIN)/python tests/fuzz/run_fuzzers.py build/fuzz $(FUZZ_SECONDS) $(FUZZ)
 
 # --- style -----------------------------------------------------------------------------------------------------------
 

@@ -164,8 +164,8 @@ Wire receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  const auto wire = move_all(socket, 1, POLLIN, deadline, [&](std::size_t) {
-    message.msg_control = &control;
+  const auto wire = move_all(socket, 1, POLLIN, deadline, [&, room = static_cast<void*>(&control)](std::size_t) {
+    message.msg_control = room;
     message.msg_controllen = sizeof control.bytes;
     return recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   });

@@ -134,14 +134,14 @@ std::vector<int> Reader::numbers() {
 }
 
 std::vector<std::uint32_t> Reader::runs() {
-  constexpr std::size_t kMost = 1U << 22;  // far beyond any cache: a bound on what a broken message can allocate
   constexpr std::int64_t kMostId = UINT32_MAX;
   std::vector<std::uint32_t> ids;
   std::int64_t previous = 0;
   for (auto left = length(); left > 0; --left) {
     const auto step = signed_number();
     const auto count = number();
-    if (step < -kMostId || step > kMostId || count == 0 || count > kMost || ids.size() + count > kMost) malformed();
+    if (step < -kMostId || step > kMostId || count == 0 || count > ids_left_) malformed();
+    ids_left_ -= count;
     const auto first = previous + step;
     if (first < 0 || first + static_cast<std::int64_t>(count) - 1 > kMostId) malformed();
     for (std::uint64_t i = 0; i < count; ++i)

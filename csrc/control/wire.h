@@ -49,6 +49,9 @@ class Reader {
   std::size_t length();  // a count of things that follow: never more than the bytes left
 
   std::string_view rest_;
+  // A few bytes can stand for many ids. A message with more ids than this, far beyond any cache, is malformed: it could
+  // otherwise make its receiver allocate gigabytes.
+  std::size_t ids_left_ = 1U << 18;
 };
 
 }  // namespace perseus

@@ -19,7 +19,7 @@ struct Head {
   char mark;
   Kind kind;
   std::uint8_t dtype = 0;
-  bool placed = false;
+  std::uint8_t placed = 0;  // 1: the data lie at `place`; a peer may send any value
   std::uint32_t unused = 0;
   std::int64_t tag = 0;
   std::int64_t count = 0;
@@ -89,7 +89,7 @@ bool Letters::send_next(int to, Outgoing& message) {
     if (letter.bytes() > kInline) message.place = channel_.lay_out(to, data, letter.bytes());
     head.kind = Kind::announcement;
     head.dtype = static_cast<std::uint8_t>(letter.dtype);
-    head.placed = message.place.has_value();
+    head.placed = message.place.has_value() ? 1 : 0;
     head.tag = letter.tag;
     head.count = letter.count;
     head.place = message.place.value_or(0);
@@ -209,7 +209,7 @@ void Letters::hear_announcement(int from, std::string_view bytes) {
   message->dtype = static_cast<DType>(head.dtype);
   message->count = head.count;
   message->id = head.id;
-  if (head.placed) message->place = head.place;
+  if (head.placed != 0) message->place = head.place;
   add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
   if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
 

@@ -117,8 +117,8 @@ Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
   const auto [found, is_new] = own_ops_.try_emplace({type, factor}, kSum);
   if (is_new) {
     try {
-      run("RedOpCreatePreMulSum", [&](const Functions& call, Comm comm) {
-        return call.red_op_create_pre_mul_sum(&found->second, scalar, type, kScalarOnHost, comm);
+      run("RedOpCreatePreMulSum", [&, op = &found->second](const Functions& call, Comm comm) {
+        return call.red_op_create_pre_mul_sum(op, scalar, type, kScalarOnHost, comm);
       });
     } catch (const Error&) {
       own_ops_.erase(found);

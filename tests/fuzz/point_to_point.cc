@@ -1,0 +1,68 @@
+// Fuzzes the receiving side of point-to-point messages: announcements, parts, acknowledgements and refusals.
+#include <array>
+#include <memory>
+
+#include "base/error.h"
+#include "engine/letters.h"
+#include "fuzz_input.h"
+
+using namespace perseus;
+
+namespace {
+
+// Accepts every message, and maps what peers lay out to 64 bytes.
+class Channel final : public ControlChannel {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 3; }
+  void send(int, std::string) override {}
+  bool receive(ControlMessage&) override { return false; }
+  const void* find(int, std::uint64_t place, std::size_t bytes) override {
+    return place < laid_out_.size() && bytes <= laid_out_.size() - place ? laid_out_.data() + place : nullptr;
+  }
+  Doorbell& doorbell() override { return doorbell_; }
+  bool needs_polling() const override { return true; }
+
+ private:
+  std::array<char, 64> laid_out_{};
+  Doorbell doorbell_;
+};
+
+void post(Letters& letters, std::vector<std::uint8_t>& data, bool outgoing, int peer, std::int64_t tag) {
+  auto message = std::make_shared<Letter>();
+  message->outgoing = outgoing;
+  message->peer = peer;
+  message->tag = tag;
+  message->data = data.data();
+  message->count = static_cast<std::int64_t>(data.size());
+  letters.post(std::move(message));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  FuzzInput input(data, size);
+  const std::vector<int> world_ranks{0, 1, 2};
+  std::array<std::vector<std::uint8_t>, 4> memory;
+  for (auto& each : memory) each.resize(16);
+  memory[3].resize(8192);
+  Channel channel;
+  Letters letters(channel, world_ranks);
+  try {
+    post(letters, memory[0], false, 1, 0);
+    post(letters, memory[1], false, Letter::kAnybody, 1);
+    post(letters, memory[3], true, 2, 0);
+    letters.attend();
+    while (!input.empty()) {
+      const int from = input.below(3);
+      const auto bytes = input.text();
+      if (Letters::is_letter(bytes)) letters.hear(from, bytes);
+      if (input.below(8) == 0) post(letters, memory[2], false, from, input.below(4));
+      letters.attend();
+    }
+  } catch (const Error&) {
+  }
+  letters.close(Status(ErrorKind::shut_down, "the target ends"));
+  letters.fail(Status(ErrorKind::shut_down, "the target ends"));
+  return 0;
+}
