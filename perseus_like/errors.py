@@ -25,7 +25,11 @@ class PeerLostError(HorovodInternalError):
 
 
 class TimedOutError(HorovodInternalError):
-    """A rank never came within the time allowed."""
+    """A rank never came within the time allowed. The text always has the words "timed out", which programs look for."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if "timed out" in text else f"timed out: {text}"
 
 
 class TransportError(HorovodInternalError):

@@ -105,14 +105,14 @@ void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
   std::vector<int> ready;
   for (const int rank : waiting.note.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-  const auto tenths = (waited.count() + 50) / 100;
+  const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
+  const auto tenths = ((over ? options_.stall_shutdown : waited).count() + 50) / 100;
   Decision decision;
   decision.request.name = waiting.note.name;
-  decision.text = waiting.note.label + " has waited " + std::to_string(tenths / 10) + "." +
-                  std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
+  decision.text = waiting.note.label + (over ? " timed out after a timeout of " : " has waited ") +
+                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
                   describe_ranks(world_ranks_missing(waiting.note.present)) +
                   ". All ranks must call the same collectives; is one still busy, or has it taken another path?";
-  const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
   decision.error = ErrorKind::timed_out;
   if (over || options_.stall_warning.count() > 0) extra_.push_back(std::move(decision));

@@ -59,7 +59,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         assert facts["stalled"]["text"].count("'mine'" if rank == size - 1 else "'theirs'") == 1
         assert "HorovodInternalError" in facts["stalled"]["kinds"]
         assert "TimedOutError" in facts["stalled"]["kinds"]
-        assert "has waited" in facts["stalled"]["text"]
+        assert "timed out after a timeout of 1.0 s" in facts["stalled"]["text"]
         assert "HorovodInternalError" in facts["after"]["kinds"]
 
 

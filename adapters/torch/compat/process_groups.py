@@ -34,6 +34,17 @@ def skip_flight_recorder(cls: type) -> None:
     distributed_c10d._maybe_attach_flight_recorder = attach  # type: ignore[attr-defined]
 
 
+def find_group(name: str) -> Any:
+    """Returns the process group of this name, or None.
+
+    Relies on: `distributed_c10d._world.pg_names`, a dictionary from each group of this process to its name.
+    Tried with: all.
+    Notices: the dictionary is missing.
+    Lost then: a pickled process group cannot be unpickled; the error is torch's AttributeError.
+    """
+    return next((group for group, known in distributed_c10d._world.pg_names.items() if known == name), None)
+
+
 def keep_awaited_works() -> None:
     """Keeps the Python part of the work that DDP's backward pass waits for alive.
 
@@ -56,7 +67,7 @@ def keep_awaited_works() -> None:
     cls._set_forward_pass_work_handle = set_and_keep
 
 
-def accept_monitored_barrier(cls: type) -> None:
+def accept_monitored_barrier(cls: Any) -> None:
     """Lets `torch.distributed.monitored_barrier` call the method of this class.
 
     Relies on: `monitored_barrier(group, timeout, wait_all_ranks)` and `_get_default_group()` of `distributed_c10d`.

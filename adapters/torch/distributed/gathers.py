@@ -110,14 +110,36 @@ class Gathers(Engine):
 
     def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None) -> PerseusWork:
         root = int(getattr(opts, "rootRank", 0))
-        source = dense("gather", inputs[0])
         parts = list(outputs[0]) if self._rank == root else []
+        return self._gather("gather", root, parts, inputs[0], outputs)
+
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
+        """As gather, into one tensor of the root. torch gives an empty `output` on the other ranks."""
+        root = int(getattr(opts, "rootRank", 0))
+        if self._rank != root:
+            return self._gather("gather_single", root, [], input, [output])
+        flat = for_output("gather_single", output)
+        if output.numel() != self._size * input.numel():
+            raise ValueError(
+                f"gather_single: {self._size * input.numel()} elements come, but the output has room for "
+                f"{output.numel()}"
+            )
+        parts = list(flat.tensor.view(-1).tensor_split(self._size))
+        return self._gather("gather_single", root, parts, input, [output], flat.finish)
+
+    gather_into_tensor = gather_single
+
+    def _gather(
+        self, what: str, root: int, parts: list[Tensor], tensor: Tensor, result: Any, then: Any = None
+    ) -> PerseusWork:
+        """The root's `parts[r]` gets rank r's tensor; the other ranks have no parts."""
+        source = dense(what, tensor)
         if self._rank == root:
-            self._require_alike("gather", "outputs", parts, source)
+            self._require_alike(what, "outputs", parts, source)
         splits = [0] * self._size
         splits[root] = 1
-        call = f"gather to rank {self.job_ranks[root]}"
-        return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, outputs)
+        call = f"{what} to rank {self.job_ranks[root]}"
+        return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then)
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> PerseusWork:
         root = int(getattr(opts, "rootRank", 0))
@@ -191,8 +213,11 @@ class Gathers(Engine):
         arguments = (given, list(splits), self._number, source)
         return self._start(call, self._core.alltoall, *arguments, result=result, finish=finish, **options)
 
-    def barrier(self, *_: Any, **__: Any) -> PerseusWork:
-        return self._start("barrier", self._core.barrier, self._number, result=[])
+    def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
+        """A `timeout` in the options is the limit of this rank's wait."""
+        work = self._start("barrier", self._core.barrier, self._number, result=[])
+        work.limit_to(getattr(opts, "timeout", None))
+        return work
 
 
 def _elements(what: str, tensor: Tensor, rows: Sequence[int], size: int) -> list[int]:

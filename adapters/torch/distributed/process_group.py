@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
@@ -13,13 +14,16 @@ from perseus_like.errors import NotInitializedError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
+from ..compat.process_groups import find_group
 from .engine import confessing
 from .gathers import Gathers
-from .messages import Messages
+from .monitored_barrier import MonitoredBarrier
 from .reductions import Reductions
+from .unsupported import OF_GROUPS, refusing
 from .untraced import untraced
 from .work import Works
 
+_log = logging.getLogger("perseus_like")
 # How long destroy_process_group waits for the others to take note.
 _GRACE_SECONDS = 1.0
 # The same for an abort, of which they have to hear.
@@ -39,6 +43,8 @@ _COLLECTIVES = {
     "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
     "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
     "gather": "gather",
+    "gather_single": "gather_single",
+    "gather_into_tensor": "gather_single",
     "scatter": "scatter",
     "reduce_scatter": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter_tensor",
@@ -52,6 +58,16 @@ _COLLECTIVES = {
 }
 
 
+def _group_of_name(name: str, job_ranks: list[int]) -> Any:
+    group = find_group(name)
+    if group is None or getattr(group, "job_ranks", None) != job_ranks:
+        raise LookupError(
+            f"the pickled process group {name!r} of ranks {job_ranks} does not exist in this process; make it with "
+            "init_process_group or new_group before you unpickle it"
+        )
+    return group
+
+
 @cache
 def _devices() -> list[torch.device]:
     """The CPU first: objects and what else may travel anywhere goes from there."""
@@ -60,13 +76,20 @@ def _devices() -> list[torch.device]:
 
 @untraced(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
 @confessing(**_COLLECTIVES)
-class PerseusGroup(Reductions, Gathers, Messages):
+@refusing(OF_GROUPS)
+class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
     """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
 
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
     _supports_time_estimate = False  # its name since torch 2.15
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    supports_abort_hooks = False
+    supports_completion_hooks = False
+    use_pg_for_symm_mem_rendezvous = False
     bound_device_id: torch.device | None = None
 
     def __init__(
@@ -129,11 +152,16 @@ class PerseusGroup(Reductions, Gathers, Messages):
     def _get_backend(self, device: torch.device) -> Any:
         return self
 
+    get_backend = _get_backend
+
     def supports_tensor_alloc(self, device: Any = None) -> bool:
         return False
 
     def _has_hooks(self) -> bool:
         return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Does nothing: it is for completion hooks, and there are none."""
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: all members count from 0."""
@@ -146,6 +174,18 @@ class PerseusGroup(Reductions, Gathers, Messages):
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Warns and changes nothing, which torch allows: the ranks' common limit is the one of the start."""
+        _log.warning(
+            "the timeout of a process group of 'perseus' is not extended by %s: all of its ranks share the limit that "
+            "it was made with; make it with a longer timeout",
+            timeout,
+        )
+
+    def __reduce__(self) -> Any:
+        """A group is pickled as its name: in a process that has no such group, unpickling fails."""
+        return _group_of_name, (self._group_name, self.job_ranks)
 
     # Calls inside a coalescing manager are sent at once, since the core shares messages and buffers by itself; what the
     # manager gives is a work that is complete when they are.

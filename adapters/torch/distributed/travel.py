@@ -15,20 +15,20 @@ from .. import cuda
 from ..tensors import _NUMBERS
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+# torch has unsigned types of these sizes since 2.3.
+_SIGNED = tuple(name for name in ("int16", "int32", "int64") if hasattr(torch, f"u{name}"))
 BYTE_FLOATS = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
 # What a type travels as, and how many of them make one element. Same bits: no value changes.
 _AS: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.complex64: (torch.float32, 2),
     torch.complex128: (torch.float64, 2),
-    torch.uint16: (torch.int16, 1),
-    torch.uint32: (torch.int32, 1),
-    torch.uint64: (torch.int64, 1),
+    **{getattr(torch, f"u{name}"): (getattr(torch, name), 1) for name in _SIGNED},
     **dict.fromkeys(BYTE_FLOATS, (torch.uint8, 1)),
 }
 _CORE = {**_NUMBERS, **{dtype: _NUMBERS[other] for dtype, (other, _) in _AS.items()}}
 _WIDTH = {dtype: width for dtype, (_, width) in _AS.items()}
 _SHORT_LIST = 16
-UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+UNSIGNED = frozenset(getattr(torch, f"u{name}") for name in _SIGNED)
 COMPLEX = frozenset({torch.complex64, torch.complex128})
 
 

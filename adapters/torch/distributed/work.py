@@ -22,6 +22,7 @@ from .. import cuda
 from .origin import Origin, remember
 from .travel import device_of
 from .turns import turns
+from .unsupported import OF_WORKS, refusing
 from .untraced import untraced
 
 Finish = Callable[[Any], None]
@@ -52,7 +53,16 @@ class Asked(NamedTuple):
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"
 
 
-@untraced("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future")
+_UNTRACED = (
+    *("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future"),
+    *("get_future_result", "block_current_stream"),
+)
+# torch's WorkResult, which get_future_result gives.
+_SUCCESS, _TIMED_OUT, _FAILED = range(3)
+
+
+@untraced(*_UNTRACED)
+@refusing(OF_WORKS)
 class PerseusWork(dist.Work):
     """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
 
@@ -98,13 +108,22 @@ class PerseusWork(dist.Work):
             self._finish_once()
         return True
 
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=self._limit)
+
+    def limit_to(self, timeout: timedelta | None) -> None:
+        """Gives up a wait after this time. torch's options have a negative one where the caller gave none."""
+        if timeout is not None and timeout > timedelta(0):
+            self._limit = min(self._limit, timeout.total_seconds())
+
     def _give_up(self, limit: float) -> None:
         """TimedOutError, unless the work has ended while the others were asked."""
         who = "" if self._asked is None else f": {self._asked.missing()}"
         if not self._handle.done():
             raise TimedOutError(
-                f"{self._what} was not complete after {limit:g} s{who}. It goes on, and the memory of its tensors is "
-                "in use"
+                f"{self._what} timed out after a timeout of {limit:g} s{who}. It goes on, and the memory of its "
+                "tensors is in use"
             )
         self._handle.wait()
 
@@ -114,6 +133,8 @@ class PerseusWork(dist.Work):
 
     def synchronize(self) -> None:
         self.wait()
+
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Whether the results are there, also on a device."""
@@ -167,6 +188,15 @@ class PerseusWork(dist.Work):
             completer.after(self._handle, complete)
         return self._future
 
+    def get_future_result(self) -> Future[int]:
+        """Completes with 0 after success, 1 after a time-out and 2 after another error: torch's WorkResult."""
+        return self.get_future().then(_outcome)
+
+    def _get_sequence_number(self) -> int:
+        """The number of the collective in its group; 0 for messages and for what callbacks start."""
+        number = "" if self._asked is None else self._asked.name.removeprefix("#")
+        return int(number) if number.isdecimal() else 0
+
     def _value(self, _: Any) -> Any:
         self.wait()
         return self._result
@@ -186,6 +216,7 @@ class PerseusWork(dist.Work):
             self._finish = None
 
 
+@refusing(OF_WORKS)
 class Works(dist.Work):
     """Several works as one."""
 
@@ -213,6 +244,9 @@ class Works(dist.Work):
     def result(self) -> Any:
         return [tensor for work in self._works for tensor in work.result()]
 
+    def get_future_result(self) -> Future[int]:
+        return self.get_future().then(_outcome)
+
     def get_future(self) -> Future[Any]:
         """As a callback of the first work's, which waits for the others."""
         if not self._works:
@@ -220,6 +254,14 @@ class Works(dist.Work):
             done.set_result([])
             return done
         return self._works[0].get_future().then(lambda _: self.result())
+
+
+def _outcome(done: Future[Any]) -> int:
+    try:
+        done.value()
+    except Exception as error:
+        return _TIMED_OUT if "timed out" in str(error) else _FAILED
+    return _SUCCESS
 
 
 def _raises(error: Exception) -> Finish:

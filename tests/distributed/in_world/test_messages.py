@@ -115,7 +115,26 @@ def test_monitored_barrier_names_who_is_missing(rank: int, size: int) -> None:
     if rank in (0, last):
         # The last one is told at once that it is too late.
         limit = timedelta(seconds=0.2 if rank == 0 else 60)
-        with pytest.raises(RuntimeError, match=r"ranks \[1\] of the group did not come within 0.2 s"):
+        text = "Rank 0 timed out in monitoredBarrier after 200 ms: Rank 1 failed to pass monitoredBarrier in 200 ms"
+        with pytest.raises(RuntimeError, match=text):
             dist.monitored_barrier(group, limit)
     if rank != last:
+        dist.barrier()
+
+
+def test_monitored_barrier_names_rank_0_and_fails_for_it_as_well(rank: int, size: int) -> None:
+    last = size - 1
+    group = dist.new_group([0, last])
+    if rank == 0:
+        dist.barrier()
+    if rank in (0, last):
+        limit = timedelta(seconds=0.2 if rank == last else 60)
+        text = (
+            "Rank 1 timed out in monitoredBarrier after 200 ms: Rank 0 failed to pass monitoredBarrier in 200 ms"
+            if rank == last
+            else "Rank 0 failed to pass monitoredBarrier in time: rank 1 timed out before"
+        )
+        with pytest.raises(RuntimeError, match=text):
+            dist.monitored_barrier(group, limit)
+    if rank != 0:
         dist.barrier()
