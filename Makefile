@@ -176,7 +176,7 @@ sanitize-thread: $(STAMPS)/venv
 # libFuzzer (Debian: clang, libclang-rt-dev).
 FUZZ_SECONDS = 600
 FUZZ_CXX ?= $(notdir $(firstword $(wildcard /usr/bin/clang++ /usr/bin/clang++-[0-9]*)))
-fuzz: $(STAMPS)/test
+fuzz: $(STAMPS)/test $(STAMPS)/package
 	@test -n "$(FUZZ_CXX)" || { echo "make fuzz needs clang: install it, or set FUZZ_CXX" >&2; exit 2; }
 	$(PIP) install $(foreach need,$(FUZZ_NEEDS),'$(need)')
 	$(BIN)/cmake -S . -B build/fuzz -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) \
