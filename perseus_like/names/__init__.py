@@ -2,17 +2,22 @@
 
 `perseus` (AIACC-Training's name) is installed. `horovod` is opened only where it is asked for, so that a Horovod that
 is installed as well stays what it is: by `perseusrun --as-horovod`, by
-`python -m perseus_like.names horovod -- script.py`, or by putting `folder_of("horovod")` on PYTHONPATH.
+`python -m perseus_like.names horovod -- script.py`, by putting `folder_of("horovod")` on PYTHONPATH, or by installing
+the distribution in bindings/horovod.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from .finder import open_door
 
 # Doors that are opened by a folder on the module search path.
 FOLDERS = ("horovod",)
+
+# The release of Horovod whose names these are. Programs compare it; this package's own is perseus_like.__version__.
+HOROVOD_VERSION = "0.28.1"
 
 
 def folder_of(name: str) -> str:
@@ -22,4 +27,12 @@ def folder_of(name: str) -> str:
     return str(Path(__file__).parent.absolute() / name)
 
 
-__all__ = ["FOLDERS", "folder_of", "open_door"]
+def open_horovod() -> None:
+    """Makes `horovod.…` importable. Called by the package `horovod`, also by that of bindings/horovod."""
+    open_door("horovod")
+    # In Horovod, these are attributes as soon as anything of it is imported.
+    for module in ("common", "runner"):
+        import_module(f"horovod.{module}")
+
+
+__all__ = ["FOLDERS", "HOROVOD_VERSION", "folder_of", "open_door", "open_horovod"]

@@ -1,0 +1,10 @@
+"""Horovod's modules, which are those of perseus_like."""
+
+from perseus_like import run
+from perseus_like.names import HOROVOD_VERSION, open_horovod
+
+open_horovod()
+
+__version__ = HOROVOD_VERSION
+
+__all__ = ["__version__", "run"]
