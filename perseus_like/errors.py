@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import ClassVar
+
+_uses_horovods_words = False
 
 
-class HorovodInternalError(RuntimeError):
+def use_horovods_words() -> None:
+    """From now on, texts of errors contain Horovod's words where programs look for them. Called by `import horovod`."""
+    global _uses_horovods_words
+    _uses_horovods_words = True
+
+
+class HorovodsWords(BaseException):
+    """Base of errors whose text contains words of Horovod if this process has imported `horovod`."""
+
+    # The beginning of our text, and what Horovod's text has in its place.
+    horovods_words: ClassVar[tuple[str, str]] = ("", "")
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        ours, theirs = self.horovods_words
+        return theirs + text.removeprefix(ours) if _uses_horovods_words else text
+
+
+class HorovodInternalError(HorovodsWords, RuntimeError):
     """A collective failed, or was asked for while there is no session. Elastic training catches exactly this."""
 
     # Who raises an error anew with a longer text (TensorFlow, while it traces a function) looks whether it is this one.
@@ -15,6 +36,8 @@ class HorovodInternalError(RuntimeError):
 class NotInitializedError(HorovodInternalError, ValueError):
     """Used before `init()` or after `shutdown()`. Horovod raises ValueError from `rank()` and the like."""
 
+    horovods_words = ("perseus_like has not been initialized", "Horovod has not been initialized")
+
 
 class DisagreementError(HorovodInternalError):
     """Ranks asked for different things under one name. The same text on all ranks; the job goes on."""
@@ -22,6 +45,8 @@ class DisagreementError(HorovodInternalError):
 
 class PeerLostError(HorovodInternalError):
     """A rank died or left; the session is over."""
+
+    horovods_words = ("", "Horovod has been shut down: ")
 
 
 class TimedOutError(HorovodInternalError):
@@ -38,6 +63,8 @@ class TransportError(HorovodInternalError):
 
 class ShutDownError(HorovodInternalError):
     """The session was shut down while the work waited."""
+
+    horovods_words = ("", "Horovod has been shut down: ")
 
 
 class UnavailableError(RuntimeError):

@@ -16,11 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..errors import HorovodsWords
+
 _Result = TypeVar("_Result")
 
 
-class RankError(RuntimeError):
+class RankError(HorovodsWords, RuntimeError):
     """The function failed on a rank. `rank` is its number, `remote_traceback` the text of its traceback."""
+
+    horovods_words = ("", "Horovod detected that one or more processes exited with non-zero status: ")
 
     def __init__(self, rank: int | None, text: str, remote_traceback: str = "") -> None:
         super().__init__(f"{text}\n{remote_traceback}".rstrip())

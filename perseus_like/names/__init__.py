@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from ..errors import use_horovods_words
 from .finder import open_door
 
 # Doors that are opened by a folder on the module search path.
@@ -30,6 +31,7 @@ def folder_of(name: str) -> str:
 def open_horovod() -> None:
     """Makes `horovod.…` importable. Called by the package `horovod`, also by that of bindings/horovod."""
     open_door("horovod")
+    use_horovods_words()
     # In Horovod, these are attributes as soon as anything of it is imported.
     for module in ("common", "runner"):
         import_module(f"horovod.{module}")

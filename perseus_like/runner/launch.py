@@ -9,14 +9,14 @@ from typing import Any
 # With `-m` the module's package is horovod.runner, in which relative names would not be found.
 from perseus_like.common.util import ccl_built, ddl_built, extension_available, gloo_built, mpi_built, nccl_built
 from perseus_like.launch import main as run_commandline
-from perseus_like.launch.run_function import run
+from perseus_like.launch.run_function import RankError, run
 from perseus_like.runner.arguments import options_of
 
 
 def _run(args: Any) -> list[Any] | None:
     """Runs the job that an object of _HorovodArgs describes.
 
-    Returns the results of `args.run_func` by rank, or None for `args.command`. RuntimeError if the job fails.
+    Returns the results of `args.run_func` by rank, or None for `args.command`. Raises RankError if the job fails.
     """
     options = options_of(args)
     if args.run_func is not None:
@@ -26,7 +26,7 @@ def _run(args: Any) -> list[Any] | None:
     command = [sys.executable, "-m", "perseus_like.launch", *options, *(args.command or ())]
     code = subprocess.run(command, check=False).returncode
     if code:
-        raise RuntimeError(f"perseusrun ended with exit code {code}; its output says which rank failed")
+        raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
     return None
 
 
