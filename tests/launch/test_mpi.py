@@ -233,6 +233,19 @@ def test_a_job_through_mpirun(perseusrun: Perseusrun, mpirun: Mpirun, tmp_path: 
     assert (tmp_path / "logs/rank.1/stderr").read_text() == "bad luck\n"
 
 
+def test_a_failure_is_noticed_without_more_output(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
+    """A stand-in that marks each line as Hydra does, and waits for its other rank in silence."""
+    body = """
+    while [ "$1" != -n ]; do [ "$1" = -prepend-pattern ] && pattern=$2; shift; done; shift 2
+    PMI_RANK=1 "$@" 2>err
+    sed "s/^/$(echo "$pattern" | sed s/%r/1/)/" err >&2
+    exec sleep 1000
+    """
+    result = perseusrun("--mpi", "--mpirun", mpirun(Family.MPICH, body), "-np", "2", "sh", "-c", "exit 3")
+    assert result.returncode == 3
+    assert f"rank 1 on {os.uname().nodename} exited with code 3" in result.stderr
+
+
 def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(
     launched: Launched, lines_of: LinesOf, mpirun: Mpirun
 ) -> None:

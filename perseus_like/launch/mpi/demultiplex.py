@@ -7,7 +7,7 @@ that pieces of several ranks may stand in one line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -22,12 +22,13 @@ ChannelOf = Callable[[int | None], Taker]
 
 
 class MarkedOutput:
-    """One stream of an mpirun. What has no mark is of mpirun itself: rank None."""
+    """One stream of an mpirun. Text without a mark comes from mpirun itself: rank None."""
 
-    def __init__(self, opening: bytes, closing: bytes, channel_of: ChannelOf) -> None:
-        """A mark is `opening`, the rank in digits, and a text that the regular expression `closing` matches."""
+    def __init__(self, opening: bytes, closings: Sequence[bytes], channel_of: ChannelOf) -> None:
+        """A mark is `opening`, the rank in digits, and one of `closings`."""
         self._opening = opening
-        self._mark = re.compile(re.escape(opening) + rb"([0-9]+)" + closing)
+        self._closings = closings
+        self._mark = re.compile(re.escape(opening) + rb"([0-9]+)(?:" + b"|".join(map(re.escape, closings)) + rb")")
         self._channel_of = channel_of
         self._rank: int | None = None
         self._pending = b""
@@ -45,14 +46,26 @@ class MarkedOutput:
         self._pending = self._pending[end:]
 
     def _safe_end(self, start: int) -> int:
-        """Where a mark may have begun whose end has not come yet."""
+        """Returns the index where an incomplete mark begins, or the end of the text if there is none."""
         candidate = self._pending.find(self._opening[:1], max(start, len(self._pending) - _LONGEST_MARK))
         while candidate != -1:
-            rest = self._pending[candidate:]
-            if rest.startswith(self._opening) or self._opening.startswith(rest):
+            if self._may_become_mark(self._pending[candidate:]):
                 return candidate
             candidate = self._pending.find(self._opening[:1], candidate + 1)
         return len(self._pending)
+
+    def _may_become_mark(self, text: bytes) -> bool:
+        """Returns True if more bytes can complete `text` to a mark.
+
+        A rank's status line (`rank_main`) begins like a mark of Hydra, and it must not wait for more output.
+        """
+        if len(text) <= len(self._opening):
+            return self._opening.startswith(text)
+        if not text.startswith(self._opening):
+            return False
+        rest = text[len(self._opening) :]
+        tail = rest.lstrip(b"0123456789")
+        return not tail or (len(tail) < len(rest) and any(closing.startswith(tail) for closing in self._closings))
 
     def _give(self, text: bytes) -> None:
         # Each line of a rank has its mark: what begins after a line's end is of mpirun itself.
@@ -75,9 +88,10 @@ _LONGEST_MARK = 96
 
 def hydra_output(tag: str, channel_of: ChannelOf) -> MarkedOutput:
     """For the pattern `<tag %r>`."""
-    return MarkedOutput(f"<{tag} ".encode(), rb">", channel_of)
+    return MarkedOutput(f"<{tag} ".encode(), [b">"], channel_of)
 
 
 def open_mpi_output(after: str, channel_of: ChannelOf) -> MarkedOutput:
     """For `[1,RANK]<stdout>:`; version 5 writes a blank `after` it."""
-    return MarkedOutput(b"[1,", rb"\]<std(?:out|err|diag)>:" + after.encode(), channel_of)
+    closings = [f"]<{stream}>:{after}".encode() for stream in ("stdout", "stderr", "stddiag")]
+    return MarkedOutput(b"[1,", closings, channel_of)
