@@ -1,5 +1,5 @@
 # `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `bench`, `build`, `clean`: each makes
-# .venv, installs what it needs and runs.
+# .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -13,8 +13,10 @@ BIN := $(CURDIR)/$(VENV)/bin
 STAMPS := $(VENV)/stamps
 
 # Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
-TORCH ?= torch==2.13.0
-TENSORFLOW ?= tensorflow-cpu==2.21.0
+LOCKED_TORCH := torch==2.13.0
+LOCKED_TENSORFLOW := tensorflow-cpu==2.21.0
+TORCH ?= $(LOCKED_TORCH)
+TENSORFLOW ?= $(LOCKED_TENSORFLOW)
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib \
@@ -22,9 +24,22 @@ TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes t
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
+DEEPSPEED := deepspeed==0.19.8
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip --quiet
+# pip of .venv installs into other environments, too: $(call pip_in,.venv-mxnet)
+pip_in = $(BIN)/python -m pip --quiet --python $(1)/bin/python
+# The exact versions and their hashes, renewed by `make lock`: $(call locked,NAME)
+locked = --require-hashes --constraint locks/$(1).txt
+# Releases chosen on make's command line have no hashes in locks/.
+CHOSEN := $(filter-out $(LOCKED_TORCH) $(LOCKED_TENSORFLOW),$(TORCH) $(TENSORFLOW))
+quoted = $(foreach need,$(1),'$(need)')
+# $(call install,NEEDS) into .venv
+define install
+	$(if $(filter $(CHOSEN),$(1)),$(PIP) install $(call quoted,$(filter $(CHOSEN),$(1))))
+	$(PIP) install $(call locked,main) $(call quoted,$(filter-out $(CHOSEN),$(1)))
+endef
 
 SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard cmake/*.cmake) \
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
@@ -32,32 +47,65 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
 
-$(STAMPS)/venv: Makefile
+# pip comes first: only newer releases than a new environment has take hashes from a constraints file.
+$(STAMPS)/venv: Makefile locks/pip.txt locks/main.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "$(PYTHON) is Python %d.%d; perseus_like needs 3.10 or later: make PYTHON=python3.11" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
-	$(PIP) install $(foreach need,$(BUILD_NEEDS),'$(need)')
+	$(PIP) install --require-hashes --requirement locks/pip.txt
+	$(call install,$(BUILD_NEEDS))
 	@touch $@
 
 $(STAMPS)/run: $(STAMPS)/venv
-	$(PIP) install $(foreach need,$(RUN_NEEDS),'$(need)')
+	$(call install,$(RUN_NEEDS))
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/run
-	$(PIP) install $(foreach need,$(TEST_NEEDS),'$(need)')
+	$(call install,$(TEST_NEEDS))
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/run
-	$(PIP) install $(foreach need,$(BENCH_NEEDS),'$(need)')
+	$(call install,$(BENCH_NEEDS))
 	@touch $@
 
 $(STAMPS)/lint: $(STAMPS)/test
-	$(PIP) install $(foreach need,$(LINT_NEEDS),'$(need)')
+	$(call install,$(LINT_NEEDS))
 	@touch $@
+
+# --- the lock files --------------------------------------------------------------------------------------------------
+
+# The release of LOCKED_TORCH for CPUs alone (torch-2.13.0+cpu, CPython 3.11, x86_64) is in no package index. pip prefers it
+# to that of the index where its wheel is at hand (PIP_FIND_LINKS).
+TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+
+# $(call lock,NAME,REQUIREMENTS FILES,PYTHON): writes locks/NAME.txt for this release of Python (3.10) and later ones.
+define lock
+	.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version $(or $(3),3.10) --generate-hashes \
+		--no-annotate --custom-compile-command 'make lock' --output-file build/lock.txt $(2)
+	sed '/^$(LOCKED_TORCH) /a \    --hash=$(TORCH_CPU_HASH) \\' build/lock.txt > locks/$(1).txt
+
+endef
+
+# Renews the versions and hashes of everything that the other targets install.
+lock:
+	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && \
+		.venv-lock/bin/python -m pip --quiet install --require-hashes --requirement locks/uv.txt; }
+	@mkdir -p build
+	for tool in pip uv; do echo $$tool > build/lock-$$tool.in; done
+	printf '%s\n' $(call quoted,$(sort $(BUILD_NEEDS) $(RUN_NEEDS) $(TEST_NEEDS) $(BENCH_NEEDS) $(FUZZ_NEEDS) $(LINT_NEEDS))) \
+		> build/lock-main.in
+	echo '$(DEEPSPEED)' > build/lock-deepspeed.in
+	$(call lock,pip,build/lock-pip.in)
+	$(call lock,uv,build/lock-uv.in)
+	$(call lock,main,build/lock-main.in)
+	$(foreach name,$(ENVIRONMENTS),$(call lock,$(name),tests/environments/$(name).txt))
+	$(call lock,clients,tests/clients/clients.txt build/lock-deepspeed.in,3.11)
+	$(call lock,ccl,tests/clients/ccl.txt)
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
@@ -75,10 +123,10 @@ build: $(STAMPS)/package
 # tests/environments/NAME.txt says what is in .venv-NAME, beside the same wheel.
 ENVIRONMENTS := $(patsubst tests/environments/%.txt,%,$(wildcard tests/environments/*.txt))
 
-$(STAMPS)/environment-%: tests/environments/%.txt $(STAMPS)/package
+$(STAMPS)/environment-%: tests/environments/%.txt locks/%.txt $(STAMPS)/package
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip --quiet install -r $<
-	.venv-$*/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	$(call pip_in,.venv-$*) install $(call locked,$*) --requirement $<
+	$(call pip_in,.venv-$*) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
 # Where the wheels of these do not install, the tests that need them are skipped; `make test-oneccl` shows why.
@@ -131,19 +179,19 @@ test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl
 test-oneccl: $(STAMPS)/test $(STAMPS)/environment-oneccl
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/world/test_oneccl.py -m "slow or not slow" $(PYTEST_ARGS)
 
-$(STAMPS)/clients: tests/clients/clients.txt $(STAMPS)/package
+$(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python -m pip --quiet install -r $<
-	.venv-clients/bin/python -m pip --quiet install --no-build-isolation deepspeed==0.19.8
-	.venv-clients/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	$(call pip_in,.venv-clients) install $(call locked,clients) --requirement $<
+	$(call pip_in,.venv-clients) install $(call locked,clients) --no-build-isolation $(DEEPSPEED)
+	$(call pip_in,.venv-clients) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
-$(STAMPS)/ccl: tests/clients/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)
+$(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)
 	test -x .venv-ccl/bin/python || $(PYTHON) -m venv .venv-ccl
-	.venv-ccl/bin/python -m pip --quiet install -r $<
+	$(call pip_in,.venv-ccl) install $(call locked,ccl) --requirement $<
 	rm -rf build/oneccl && cp -r bindings/oneccl build/oneccl
-	.venv-ccl/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
-	.venv-ccl/bin/python -m pip --quiet install --force-reinstall --no-deps --no-build-isolation build/oneccl
+	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps build/wheel/*.whl
+	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps --no-build-isolation build/oneccl
 	@touch $@
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
@@ -178,7 +226,7 @@ FUZZ_SECONDS = 600
 FUZZ_CXX ?= $(notdir $(firstword $(wildcard /usr/bin/clang++ /usr/bin/clang++-[0-9]*)))
 fuzz: $(STAMPS)/test $(STAMPS)/package
 	@test -n "$(FUZZ_CXX)" || { echo "make fuzz needs clang: install it, or set FUZZ_CXX" >&2; exit 2; }
-	$(PIP) install $(foreach need,$(FUZZ_NEEDS),'$(need)')
+	$(call install,$(FUZZ_NEEDS))
 	$(BIN)/cmake -S . -B build/fuzz -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) \
 		-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_BUILD_FUZZERS=ON -DPERSEUS_SANITIZE=fuzz
 	$(BIN)/cmake --build build/fuzz --target perseus_fuzzers
