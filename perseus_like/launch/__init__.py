@@ -11,7 +11,10 @@ from .errors import LaunchError
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (without the program's name) and returns the exit code."""
     from .command import run_command
+    from .masking import hide_values
 
+    if argv is None:
+        hide_values(sys.argv[1:])
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except LaunchError as error:

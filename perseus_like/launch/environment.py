@@ -94,9 +94,14 @@ def forwarded_names(job: Mapping[str, str], explicit: Iterable[str]) -> list[str
     return sorted(names | {name for name in explicit if name in job})
 
 
+def forwarded_values(options: Options) -> set[str]:
+    """The names of the variables whose value is on the launcher's command line: it may be a secret."""
+    return {name for name, value in options.forward if value is not None}
+
+
 def parse_forward(text: str) -> tuple[str, str | None]:
     """`-x NAME` or `-x NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not _IDENTIFIER.fullmatch(name):
-        raise LaunchError(f"-x {text!r}: {name!r} is not the name of an environment variable")
+        raise LaunchError(f"-x: {name!r} is not the name of an environment variable; write -x NAME or -x NAME=VALUE")
     return name, value if equals else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from .environment import STORE, job_environment, new_job_name, rank_environment
+from .environment import STORE, forwarded_values, job_environment, new_job_name, rank_environment
+from .masking import shell_line
 from .options import Options
 from .output import Screen, Style
 from .supervise import Supervisor
@@ -51,12 +51,9 @@ def run_local(options: Options, size: int) -> int:
 def describe_local(options: Options, size: int) -> list[str]:
     """One shell line per rank: what `run_local` would start. The job's name and port are made up at the start."""
     job = job_environment(os.environ, options, "perseus-<random>", size)
-    lines = []
-    for rank in range(size):
-        env = rank_environment(job, rank, size, None)
-        changed = [f"{name}={value}" for name, value in sorted(env.items()) if os.environ.get(name) != value]
-        lines.append(shlex.join(["env", *changed, *options.command]))
-    return lines
+    masked = forwarded_values(options)
+    environments = (rank_environment(job, rank, size, None) for rank in range(size))
+    return [shell_line(environment, os.environ, masked, options.command) for environment in environments]
 
 
 def stdin_of(rank: int) -> int | None:

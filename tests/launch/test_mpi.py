@@ -94,6 +94,14 @@ EVERYTHING = [
 WRAPPED = [*RUN_RANK, "perseus-job", '["python", "train.py", "a b"]']
 
 
+def forwarded_by_hydra(words: list[str]) -> set[str]:
+    """Takes the option that names the variables out of `words`."""
+    index = words.index("-genvlist")
+    names = words[index + 1].split(",")
+    del words[index : index + 2]
+    return set(names)
+
+
 def forwards(words: list[str]) -> list[str]:
     return [words[index + 1] for index, word in enumerate(words) if word == "-x"]
 
@@ -123,14 +131,24 @@ def test_open_mpi_line(perseusrun: Perseusrun, mpirun: Mpirun, family: Family, p
     assert {"SECRET", "PATH", "PYTHONPATH", "PERSEUS_LOG_LEVEL", "PERSEUS_LAUNCHER"} <= set(forwards(words))
     assert not {"HOME", "PWD", "SSH_TTY"} & set(forwards(words))
     assert "hush" not in line
-    assert variables["SECRET"] == "hush hush"
+    assert variables["SECRET"] == "***"
 
 
 def test_mpich_line(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.MPICH)
+    env = {
+        **os.environ,
+        "PERSEUS_LOG_LEVEL": "info",
+        "SSH_AUTH_SOCK": "/x",
+        "XDG_RUNTIME_DIR": "/x",
+        "SLURM_JOB_ID": "1",
+    }
     variables, words = dry_run(
-        perseusrun, "--mpirun", path, *EVERYTHING, "--remote-shell", "/a/sh", "python", "train.py", "a b"
+        perseusrun, "--mpirun", path, *EVERYTHING, "--remote-shell", "/a/sh", "python", "train.py", "a b", env=env
     )
+    forwarded = forwarded_by_hydra(words)
+    assert {"SECRET", "PATH", "PERSEUS_LOG_LEVEL", "MPIR_CVAR_CH4_NETMOD", "FI_PROVIDER"} <= forwarded
+    assert not {"HOME", "PWD", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"} & forwarded
     assert words == [
         *(
             path,
@@ -143,19 +161,20 @@ def test_mpich_line(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
             "-iface",
             "eth0",
         ),
-        *("-genvall", "-prepend-pattern", "<perseus-job %r>", "-bind-to", "none", "--more", "m m", "-n", "3", *WRAPPED),
+        *("-prepend-pattern", "<perseus-job %r>", "-bind-to", "none", "--more", "m m", "-n", "3", *WRAPPED),
     ]
     assert variables["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-p 2222 -i /keys/id"
     assert (variables["MPIR_CVAR_CH4_NETMOD"], variables["FI_PROVIDER"]) == ("ofi", "tcp")
-    assert variables["SECRET"] == "hush hush"
+    assert variables["SECRET"] == "***"
 
 
 def test_intel_line(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.INTEL)
     variables, words = dry_run(perseusrun, "--mpirun", path, *EVERYTHING, "python", "train.py", "a b")
+    assert {"SECRET", "I_MPI_FABRICS", "FI_PROVIDER"} <= forwarded_by_hydra(words)
     assert words == [
         *(path, "-hosts", "198.51.100.1,198.51.100.2", "-ppn", "2", "-launcher", "ssh", "-iface", "eth0"),
-        *("-genvall", "-prepend-pattern", "<perseus-job %r>", "--more", "m m", "-n", "3", *WRAPPED),
+        *("-prepend-pattern", "<perseus-job %r>", "--more", "m m", "-n", "3", *WRAPPED),
     ]
     assert variables["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] == "-p 2222 -i /keys/id"
     assert (variables["I_MPI_FABRICS"], variables["FI_PROVIDER"], variables["I_MPI_PIN"]) == ("shm:ofi", "tcp", "0")

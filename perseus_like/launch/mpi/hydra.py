@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from ..environment import forwarded_names
 from .plan import Line, Plan
 
 _DEFAULT_STREAMS = 4
@@ -24,7 +25,7 @@ def mpich_line(mpirun: Path, plan: Plan) -> Line:
     hosts = ["-hosts", ",".join(map(str, plan.hosts))] if plan.hosts else []
     binding = plan.binding if plan.binding is not None else ["-bind-to", "none"]
     ranks = ["-n", str(plan.size), *plan.command]
-    return Line([str(mpirun), *hosts, *_common(plan), *binding, *plan.extra, *ranks], environment)
+    return Line([str(mpirun), *hosts, *_common(plan, environment), *binding, *plan.extra, *ranks], environment)
 
 
 def intel_line(mpirun: Path, plan: Plan) -> Line:
@@ -42,7 +43,9 @@ def intel_line(mpirun: Path, plan: Plan) -> Line:
     if plan.binding is None:
         environment.setdefault("I_MPI_PIN", "0")
     hosts, ranks = _intel_placement(plan)
-    return Line([str(mpirun), *hosts, *_common(plan), *(plan.binding or []), *plan.extra, *ranks], environment)
+    return Line(
+        [str(mpirun), *hosts, *_common(plan, environment), *(plan.binding or []), *plan.extra, *ranks], environment
+    )
 
 
 def _streams(plan: Plan) -> int:
@@ -66,7 +69,7 @@ def _intel_placement(plan: Plan) -> tuple[list[str], list[str]]:
     return [], joined
 
 
-def _common(plan: Plan) -> list[str]:
+def _common(plan: Plan, environment: dict[str, str]) -> list[str]:
     args: list[str] = []
     if plan.remote_shell:
         args += ["-launcher", "ssh", "-launcher-exec", plan.remote_shell]
@@ -74,5 +77,6 @@ def _common(plan: Plan) -> list[str]:
         args += ["-launcher", "ssh"]
     if plan.interfaces:
         args += ["-iface", plan.interfaces]
-    # Everything is forwarded, as Open MPI's line does by name.
-    return [*args, "-genvall", "-prepend-pattern", f"<{plan.tag} %r>"]
+    # Hydra's daemons add these variables to the environment of their own host.
+    forward = forwarded_names(environment, plan.forward)
+    return [*args, "-genvlist", ",".join(forward), "-prepend-pattern", f"<{plan.tag} %r>"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ..addresses import own_addresses
 from ..cores import usable_cores
-from ..environment import forwarded_names, job_environment, new_job_name
+from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
+from ..masking import shell_line
 from ..options import Options
 from ..output import Channel, Screen, Style
 from ..preflight import DEFAULT_SECONDS, Wanted, check_hosts, remote_shell
@@ -72,7 +72,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         screen.say(_NO_ADDRESS)
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
-        screen.say(shell_text(line))
+        screen.say(shell_text(line, options))
     roll = Roll(size)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
@@ -112,7 +112,7 @@ def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
     """The shell line that `run_mpi` would run."""
-    return shell_text(make_line(find_mpirun(options.mpirun), options, size, hosts, "perseus-job"))
+    return shell_text(make_line(find_mpirun(options.mpirun), options, size, hosts, "perseus-job"), options)
 
 
 def make_line(
@@ -152,10 +152,9 @@ def _ssh_args(options: Options) -> list[str]:
     return args + (["-i", options.ssh_identity_file] if options.ssh_identity_file else [])
 
 
-def shell_text(line: Line) -> str:
-    """The line for a shell, with the variables that this environment has not or has otherwise."""
-    changed = [f"{name}={value}" for name, value in sorted(line.environment.items()) if os.environ.get(name) != value]
-    return shlex.join([*(["env", *changed] if changed else []), *line.argv])
+def shell_text(line: Line, options: Options) -> str:
+    """Returns the line for a shell, with the variables that differ from this environment. Secrets are masked."""
+    return shell_line(line.environment, os.environ, {LEASH, *forwarded_values(options)}, line.argv)
 
 
 def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
