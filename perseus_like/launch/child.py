@@ -11,6 +11,7 @@ from typing import Protocol
 
 from .errors import LaunchError
 from .processes import die_with_parent
+from .unstarted import why_unstarted
 
 
 class Feed(Protocol):
@@ -56,7 +57,5 @@ def start_process(
             # Safe here: the launcher has one thread.
             preexec_fn=lambda: die_with_parent(launcher, last_word),
         )
-    except FileNotFoundError:
-        raise LaunchError(f"{argv[0]!r}: no such program", 127) from None
-    except (PermissionError, OSError) as problem:
-        raise LaunchError(f"cannot run {argv[0]!r}: {problem.strerror}", 126) from None
+    except OSError as problem:
+        raise LaunchError(*why_unstarted(argv[0], problem)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .allocation import find_allocation
+from .cores import usable_cores
 from .elastic.settings import is_elastic
 from .errors import LaunchError
 from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
@@ -12,6 +13,9 @@ from .options import Options, parse_options
 from .settings import GROUPS
 from .torch_program import with_runner
 from .version import version
+
+# 128 ranks work on two cores. Beyond that, the number is more likely a slip than a wish.
+MOST_RANKS_PER_CORE = 128
 
 
 def run_command(argv: list[str]) -> int:
@@ -36,6 +40,8 @@ def run_command(argv: list[str]) -> int:
         return run_elastic(options, hosts)
     size = _number_of_ranks(options, hosts)
     placed = place(hosts, size) if hosts else None
+    if not (options.dry_run or options.oversubscribe):
+        _check_ranks_here(size, placed)
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
         return _local(options, size)
     return _mpi(options, size, placed)
@@ -101,6 +107,16 @@ def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:
     if options.num_proc < 1:
         raise LaunchError(f"-np {options.num_proc}: there must be at least one rank")
     return options.num_proc
+
+
+def _check_ranks_here(size: int, hosts: list[Host] | None) -> None:
+    here = size if hosts is None else sum(host.slots for host in hosts if is_this_machine(host.name))
+    cores = usable_cores()
+    if here > MOST_RANKS_PER_CORE * cores:
+        raise LaunchError(
+            f"{here} ranks on this host, which has {cores} usable cores: more than {MOST_RANKS_PER_CORE} for each; "
+            "take a smaller -np, or add --oversubscribe"
+        )
 
 
 def _local(options: Options, size: int) -> int:

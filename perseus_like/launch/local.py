@@ -35,6 +35,9 @@ def run_local(options: Options, size: int) -> int:
         if port and folder:
             job[STORE] = f"{port} {folder}"
         for rank in range(size):
+            supervisor.serve()
+            if supervisor.is_stopping:
+                break
             witness = Witness()
             supervisor.start(
                 f"rank {rank}",
@@ -45,7 +48,10 @@ def run_local(options: Options, size: int) -> int:
                 screen.channel(rank, "stderr", witness),
                 witness.blames_another,
             )
-        return supervisor.run()
+        is_complete = not supervisor.is_stopping
+        code = supervisor.run()
+        # Ranks that end in good order after a signal are a success, unless some never began.
+        return 128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code
 
 
 def describe_local(options: Options, size: int) -> list[str]:

@@ -48,6 +48,7 @@ class Options(argparse.Namespace):
     tcp: bool
     per_host: int | None
     check_hosts: bool
+    oversubscribe: bool
     is_batch: bool = False  # the hosts are a batch system's
     start_timeout: int | None
     stop_timeout: float
@@ -81,7 +82,8 @@ class _Set(argparse.Action):
         try:
             value = self.setting.value if self.setting.value is not None else self.setting.encode(values)
         except ValueError:
-            raise LaunchError(f"{option_string} {values!r}: not a number") from None
+            wanted = f"not one of {', '.join(self.setting.choices)}" if self.setting.choices else "not a number"
+            raise LaunchError(f"{option_string} {values!r}: {wanted}") from None
         namespace.settings[self.setting.variable] = value
 
 
@@ -222,6 +224,7 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         metavar=("NAME", "VALUE"),
         help="the same, as Intel's mpirun has it",
     )
+    add("--oversubscribe", action="store_true", help="start even more than 128 ranks for each core of this host")
     add("--as-horovod", action="store_true", help="the program's `import horovod` finds perseus_like")
     add(
         "--torch",

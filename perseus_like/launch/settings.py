@@ -16,9 +16,12 @@ class Setting:
     value: str | None = None
     scale: int = 1
     aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def encode(self, given: str) -> str:
         """The variable's text for what was given. Raises ValueError where it is not of the option's kind."""
+        if self.choices and given.lower() not in self.choices:
+            raise ValueError
         if self.kind is str:
             return given
         number = self.kind(given) * self.scale
@@ -79,7 +82,12 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         ),
     ),
     "logging of the core": (
-        Setting("--log-level", "PERSEUS_LOG_LEVEL", "trace, debug, info, warning, error or off"),
+        Setting(
+            "--log-level",
+            "PERSEUS_LOG_LEVEL",
+            "trace, debug, info, warning, error (fatal is the same) or off",
+            choices=("trace", "debug", "info", "warning", "error", "fatal", "off"),
+        ),
         Setting(
             "--log-without-timestamp",
             "PERSEUS_LOG_HIDE_TIME",
@@ -109,7 +117,6 @@ IGNORED: dict[str, tuple[int, str]] = {
     "--gloo": (0, "there is no Gloo; one host needs nothing, several hosts use MPI"),
     "--gloo-timeout-seconds": (1, "there is no Gloo; see --start-timeout"),
     "--allow-run-as-root": (0, "mpirun is told anyway"),
-    "--oversubscribe": (0, "mpirun is told anyway"),
 }
 
 # horovodrun's options that would change what the job is: refused. Flag -> (values it takes, why).

@@ -135,6 +135,10 @@ class Supervisor:
             self._selector.register(stream.fileno(), selectors.EVENT_READ)
         return child
 
+    def serve(self) -> None:
+        """Handles what has happened meanwhile: signals, output, ends of processes. For the time between two starts."""
+        self._turn(longest=0.0)
+
     def watch(self, connection: HasFileno, act: Callable[[], None]) -> None:
         """Calls `act` whenever `connection` can be read."""
         self._selector.register(connection, selectors.EVENT_READ, act)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs, launch_line
+from .conftest import Labs, OnHosts, launch_line
 from .lab import Lab
 
 TIMEOUT_SECONDS = 90
@@ -207,6 +207,28 @@ def test_a_host_that_crashes(start: Start, program: str) -> None:
     code, output = job.end()
     assert code == 1
     assert " on h2 vanished without a word" in output
+
+
+def test_a_cut_shorter_than_the_limit_is_survived(start: Start) -> None:
+    job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="6")
+    job.lab.cut("h2")
+    time.sleep(4)  # how long the fault lasts
+    job.lab.heal("h2")
+    Path("enough").touch()
+    code, output = job.end()
+    assert code == 0, output
+    assert output.count("<stdout>:done") == 4
+
+
+def test_a_host_that_is_cut_before_the_start_is_named(labs: Labs, tmp_path: Path, to_end: OnHosts) -> None:
+    lab = labs(3)
+    lab.cut("h2")
+    (tmp_path / "program.py").write_text(NAP)
+    line = [*launch_line(lab, dict.fromkeys(lab.hosts, 1)), sys.executable, tmp_path / "program.py"]
+    done = to_end(line, TIMEOUT_SECONDS, tmp_path, joined=True)
+    assert done.returncode == 1, done.stdout
+    said = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
+    assert said[0].startswith("perseusrun: rank 1 on h2 never began"), done.stdout
 
 
 def test_a_launcher_that_is_killed(start: Start) -> None:

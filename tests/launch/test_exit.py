@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import Perseusrun, Script
+from .conftest import Launched, Perseusrun, Script
 
 
 def test_success(perseusrun: Perseusrun, script: Script) -> None:
@@ -99,6 +102,18 @@ def test_no_such_program(perseusrun: Perseusrun) -> None:
     assert result.stderr == "perseusrun: 'no-such-program': no such program\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--mpi"]], ids=["local", "mpirun"])
+def test_a_script_without_its_interpreter(perseusrun: Perseusrun, tmp_path: Path, options: list[str]) -> None:
+    if options and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/python3 -u\n")
+    program.chmod(0o755)
+    result = perseusrun("-np", "1", *options, str(program))
+    assert result.returncode == 127
+    assert f"cannot run {str(program)!r}: its interpreter '/no/such/python3', named in its first" in result.stderr
+
+
 def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no program")
     result = perseusrun("-np", "2", "./data")
@@ -119,6 +134,9 @@ def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> N
         (("-np", "1", "-x", "a-b=1", "python"), "not the name of an environment variable"),
         (("-np", "1", "--hostfile", "missing", "python"), "cannot read the host file"),
         (("-np", "1", "--fusion-threshold-mb", "lots", "python"), "not a number"),
+        (("-np", "1", "--log-level", "silly", "python"), "not one of trace, debug, info, warning, error, fatal, off"),
+        (("-np", "100000", "python"), "add --oversubscribe"),
+        (("-H", "localhost:100000", "python"), "add --oversubscribe"),
     ],
 )
 def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: str) -> None:
@@ -152,3 +170,24 @@ def test_who_has_only_lost_another_did_not_fail_first(
     said = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
     assert re.fullmatch(r"perseusrun: rank 1 \(pid \d+\) exited with code 7", said[0])
     assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) exited with code 5", said[1])
+
+
+@pytest.mark.parametrize("closed", [(0,), (0, 1), (0, 1, 2)])
+def test_closed_standard_streams(launched: Launched, script: Script, tmp_path: Path, closed: tuple[int, ...]) -> None:
+    program = script("""
+        if rank == 0:
+            assert sys.stdin.read() == ""
+        open(f"done.{rank}", "w").close()
+        signal.pause()
+    """)
+
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    job = launched("-np", "2", sys.executable, program, preexec_fn=close)
+    while not all((tmp_path / f"done.{rank}").exists() for rank in (0, 1)):
+        assert job.poll() is None
+        time.sleep(0.01)
+    job.terminate()
+    assert job.wait(60) == 143

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +106,25 @@ def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesO
     job.send_signal(signal.SIGHUP)
     out, _ = job.communicate("\n", timeout=60)
     assert (job.returncode, out) == (0, "[0]<stdout>:done\n")
+
+
+def test_signals_are_served_while_ranks_are_started(launched: Launched, tmp_path: Path) -> None:
+    program = "touch began.$PERSEUS_RANK; [ $PERSEUS_RANK = 0 ] && kill -TERM $PPID; exec sleep 1000"
+    job = launched("-np", "120", "sh", "-c", program)
+    assert job.wait(60) == 143
+    assert 0 < len(list(tmp_path.glob("began.*"))) < 120
+
+
+def test_a_signal_ends_the_look_at_other_hosts(launched: Launched, tmp_path: Path, ends: Ends) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\necho $$ > partial; mv partial looking; exec sleep 1000\n")
+    shell.chmod(0o755)
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    job = launched("-H", "198.51.100.1:1", "--remote-shell", str(shell), "x")
+    while not (tmp_path / "looking").exists():
+        assert job.poll() is None
+        time.sleep(0.01)
+    job.terminate()
+    assert job.wait(60) == 143
+    assert ends(int((tmp_path / "looking").read_text()))

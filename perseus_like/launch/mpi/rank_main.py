@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from ..authentication import Handshake
+    from ..unstarted import why_unstarted
 else:
     sys.path.append(str(Path(__file__).resolve().parents[1]))
     from authentication import Handshake
+    from unstarted import why_unstarted
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 GOODBYE = b"."
@@ -59,12 +61,14 @@ def main(tag: str, encoded: str) -> int:
 
     _tell(tag, "began", "")
     heartbeat = Heartbeat(os.environ.pop(HEARTBEAT, ""))
+    command: list[str] = json.loads(encoded)
     try:
         # Descriptors stay open: the process manager's connection may be one of them.
-        process = subprocess.Popen(json.loads(encoded), stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
+        process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
     except OSError as error:
-        _tell(tag, "ended 127", f"could not be started: {error}")
-        return 127
+        text, code = why_unstarted(command[0], error)
+        _tell(tag, f"ended {code}", f"could not be started: {text}")
+        return code
     was_told_to_stop = threading.Event()
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
@@ -226,12 +230,14 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def set_keepalive(connection: socket.socket, timeout_seconds: int) -> None:
-    """The kernel probes the other end after a third of the time, and breaks the connection if nothing answers."""
+    """Makes the kernel break the connection `timeout_seconds` after the first probe without an answer, within 10 %."""
     interval = max(1, timeout_seconds // 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, timeout_seconds // 3))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, timeout_seconds - interval) * 1000)
+    # The kernel counts from the last answer, one interval before that probe, and compares at each probe. Half an
+    # interval less makes sure that a probe in time is not one too late.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_seconds * 1000 + interval * 500)
 
 
 def end_daemons_later(seconds: float = _DAEMON_SECONDS) -> None:

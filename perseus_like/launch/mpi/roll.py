@@ -13,33 +13,55 @@ FailureSink = Callable[[Failure], None]
 
 @dataclass
 class Roll:
-    """Where the ranks of a job began, and which of them have said how they ended."""
+    """Where the ranks of a job began, and which of them have said how they ended.
+
+    `planned` holds the name of each rank's host as the user wrote it, if hosts were given.
+    """
 
     size: int
+    planned: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
+
+    def have_all_begun(self) -> bool:
+        """True once every rank has said where it runs."""
+        return len(self.hosts) == self.size
 
     def missed(self, found: list[Failure]) -> list[Failure]:
         """Failures that nobody has reported, given those `found`: all ranks of a host that has crashed, for example.
 
-        Where a rank has failed by itself, mpirun has ended the others, and silence means nothing.
+        If a rank has failed by itself, mpirun has ended the others, and silence means nothing. If ranks could not be
+        started, mpirun has ended those that run.
         """
         if not self.hosts or any(not failure.blames_another() for failure in found):
             return []
+        if absent := [rank for rank in range(self.size) if rank not in self.hosts]:
+            return [
+                Failure(_name(ranks, host), _NEVER_BEGAN, 1, True, lambda: False)
+                for host, ranks in self._by_plan(absent)
+            ]
         silent: dict[str, list[int]] = {}
         for rank in range(self.size):
-            silent.setdefault(self.hosts.get(rank, ""), []).append(rank)
+            silent.setdefault(self.hosts[rank], []).append(rank)
         return [
-            Failure(_name(ranks, host), _VANISHED if host else _NEVER_BEGAN, 1, True, lambda: False)
+            Failure(_name(ranks, host), _VANISHED, 1, True, lambda: False)
             for host, ranks in silent.items()
             if not self.heard.intersection(ranks)
         ]
+
+    def _by_plan(self, ranks: list[int]) -> list[tuple[str, list[int]]]:
+        found: dict[str, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(self.planned[rank] if self.planned else "", []).append(rank)
+        return list(found.items())
 
 
 _VANISHED = (
     "vanished without a word: the host has crashed or is cut off, or somebody has killed the job's processes there"
 )
-_NEVER_BEGAN = "never began"
+_NEVER_BEGAN = (
+    "never began: mpirun could not start a process there, or cannot be reached from there; its own messages are above"
+)
 
 
 def _name(ranks: list[int], host: str) -> str:

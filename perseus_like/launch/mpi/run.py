@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..addresses import own_addresses
@@ -73,11 +74,16 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line, options))
-    roll = Roll(size)
+    roll = Roll(size, [host.name for host in hosts or [] for _ in range(host.slots)])
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
         def fail(failure: Failure) -> None:
             supervisor.fail(failure, FAILURE_GRACE_SECONDS)
+
+        def lose(failure: Failure) -> None:
+            # When mpirun cannot start a rank, it ends those that run: they are lost, but they did not fail first.
+            is_certain = roll.have_all_begun()
+            fail(failure if is_certain else replace(failure, was_killed=False, blames_another=lambda: True))
 
         def reports_of(rank: int) -> Reports:
             return Reports(rank, job_name, roll, fail)
@@ -86,7 +92,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             _sorter(mpirun.family, job_name, _Channels(screen, name, reports_of)) for name in ("stdout", "stderr")
         )
         if heartbeat:
-            heartbeat.watch(supervisor, fail)
+            heartbeat.watch(supervisor, lose)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
         code = supervisor.run(missed=roll.missed)
         # Open MPI says 1 whatever has ended it.
@@ -154,7 +160,7 @@ def _ssh_args(options: Options) -> list[str]:
 
 def shell_text(line: Line, options: Options) -> str:
     """Returns the line for a shell, with the variables that differ from this environment. Secrets are masked."""
-    return shell_line(line.environment, os.environ, {LEASH, *forwarded_values(options)}, line.argv)
+    return shell_line(line.environment, os.environ, {HEARTBEAT, *forwarded_values(options)}, line.argv)
 
 
 def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
