@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from perseus_like import basics
 
 from .place import init, load_caffe
+from .settings import Settings
 from .signals import EFFECTS, SNAPSHOT, STOP, Requests
 from .solver import DistributedSolver
 
@@ -21,17 +20,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     load_caffe()  # says so before the job starts, where there is none
     basics.init()
-    text = _text_of(options.solver)
-    init(_device(options.gpu or _gpu_of(text)))
+    settings = Settings(options.solver)
+    init(_device(options.gpu or _gpu_of(settings)))
     requests = Requests({signal.SIGINT: options.sigint_effect, signal.SIGHUP: options.sighup_effect})
-    solver = DistributedSolver(_make_solver(options.solver, options.level, options.stage), requests)
+    solver = DistributedSolver(_make_solver(options, settings), requests)
     if options.snapshot is not None:
         solver.restore(options.snapshot)
     for weights in options.weights.split(",") if options.weights else ():
         _copy_weights(solver, weights)
-    iterations = options.iterations or int(_setting(text, "max_iter", "0"))
-    solver.step(max(iterations - solver.iter, 0))
-    if _setting(text, "snapshot_after_train", "true") == "true":
+    if not solver.solve() and settings.snapshots_after_training(solver.iter):
         solver.snapshot()
     return 0
 
@@ -71,47 +68,26 @@ def _device(gpu: str | None) -> int | None:
     return numbers[basics.local_rank()]
 
 
-def _gpu_of(text: str) -> str | None:
-    """What the solver's file says in place of --gpu: only where it names the mode, since Caffe's default is a GPU."""
-    if _setting(text, "solver_mode", "CPU") != "GPU":
+def _gpu_of(settings: Settings) -> str | None:
+    """The value of --gpu that the solver's file stands for. None unless it names the mode: Caffe's default is a GPU."""
+    if settings.get("solver_mode", "CPU") != "GPU":
         return None
-    return _setting(text, "device_id", "0") if basics.local_size() == 1 else "auto"
+    return settings.get("device_id", "0") if basics.local_size() == 1 else "auto"
 
 
-def _make_solver(path: str, level: int, stage: str) -> object:
+def _make_solver(options: argparse.Namespace, settings: Settings) -> object:
     caffe = load_caffe()
-    if not level and not stage:
-        return caffe.get_solver(path)
-    # A solver takes no state but from its file.
-    stages = " ".join(f'stage: "{name}"' for name in stage.split(",") if name)
+    if not (options.level or options.stage or options.iterations):
+        return caffe.get_solver(options.solver)
     with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
-        file.write(_with_state(_text_of(path), f"level: {level} {stages}"))
+        file.write(settings.with_switches(options.level, options.stage, options.iterations))
         file.flush()
         return caffe.get_solver(file.name)
-
-
-def _with_state(text: str, state: str) -> str:
-    """The settings with a state of their own, or added to that which they have: there can be only one."""
-    own = re.search(r"\btrain_state\s*:?\s*\{([^}]*)\}", text)
-    if own is None:
-        return f"{text}\ntrain_state {{ {state} }}\n"
-    kept = re.sub(r"\blevel\s*:\s*-?\w+", "", own[1]).strip()
-    return f"{text[: own.start()]}train_state {{ {kept} {state} }}{text[own.end() :]}"
 
 
 def _copy_weights(solver: DistributedSolver, path: str) -> None:
     for net in [solver.net, *getattr(solver, "test_nets", ())]:
         net.copy_from(path)
-
-
-def _text_of(path: str) -> str:
-    """The solver's settings, without comments."""
-    return re.sub(r"#.*", "", Path(path).read_text())
-
-
-def _setting(text: str, name: str, default: str) -> str:
-    found = re.search(rf"\b{name}\s*:\s*(\w+)", text)
-    return default if found is None else found[1]
 
 
 if __name__ == "__main__":

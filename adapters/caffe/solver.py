@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,19 +53,20 @@ class DistributedSolver:
 
     def step(self, iterations: int) -> None:
         """So many steps, or fewer when a signal stops it. All ranks take the same number."""
-        try:
-            self.solver.step(iterations)
-            self._obey()
-        except _Stopped:
-            pass
+        self._run(lambda: self.solver.step(iterations))
 
-    def solve(self, resume_file: str | None = None) -> None:
-        """Steps up to `max_iter`; rank 0 then takes a snapshot."""
-        # Not the solver's own: Caffe lets only the first of several solvers do that.
+    def solve(self, resume_file: str | None = None) -> bool:
+        """Caffe's `Solver::Solve`: steps up to `max_iter`, then the last snapshot, loss and test of rank 0.
+
+        The solver's settings decide on these, as in one process. Returns False if a signal stopped it: rank 0 then
+        does nothing after the last step.
+        """
         if resume_file is not None:
             self.restore(resume_file)
-        self.step(max(self.solver.param.max_iter - self.solver.iter, 0))
-        self.snapshot()
+        if basics.rank() == 0:
+            return self._run(self.solver.solve)
+        # Caffe allows Solve only in the first of several solvers.
+        return self._run(lambda: self.solver.step(max(self.solver.param.max_iter - self.solver.iter, 0)))
 
     def restore(self, resume_file: str) -> None:
         """Goes on from a snapshot, which every rank reads."""
@@ -73,9 +74,20 @@ class DistributedSolver:
         broadcast_net(self.solver.net)
 
     def snapshot(self) -> None:
-        """Of rank 0; the others have the same parameters."""
+        """Of rank 0. The others have the same parameters, but for the statistics of BatchNorm: those of rank 0's data
+        are saved.
+        """
         if basics.rank() == 0:
             self.solver.snapshot()
+
+    def _run(self, steps: Callable[[], None]) -> bool:
+        """False if a signal stopped it."""
+        try:
+            steps()
+            self._obey()
+        except _Stopped:
+            return False
+        return True
 
     def _on_start(self) -> None:
         """Caffe calls it before each step. It has no way to end its loop but an exception."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pickle
@@ -146,6 +147,70 @@ base_lr: 0.1"""
     assert "('device', 0)" in said
     assert "('device', 1)" in said
     assert "('device', 5)" in start(1, *arguments, "--gpu", 5).stdout
+
+
+CALLS = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
+
+
+def calls_of(*arguments: object) -> list[tuple[Any, ...]]:
+    """What Caffe was called for on one rank, without the solver's text."""
+    done = start(1, "-c", CALLS, "train", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [call for call in ast.literal_eval(done.stdout) if call[0] != "solver"]
+
+
+def test_training_ends_as_in_caffe(tmp_path: Path) -> None:
+    """One last snapshot, unless the settings do without or have just taken it; the last loss and test."""
+    path = tmp_path / "solver.prototxt"
+    write_solver(path, max_iter=10, more="display: 5\ntest_interval: 2")
+    assert calls_of("--solver", path) == [
+        ("snapshot", "run_iter_10.solverstate"),
+        ("final loss", 10),
+        ("final test", 10),
+    ]
+    write_solver(path, max_iter=9, more="snapshot_after_train: 1\ntest_interval: 2")
+    assert calls_of("--solver", path) == [("snapshot", "run_iter_9.solverstate")]
+    write_solver(path, max_iter=9, more="snapshot_after_train: false")
+    assert calls_of("--solver", path) == []
+
+
+def test_solve_is_caffes(tmp_path: Path) -> None:
+    write_solver(tmp_path / "solver.prototxt", max_iter=3, more="snapshot_after_train: false\ntest_interval: 1")
+    program = """
+    import caffe
+    import perseus_like.caffe as perseus
+
+    perseus.init()
+    solver = perseus.DistributedSolver(caffe.get_solver("solver.prototxt"))
+    assert solver.solve()
+    ends = [call for call in caffe.calls if call[0] not in ("solver", "multiprocess")]
+    with open(f"told.{perseus.rank()}", "w") as file:
+        print(solver.iter, ends, file=file)
+    """
+    Path("program.py").write_text(textwrap.dedent(program))
+    done = start(2, "program.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [Path(f"told.{rank}").read_text() for rank in range(2)] == ["3 [('final test', 3)]\n", "3 []\n"]
+
+
+@pytest.mark.parametrize("prefix", ["", 'snapshot_prefix: "."'], ids=["no prefix", "a folder"])
+def test_snapshots_are_named_after_the_solvers_file(prefix: str, tmp_path: Path) -> None:
+    path = tmp_path / "lenet.prototxt"
+    path.write_text(f"max_iter: 1\n{prefix}\n")
+    folder = Path() if prefix else tmp_path
+    for switches in ([], ["--stage", "a"], ["--iterations", 2]):
+        (call,) = calls_of("--solver", path, *switches)
+        assert Path(call[1]) == folder / f"lenet_iter_{2 if 2 in switches else 1}.solverstate"
+
+
+def test_a_signal_after_a_snapshot_takes_no_other(tmp_path: Path) -> None:
+    solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
+    solver.write_text(solver.read_text().replace("snapshot: 10", "snapshot: 2"))
+    told = "main(arguments)\nprint([call for call in caffe.calls if call[0] == 'snapshot'])\n"
+    Path("program.py").write_text(SIGNALLED.replace("sys.exit(main(arguments))\n", told))
+    done = start(2, "program.py", int(signal.SIGINT), "train", "--solver", solver)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[('snapshot', 'run_iter_2.solverstate'), ('snapshot', 'run_iter_4.solverstate')]" in done.stdout
 
 
 SIGNALLED = """

@@ -78,11 +78,15 @@ class Net:
 
 
 class Solver:
-    """Settings: base_lr, momentum, max_iter, snapshot, iter_size, snapshot_prefix, batch, seed."""
+    """Settings: base_lr, momentum, max_iter, snapshot, snapshot_after_train, snapshot_prefix, display, test_interval,
+    iter_size, batch, seed. Caffe names snapshots after the file if they have no prefix, or a folder for one.
+    """
 
     def __init__(self, path: str) -> None:
         self.text = re.sub(r"#.*", "", Path(path).read_text())
         calls.append(("solver", self.text))
+        prefix, file = Path(self._setting("snapshot_prefix", str(Path(path).with_suffix("")))), Path(path)
+        self.snapshot_prefix = prefix / file.stem if prefix.is_dir() else prefix
         self.net = Net(int(self._setting("seed", "0")))
         self.test_nets: list[Net] = []
         self.iter = 0
@@ -112,9 +116,21 @@ class Solver:
             if every and self.iter % every == 0 and self._rank == 0:
                 self.snapshot()
 
+    def solve(self) -> None:
+        """The order and conditions are those of Caffe's Solver::Solve."""
+        assert self._rank == 0, "only the root solver may call Solve"
+        self.step(self.param.max_iter - self.iter)
+        every = int(self._setting("snapshot", "0"))
+        if self._setting("snapshot_after_train", "true") in ("true", "1") and (not every or self.iter % every != 0):
+            self.snapshot()
+        for setting, event in (("display", "final loss"), ("test_interval", "final test")):
+            interval = int(self._setting(setting, "0"))
+            if interval and self.iter % interval == 0:
+                calls.append((event, self.iter))
+
     def snapshot(self) -> None:
         content = {"net": self._values(), "iter": self.iter, "history": self._history}
-        path = f"{self._setting('snapshot_prefix', 'snapshot')}_iter_{self.iter}.solverstate"
+        path = f"{self.snapshot_prefix}_iter_{self.iter}.solverstate"
         Path(path).write_bytes(pickle.dumps(content))
         calls.append(("snapshot", path))
 

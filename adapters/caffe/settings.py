@@ -1,0 +1,58 @@
+"""The text of a solver's file, with the changes that the switches of `caffe train` ask for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+class Settings:
+    """The settings of a solver's file, as text without comments."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self.text = re.sub(r"#.*", "", self._path.read_text())
+
+    def get(self, name: str, default: str) -> str:
+        """The first word of a setting."""
+        found = re.search(rf"\b{name}\s*:\s*(\w+)", self.text)
+        return default if found is None else found[1]
+
+    def snapshots_after_training(self, iteration: int) -> bool:
+        """Whether Caffe takes a snapshot when training ends here; not where it took one for `snapshot` just before."""
+        wanted = self.get("snapshot_after_train", "true").lower() in ("true", "t", "1")
+        every = int(self.get("snapshot", "0"))
+        return wanted and (every == 0 or iteration % every != 0)
+
+    def with_switches(self, level: int = 0, stage: str = "", iterations: int = 0) -> str:
+        """The text for a file of another name: a solver takes its state from nothing but its file."""
+        text = self._with_prefix(self.text)
+        if iterations:
+            text = _with_setting(text, "max_iter", str(iterations))
+        if level or stage:
+            stages = " ".join(f'stage: "{name}"' for name in stage.split(",") if name)
+            text = _with_state(text, f"level: {level} {stages}")
+        return text
+
+    def _with_prefix(self, text: str) -> str:
+        """Caffe names snapshots after the solver's file if there is no `snapshot_prefix` or it is a folder."""
+        found = re.search(r"""\bsnapshot_prefix\s*:\s*["']([^"']*)["']""", text)
+        if found is None:
+            return _with_setting(text, "snapshot_prefix", f'"{self._path.with_suffix("")}"')
+        if not Path(found[1]).is_dir():
+            return text
+        return f"{text[: found.start(1)]}{Path(found[1]) / self._path.stem}{text[found.end(1) :]}"
+
+
+def _with_setting(text: str, name: str, value: str) -> str:
+    kept = re.sub(rf"""\b{name}\s*:\s*("[^"]*"|'[^']*'|[\w.+-]+)""", "", text)
+    return f"{kept}\n{name}: {value}\n"
+
+
+def _with_state(text: str, state: str) -> str:
+    """The settings with a state of their own, or added to that which they have: there can be only one."""
+    own = re.search(r"\btrain_state\s*:?\s*\{([^}]*)\}", text)
+    if own is None:
+        return f"{text}\ntrain_state {{ {state} }}\n"
+    kept = re.sub(r"\blevel\s*:\s*-?\w+", "", own[1]).strip()
+    return f"{text[: own.start()]}train_state {{ {kept} {state} }}{text[own.end() :]}"
