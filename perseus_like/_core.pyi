@@ -15,6 +15,7 @@ class DType(IntEnum):
     float32 = 7
     float64 = 8
     boolean = 9
+    uint16 = 10
 
 class ReduceOp(IntEnum):
     sum = 0

@@ -27,6 +27,7 @@ class DType(IntEnum):
     float32 = 7
     float64 = 8
     boolean = 9
+    uint16 = 10
 
 
 AS_IT_IS = -1  # no conversion on the way

@@ -13,7 +13,7 @@ import tensorflow as tf
 from perseus_like.tensor import AS_IT_IS
 
 from . import xla
-from .errors import translated
+from .errors import invalid_argument, translated
 from .graph_notes import notes_of
 from .native import asynchronous, operations
 
@@ -22,7 +22,7 @@ DTYPES = {
     for number, dtype in enumerate(
         [
             *(tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64),
-            *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool),
+            *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool, tf.uint16),
         ]
     )
 }
@@ -134,7 +134,7 @@ def _check_dtypes(request: Request, tensors: Sequence[Any]) -> None:
     for tensor in tensors:
         if tensor.dtype.base_dtype not in DTYPES:
             names = ", ".join(dtype.name for dtype in DTYPES)
-            raise ValueError(f"{request.verb}: {tensor.dtype.name} tensors cannot be communicated; {names} can")
+            raise invalid_argument(f"{request.verb}: {tensor.dtype.name} tensors cannot be communicated; {names} can")
 
 
 def _name_after(tensor: Any) -> str:

@@ -18,9 +18,10 @@ enum class DType : std::uint8_t {
   float32,
   float64,
   boolean,
+  uint16,
 };
 
-inline constexpr int kDTypeCount = 10;
+inline constexpr int kDTypeCount = 11;
 
 // Bytes of one element.
 std::size_t size_of(DType dtype);

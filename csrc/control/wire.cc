@@ -159,7 +159,7 @@ Request Reader::request() {
   request.member_names = text();
   request.members.resize(length());
   for (auto& member : request.members) {
-    member.dtype = checked(number(), DType::boolean);
+    member.dtype = checked(number(), DType::uint16);
     member.shape.resize(length());
     for (auto& extent : member.shape) extent = signed_number();
   }

@@ -221,7 +221,7 @@ TEST_P(EveryType, AnElementDoesNotDependOnItsPlace) {
 INSTANTIATE_TEST_SUITE_P(Kernels, EveryType,
                          testing::Values(DType::uint8, DType::int8, DType::int16, DType::int32, DType::int64,
                                          DType::float16, DType::bfloat16, DType::float32, DType::float64,
-                                         DType::boolean),
+                                         DType::boolean, DType::uint16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 class Compressed : public testing::TestWithParam<std::pair<DType, DType>> {};

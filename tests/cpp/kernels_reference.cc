@@ -164,6 +164,7 @@ Value decode(DType dtype, const std::uint8_t* from) {
     case DType::uint8: return {*from, 0};
     case DType::int8: return {read<std::int8_t>(from), 0};
     case DType::int16: return {read<std::int16_t>(from), 0};
+    case DType::uint16: return {read<std::uint16_t>(from), 0};
     case DType::int32: return {read<std::int32_t>(from), 0};
     case DType::int64: return {read<std::int64_t>(from), 0};
     case DType::boolean: return {*from != 0, 0};
@@ -179,7 +180,8 @@ void encode(DType dtype, Value value, std::uint8_t* to) {
   switch (dtype) {
     case DType::uint8:
     case DType::int8: return write(to, static_cast<std::uint8_t>(value.whole));
-    case DType::int16: return write(to, static_cast<std::int16_t>(value.whole));
+    case DType::int16:
+    case DType::uint16: return write(to, static_cast<std::uint16_t>(value.whole));
     case DType::int32: return write(to, static_cast<std::int32_t>(value.whole));
     case DType::int64: return write(to, value.whole);
     case DType::boolean: return write(to, static_cast<std::uint8_t>(value.whole != 0));

@@ -55,7 +55,7 @@ class Distinct {
 };
 
 // By DType.
-constexpr std::array<std::size_t, 10> kElementBytes{1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
+constexpr std::array<std::size_t, 11> kElementBytes{1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 2};
 
 }  // namespace
 

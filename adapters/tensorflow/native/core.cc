@@ -15,7 +15,7 @@ struct Type {
 };
 
 // By the core's numbers.
-constexpr std::array<Type, 10> kTypes = {{
+constexpr std::array<Type, 11> kTypes = {{
     {TF_UINT8, 1},
     {TF_INT8, 1},
     {TF_INT16, 2},
@@ -26,6 +26,7 @@ constexpr std::array<Type, 10> kTypes = {{
     {TF_FLOAT, 4},
     {TF_DOUBLE, 8},
     {TF_BOOL, 1},
+    {TF_UINT16, 2},
 }};
 
 // By the core's numbers of kinds of errors.
@@ -59,7 +60,15 @@ std::string error_text(std::int32_t kind, const std::string& message) {
          "): " + message;
 }
 
-// Not ABORTED or UNAVAILABLE, at which a monitored session would start anew; not CANCELLED, which hides the reason.
-TF_Code error_code(std::int32_t kind) { return kind == 0 ? TF_INVALID_ARGUMENT : TF_UNKNOWN; }
+// The codes that Horovod's kernels return. A monitored session would start anew after ABORTED or UNAVAILABLE, and
+// CANCELLED hides the reason.
+TF_Code error_code(std::int32_t kind) {
+  switch (kind) {
+    case 0: return TF_INVALID_ARGUMENT;
+    case 1:  // not_initialized
+    case 2: return TF_FAILED_PRECONDITION;  // disagreement
+    default: return TF_UNKNOWN;
+  }
+}
 
 }  // namespace perseus::tensorflow

@@ -9,7 +9,7 @@ namespace perseus::tensorflow {
 
 namespace {
 
-#define PERSEUS_TYPES "{uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64, bool}"
+#define PERSEUS_TYPES "{uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool}"
 
 class Shape {
  public:

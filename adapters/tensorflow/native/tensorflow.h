@@ -35,6 +35,7 @@ enum TF_DataType : int {
   TF_INT64 = 9,
   TF_BOOL = 10,
   TF_BFLOAT16 = 14,
+  TF_UINT16 = 17,
   TF_HALF = 19,
 };
 

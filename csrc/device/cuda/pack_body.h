@@ -182,6 +182,10 @@ struct ScaleOf<std::int16_t, std::int16_t> {
   using Type = IntegerScale<std::int16_t>;
 };
 template <>
+struct ScaleOf<std::uint16_t, std::uint16_t> {
+  using Type = IntegerScale<std::uint16_t>;
+};
+template <>
 struct ScaleOf<std::int32_t, std::int32_t> {
   using Type = IntegerScale<std::int32_t>;
 };
@@ -285,6 +289,7 @@ PERSEUS_DEVICE void unpack_tile(const Segment* segments, int count, const void* 
   X(uint8, uint8, std::uint8_t, std::uint8_t) \
   X(int8, int8, std::int8_t, std::int8_t)     \
   X(int16, int16, std::int16_t, std::int16_t) \
+  X(uint16, uint16, std::uint16_t, std::uint16_t) \
   X(int32, int32, std::int32_t, std::int32_t) \
   X(int64, int64, std::int64_t, std::int64_t) \
   X(float16, float16, Half, Half)             \

@@ -245,6 +245,7 @@ constexpr Kernels make_kernels(const char* name) {
   add_integer<std::uint8_t>(kernels, DType::uint8);
   add_integer<std::int8_t>(kernels, DType::int8);
   add_integer<std::int16_t>(kernels, DType::int16);
+  add_integer<std::uint16_t>(kernels, DType::uint16);
   add_integer<std::int32_t>(kernels, DType::int32);
   add_integer<std::int64_t>(kernels, DType::int64);
   add_arithmetic<Float16, Float16, Float16>(kernels.plain[static_cast<int>(DType::float16)]);

@@ -32,7 +32,8 @@ std::optional<DataType> type_of(DType dtype) {
     case DType::bfloat16: return DataType::bfloat16;
     case DType::float32: return DataType::float32;
     case DType::float64: return DataType::float64;
-    case DType::int16: break;
+    case DType::int16:
+    case DType::uint16: break;
   }
   return std::nullopt;
 }

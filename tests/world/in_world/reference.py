@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-INTEGERS = [np.uint8, np.int8, np.int16, np.int32, np.int64]
+INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 DTYPES = [np.dtype(dtype) for dtype in [*INTEGERS, *FLOATS]]
 

@@ -15,7 +15,7 @@ from perseus_like.tensorflow.errors import translated  # noqa: E402
 
 from .reference import assert_close, reduced, rows_of, values  # noqa: E402
 
-NAMES = ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+NAMES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 Call = Callable[..., Any]
 
 
