@@ -4,9 +4,10 @@ from typing import Any as _Any
 
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.common.util import gpu_available
 from perseus_like.common_api import *
 
-from . import elastic, mpi_ops
+from . import elastic, mpi_ops, util
 from .compression import Compression
 from .functions import (
     allgather_object,
@@ -17,6 +18,11 @@ from .functions import (
     broadcast_variables,
 )
 from .gradient_aggregation import LocalGradientAggregationHelper
+from .mpi_ops import _allreduce as _allreduce
+from .mpi_ops import _grouped_allreduce as _grouped_allreduce
+from .mpi_ops import _grouped_reducescatter as _grouped_reducescatter
+from .mpi_ops import _reducescatter as _reducescatter
+from .mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
 from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .ops import (
     allgather,
@@ -33,7 +39,10 @@ from .ops import (
 from .optimizer import DistributedOptimizer
 from .session_hook import BroadcastGlobalVariablesHook
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
-from .variables import refs_to_vars, vars_to_refs
+from .util import _cache as _cache
+from .util import _executing_eagerly as _executing_eagerly
+from .util import _make_subgraph as _make_subgraph
+from .util import refs_to_vars, vars_to_refs
 
 __all__ = [
     "Adasum",
@@ -61,10 +70,13 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "check_num_rank_power_of_2",
     "elastic",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "join",
     "local_rank_op",
     "local_size_op",
@@ -75,6 +87,7 @@ __all__ = [
     "refs_to_vars",
     "run",
     "size_op",
+    "util",
     "vars_to_refs",
 ]
 __all__ += common_api.__all__

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like import objects, rank, size
-from perseus_like.collectives import member_id, root_within
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .ops import allgather, as_tensor, broadcast
+from .arguments import as_tensor, member_id, root_within
+from .ops import allgather, broadcast
 from .requests import Request, run
 from .variables import bytes_of, plain
 

@@ -31,6 +31,10 @@ class LocalGradientAggregationHelper:
     monitored sessions do.
     """
 
+    # Horovod's values for `optimizer_type`.
+    _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
+    _OPTIMIZER_TYPE_LEGACY = "optimizer_type_legacy"
+
     def __init__(
         self,
         backward_passes_per_step: int,

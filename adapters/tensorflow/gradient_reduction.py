@@ -15,11 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
+from perseus_like.collectives import Adasum, Average, Sum, gradient_rules
 from perseus_like.gradients import Bucket, Member, divide_into_groups, lay_out
 from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
 
+from .arguments import member_id
 from .compression import Compression
 from .numbers import number
 from .ops import allreduce, reduce_dense

@@ -1,18 +1,40 @@
 """Horovod's path of the verbs: horovod.tensorflow.mpi_ops."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from perseus_like import common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.collectives import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
+from perseus_like.common.util import gpu_available
+from perseus_like.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 from perseus_like.common_api import *
 
 from .functions import broadcast_
 from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
-from .ops import allgather, allreduce, alltoall, barrier, broadcast, grouped_allgather, join
+from .ops import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from .util import _executing_eagerly as _executing_eagerly
 
-# Horovod's users reach for these, private as they are.
+# Programs use these names of Horovod although they are private.
 _basics = HorovodBasics(__file__)
+
+
+def _normalize_name(name: str) -> str:
+    """`name` with an underscore for each character that TensorFlow does not allow in the name of a node."""
+    return re.sub("[^a-zA-Z0-9_]", "_", name)
 
 
 def _allreduce(
@@ -36,6 +58,21 @@ def _allreduce(
     )
 
 
+def _grouped_allreduce(tensors: Sequence[Any], name: str | None = None, op: int = Sum, **kwargs: Any) -> list[Any]:
+    """`grouped_allreduce` that sums."""
+    return grouped_allreduce(tensors, op=op, name=name, **kwargs)
+
+
+def _reducescatter(tensor: Any, name: str | None = None, op: int = Sum, **kwargs: Any) -> Any:
+    """`reducescatter` that sums."""
+    return reducescatter(tensor, op=op, name=name, **kwargs)
+
+
+def _grouped_reducescatter(tensors: Sequence[Any], name: str | None = None, op: int = Sum, **kwargs: Any) -> list[Any]:
+    """`grouped_reducescatter` that sums."""
+    return grouped_reducescatter(tensors, op=op, **kwargs)
+
+
 __all__ = [
     "Adasum",
     "Average",
@@ -48,7 +85,10 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "check_num_rank_power_of_2",
+    "gpu_available",
     "grouped_allgather",
+    "handle_average_backwards_compatibility",
     "join",
     "local_rank_op",
     "local_size_op",

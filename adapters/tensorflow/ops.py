@@ -8,12 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like import collectives
-from perseus_like.collectives import Adasum, Average, Op, Sum, core_op, member_id, resolve_op, root_within
+from perseus_like.collectives import Adasum, Average, Op, Sum, core_op, resolve_op
 from perseus_like.compression import is_identity, wire_dtype, wire_of
+from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import autograd as autograd  # registers gradients
 from . import xla
+from .arguments import as_tensor, member_id, root_within, splits_of, with_rows
 from .compression import Compression
 from .native import operations
 from .numbers import number
@@ -126,7 +128,7 @@ def _allreduce_sparse(
     slices: Any, op: Op, name: str | None, factors: tuple[float, float], process_set: ProcessSet, whole_name: bool
 ) -> Any:
     if op not in (Average, Sum):
-        raise ValueError(f"allreduce of IndexedSlices knows Average and Sum, not {op.name}")
+        raise UnsupportedOpError(f"allreduce of IndexedSlices knows Average and Sum, not {op.name}")
     # As one unit, so that both fail or none.
     request = Request("allgather", name, member_id(process_set), grouped=True, whole_name=whole_name)
     values, indices = run(request, [tf.convert_to_tensor(slices.values), tf.convert_to_tensor(slices.indices)])
@@ -146,7 +148,7 @@ def allgather(
 ) -> Any:
     """All ranks' tensors, one after the other along dimension 0, in which they may differ."""
     request = Request("allgather", name, member_id(process_set), whole_name=ignore_name_scope)
-    return run(request, [_with_rows("allgather", tensor)])[0]
+    return run(request, [with_rows("allgather", tensor)])[0]
 
 
 def grouped_allgather(
@@ -159,7 +161,7 @@ def grouped_allgather(
     if not tensors:
         return list(tensors)
     request = Request("allgather", name, member_id(process_set), grouped=True, whole_name=ignore_name_scope)
-    return run(request, [_with_rows("grouped_allgather", tensor) for tensor in tensors])
+    return run(request, [with_rows("grouped_allgather", tensor) for tensor in tensors])
 
 
 def broadcast(
@@ -185,11 +187,10 @@ def alltoall(
 ) -> Any:
     """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank (int32); without: what came."""
     request = Request("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
-    source = _with_rows("alltoall", tensor)
+    source = with_rows("alltoall", tensor)
     if splits is None:
         return run(request, [source], tf.zeros([0], tf.int32))[0]
-    counts = tf.cast(tf.convert_to_tensor(splits), tf.int32)
-    received, received_splits = run(request, [source], counts)
+    received, received_splits = run(request, [source], splits_of(splits))
     return received, received_splits
 
 
@@ -238,9 +239,9 @@ def _reducescatter(
 ) -> list[Any]:
     chosen = resolve_op(op)
     if chosen not in (Average, Sum):
-        raise ValueError(f"reducescatter knows Average and Sum, not {chosen.name}")
+        raise UnsupportedOpError(f"reducescatter knows Average and Sum, not {chosen.name}")
     with tf.device(device):
-        pairs = [compression.compress(_with_rows("reducescatter", tensor)) for tensor in tensors]
+        pairs = [compression.compress(with_rows("reducescatter", tensor)) for tensor in tensors]
         core, average = core_op(chosen)
         request = Request(
             *("reducescatter", name, member_id(process_set), grouped, core, average, False, *factors),
@@ -273,18 +274,3 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
         met = operations.perseus_barrier(process_set_id=member_id(process_set))
         last_in_order(met)
     return met
-
-
-def as_tensor(value: Any) -> Any:
-    """What can be communicated of a tensor, a variable or an array."""
-    if isinstance(value, tf.Tensor):
-        return value
-    # Not what a graph may have cached of a variable.
-    return value.read_value() if hasattr(value, "read_value") else tf.convert_to_tensor(value)
-
-
-def _with_rows(verb: str, value: Any) -> Any:
-    tensor = as_tensor(value)
-    if tensor.shape.rank == 0:
-        raise ValueError(f"{verb}: the tensor has no dimension 0 to divide or join; reshape it to one element")
-    return tensor

@@ -27,6 +27,15 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
 
     _perseus_reduction: GradientReduction
     _perseus_aggregation: LocalGradientAggregationHelper | None = None
+    _perseus_wrapped: Any
+
+    def __getattr__(self, name: str) -> Any:
+        """Horovod's private names: the wrapped optimizer (unless that has an `_optimizer` itself), and its helper."""
+        if name == "_optimizer":
+            return self._perseus_wrapped
+        if name == "_agg_helper":
+            return self._perseus_aggregation
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Pairs of gradient and variable, as the wrapped optimizer computes them, reduced over all ranks."""
@@ -148,6 +157,7 @@ def DistributedOptimizer(  # noqa: N802
     distributed: Any = object.__new__(type(cls.__name__, (added, cls), {"__module__": cls.__module__}))
     distributed.__dict__ = vars(optimizer)
     distributed._perseus_reduction = reduction
+    distributed._perseus_wrapped = optimizer
     if backward_passes_per_step != 1:
         if added is _DistributedAdasumOptimizer:
             raise ValueError("backward_passes_per_step needs op=Average or Sum; with Adasum, each call is a step")

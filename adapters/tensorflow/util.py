@@ -1,0 +1,40 @@
+"""Horovod's path of small helpers, which programs import private as they are: horovod.tensorflow.util."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from .variables import refs_to_vars, vars_to_refs
+
+_Result = TypeVar("_Result")
+
+
+def _executing_eagerly() -> bool:
+    """Whether operations are executed at once, outside of any graph."""
+    return bool(tf.executing_eagerly())
+
+
+def _make_subgraph(f: Callable[..., Any]) -> Any:
+    """`f` as a tf.function."""
+    return tf.function(f)
+
+
+def _cache(f: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Decorates a function of hashable arguments: each result is kept, one for eager execution and one for graphs."""
+    results: dict[Any, _Result] = {}
+
+    @functools.wraps(f)
+    def cached(*args: Any) -> _Result:
+        key = (args, _executing_eagerly())
+        if key not in results:
+            results[key] = f(*args)
+        return results[key]
+
+    return cached
+
+
+__all__ = ["refs_to_vars", "vars_to_refs"]
