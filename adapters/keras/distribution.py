@@ -28,6 +28,7 @@ class Distribution:
         self._passes = backend.Passes(passes_per_step) if passes_per_step > 1 else None
         self._average_passes = average_passes
         self._local_layers = list(local_layers)
+        self._reduced_early: set[int] = set()
 
     def register_local(self, variable: Any) -> None:
         self._reduction.register_local(variable)
@@ -42,8 +43,9 @@ class Distribution:
             self.suspended = before
 
     @property
-    def has_passes(self) -> bool:
-        return self._passes is not None
+    def passes(self) -> Any:
+        """What sums gradients over backward passes, with their number as `counter`. None if each pass is a step."""
+        return self._passes
 
     def step(
         self,
@@ -57,7 +59,7 @@ class Distribution:
         What `apply` gives, where every call is a step.
         """
         if self._passes is None:
-            return apply(self.reduce(gradients, variables))
+            return apply(self.reduce_once(gradients, variables))
 
         def last(sums: list[Any]) -> object:
             reduced = self.reduce(sums, variables)
@@ -66,6 +68,24 @@ class Distribution:
             return apply(reduced)
 
         return self._passes.step(gradients, variables, last, skip)
+
+    def reduce_early(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """The pairs of `compute_gradients` with the gradients of all ranks. The next step of these variables reduces
+        nothing. Where gradients are summed over passes, they come back as they are: the last pass reduces.
+        """
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        if self._passes is not None:
+            return list(pairs)
+        reduced = self.reduce(gradients, variables)
+        self._reduced_early = {id(variable) for variable in variables}
+        return list(zip(reduced, variables, strict=True))
+
+    def reduce_once(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
+        """As `reduce`; the gradients as they are if `reduce_early` has reduced those of these variables."""
+        early, self._reduced_early = self._reduced_early, set()
+        if early and early.issuperset(map(id, variables)):
+            return list(gradients)
+        return self.reduce(gradients, variables)
 
     def reduce(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
         """Those of all ranks; those of local variables are this rank's own, over the number of ranks where wanted."""

@@ -37,6 +37,12 @@ class _DistributedOptimizer:
             raise ValueError("a copy of a DistributedOptimizer is a plain optimizer; it reduces no gradients")
         distribution.register_local(var)
 
+    @property
+    def _agg_helper(self) -> Any:
+        """Horovod's name for what sums gradients over backward passes; None without `backward_passes_per_step`."""
+        distribution = distribution_of(self)
+        return None if distribution is None else distribution.passes
+
     def _active(self) -> Distribution | None:
         distribution = distribution_of(self)
         return None if distribution is None or distribution.suspended else distribution
@@ -67,6 +73,18 @@ class _Keras3(_DistributedOptimizer):
 
 class _Keras2(_DistributedOptimizer):
     """Optimizers of Keras 2.11 and later."""
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+        inner: Any = super()
+        distribution = self._active()
+        pairs: list[tuple[Any, Any]] = inner.compute_gradients(loss, var_list, tape=tape)
+        return pairs if distribution is None else distribution.reduce_early(pairs)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """Horovod's name of `compute_gradients`. `grad_loss` has no meaning for these optimizers."""
+        return self.compute_gradients(loss, var_list, tape)
 
     def aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> Any:
         """A LossScaleOptimizer around this one calls it before it looks whether all gradients are finite."""
@@ -100,6 +118,18 @@ class _Keras2(_DistributedOptimizer):
 class _Legacy(_DistributedOptimizer):
     """`keras.optimizers.legacy` of Keras 2, also in graphs with sessions."""
 
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        inner: Any = super()
+        distribution = self._active()
+        pairs: list[tuple[Any, Any]] = inner._compute_gradients(loss, var_list, grad_loss, tape=tape)
+        return pairs if distribution is None else distribution.reduce_early(pairs)
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+        """As `minimize` computes them, reduced over all ranks."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
     def _aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> Any:
         distribution = self._active()
         if distribution is None:
@@ -125,13 +155,13 @@ class _Legacy(_DistributedOptimizer):
 
 def _aggregated(distribution: Distribution, grads_and_vars: Iterable[Any]) -> list[Any]:
     """For a LossScaleOptimizer of Keras 2, which decides by itself whether this one is called then."""
-    if distribution.has_passes:
+    if distribution.passes is not None:
         raise ValueError(
             "backward_passes_per_step within a LossScaleOptimizer; wrap the other way round: "
             "DistributedOptimizer(LossScaleOptimizer(optimizer), backward_passes_per_step=…)"
         )
     gradients, variables = _unzip(grads_and_vars)
-    return list(zip(distribution.reduce(gradients, variables), variables, strict=True))
+    return list(zip(distribution.reduce_once(gradients, variables), variables, strict=True))
 
 
 def _unzip(grads_and_vars: Iterable[Any]) -> tuple[list[Any], list[Any]]:

@@ -50,7 +50,7 @@ class Passes:
     def __init__(self, count: int) -> None:
         self._count = count
         with tf.init_scope():
-            self._done = tf.Variable(0, trainable=False, name="backward_passes")
+            self.counter = tf.Variable(0, trainable=False, name="backward_passes")
         self._sums: dict[int, Any] = {}
 
     def step(
@@ -66,21 +66,21 @@ class Passes:
         for gradient, variable in zip(gradients, variables, strict=True):
             if gradient is not None:
                 self._add(gradient, variable)
-        self._done.assign_add(1)
+        self.counter.assign_add(1)
 
         def finish() -> Any:
             sums = [self._sums.get(id(variable)) for variable in variables]
             last([None if total is None else total.read_value() for total in sums])
             for total in self._sums.values():
                 total.assign(tf.zeros_like(total))
-            self._done.assign(0)
+            self.counter.assign(0)
             return tf.constant(True)
 
         def go_on() -> Any:
             other()
             return tf.constant(False)
 
-        tf.cond(tf.equal(self._done, self._count), finish, go_on)
+        tf.cond(tf.equal(self.counter, self._count), finish, go_on)
 
     def _add(self, gradient: Any, variable: Any) -> None:
         total = self._sums.get(id(variable))

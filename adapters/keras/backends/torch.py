@@ -150,7 +150,7 @@ class Passes:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._done = 0
+        self.counter = 0
         self._sums: dict[int, Any] = {}
 
     def step(
@@ -165,12 +165,12 @@ class Passes:
             key = id(variable)
             if gradient is not None:
                 self._sums[key] = gradient.clone() if key not in self._sums else self._sums[key] + gradient
-        self._done += 1
-        if self._done < self._count:
+        self.counter += 1
+        if self.counter < self._count:
             other()
             return
         sums = [self._sums.get(id(variable)) for variable in variables]
-        self._sums, self._done = {}, 0
+        self._sums, self.counter = {}, 0
         last(sums)
 
 
