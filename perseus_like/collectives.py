@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -92,7 +93,10 @@ def checked_splits(splits: Sequence[int] | None, rows: int, process_set: Process
         if rows % count:
             raise ValueError(f"alltoall without splits: {rows} rows cannot be shared out equally to {count} ranks")
         return None
-    plain = [int(split) for split in splits]
+    try:
+        plain = [operator.index(split) for split in splits]
+    except TypeError:
+        raise ValueError(f"alltoall: splits must be whole numbers, not {splits}") from None
     if len(plain) != count:
         raise ValueError(f"alltoall: {len(plain)} splits for {count} ranks")
     if min(plain) < 0:

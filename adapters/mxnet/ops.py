@@ -26,6 +26,7 @@ from perseus_like.collectives import (
     root_within,
     scattered_rows,
 )
+from perseus_like.errors import HorovodInternalError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import names
 from perseus_like.tensor import DType
@@ -34,6 +35,11 @@ from .engine import Verb, push
 from .tensors import checked, new_array, number_of, tensors
 
 Array = Any  # mxnet.nd.NDArray or mxnet.np.ndarray
+
+
+class MXNetValueError(ValueError, mx.base.MXNetError):  # type: ignore[misc]
+    """A mistake in the arguments of an alltoall: a ValueError, and Horovod's MXNetError."""
+
 
 # Verbs whose result has a size that other ranks know: they wait for it.
 _waiting: Collectives[Array] = Collectives(tensors)
@@ -210,9 +216,17 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank; without: what came. Waits."""
+    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank; without: what came. Waits.
+
+    Raises MXNetValueError unless `splits` are whole numbers that fit the tensor and the process set.
+    """
     plain = splits.asnumpy().tolist() if isinstance(splits, mx.nd.NDArray) else splits
-    received, rows = _waiting.alltoall(tensor, plain, name, process_set).result()
+    try:
+        received, rows = _waiting.alltoall(tensor, plain, name, process_set).result()
+    except HorovodInternalError:
+        raise
+    except ValueError as error:
+        raise MXNetValueError(str(error)) from None
     if splits is None:
         return received
     return received, mx.nd.array(np.array(rows, np.int32), dtype=np.int32)

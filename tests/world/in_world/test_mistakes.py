@@ -63,6 +63,8 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
         hvd.broadcast(array, -1)
     with pytest.raises(ValueError, match="splits"):
         hvd.alltoall(array, splits=[1] * (size + 1))
+    with pytest.raises(ValueError, match="whole numbers"):
+        hvd.alltoall(array, splits=[1.0] * size)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="splits"):
         hvd.alltoall(array, splits=[size + 1] + [0] * (size - 1))
     with pytest.raises(ValueError, match="negative"):

@@ -106,6 +106,28 @@ def test_alltoall(rank: int, size: int) -> None:
     assert rows.asnumpy().tolist() == ([2 * size] * size if last else [0] * size)
 
 
+@pytest.mark.parametrize(
+    "splits",
+    [
+        lambda size: mx.nd.ones((size,), dtype="float32"),
+        lambda size: [1.5] + [0.5] * (size - 1),
+        lambda size: mx.nd.ones((size + 1,), dtype="int32"),
+        lambda size: mx.nd.full((size,), 2 * size, dtype="int32"),
+    ],
+    ids=["of floats", "of fractions", "too many", "too large"],
+)
+def test_wrong_splits_are_errors_of_mxnet(splits: Any, rank: int, size: int) -> None:
+    with pytest.raises(mx.base.MXNetError, match="splits") as caught:
+        hvd.alltoall(mx.nd.zeros((size,)), splits(size))
+    assert isinstance(caught.value, ValueError)
+    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().max() == size
+
+
+def test_rows_that_do_not_divide_are_errors_of_mxnet(two_ranks: None, size: int) -> None:
+    with pytest.raises(mx.base.MXNetError, match="shared out equally"):
+        hvd.alltoall(mx.nd.zeros((size + 1,)))
+
+
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_reducescatter(rows: int, rank: int, size: int) -> None:
     given = inputs(size, (rows, 3), np.dtype("float64"))
