@@ -110,8 +110,8 @@ void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
   Decision decision;
   decision.request.name = waiting.note.name;
   decision.text = waiting.note.label + (over ? " timed out after a timeout of " : " has waited ") +
-                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: submitted by " + describe_ranks(ready) + ", not by " +
-                  describe_ranks(world_ranks_missing(waiting.note.present)) +
+                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: submitted by " +
+                  describe_ranks(ready) + ", not by " + describe_ranks(world_ranks_missing(waiting.note.present)) +
                   ". All ranks must call the same collectives; is one still busy, or has it taken another path?";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
   decision.error = ErrorKind::timed_out;

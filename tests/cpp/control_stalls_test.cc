@@ -87,7 +87,8 @@ TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {
     ASSERT_EQ(decisions.size(), 1U);
     EXPECT_EQ(decisions.front().kind, Kind::close);
     EXPECT_EQ(decisions.front().error, ErrorKind::timed_out);
-    EXPECT_NE(decisions.front().text.find("allreduce 'x' timed out after a timeout of 1.5 s: submitted by rank 1, not by rank 0"),
+    EXPECT_NE(decisions.front().text.find(
+                  "allreduce 'x' timed out after a timeout of 1.5 s: submitted by rank 1, not by rank 0"),
               std::string::npos);
   }
 }
