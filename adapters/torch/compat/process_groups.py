@@ -13,8 +13,8 @@ from torch.distributed import distributed_c10d
 _awaited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def skip_flight_recorder(cls: type) -> None:
-    """Keeps torch from attaching its Flight Recorder to groups of this class.
+def skip_flight_recorder(classes: tuple[type, ...]) -> None:
+    """Keeps torch from attaching its Flight Recorder to groups of these classes.
 
     Relies on: `distributed_c10d._maybe_attach_flight_recorder(group, …)`, called for every new group since torch 2.15.
     Attaching fails on a group that has no C++ backend. The recorder sees calls of C++ backends only.
@@ -28,7 +28,7 @@ def skip_flight_recorder(cls: type) -> None:
 
     @functools.wraps(original)
     def attach(group: Any, *arguments: Any, **options: Any) -> None:
-        if not isinstance(group, cls):
+        if not isinstance(group, classes):
             original(group, *arguments, **options)
 
     distributed_c10d._maybe_attach_flight_recorder = attach  # type: ignore[attr-defined]
@@ -67,8 +67,8 @@ def keep_awaited_works() -> None:
     cls._set_forward_pass_work_handle = set_and_keep
 
 
-def accept_monitored_barrier(cls: Any) -> None:
-    """Lets `torch.distributed.monitored_barrier` call the method of this class.
+def accept_monitored_barrier(classes: tuple[Any, ...]) -> None:
+    """Lets `torch.distributed.monitored_barrier` call the method of these classes.
 
     Relies on: `monitored_barrier(group, timeout, wait_all_ranks)` and `_get_default_group()` of `distributed_c10d`.
     torch's function refuses all backends but the one that is called gloo.
@@ -83,7 +83,7 @@ def accept_monitored_barrier(cls: Any) -> None:
         group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         chosen = distributed_c10d._get_default_group() if group is None else group
-        if not isinstance(chosen, cls):
+        if not isinstance(chosen, classes):
             original(group, timeout, wait_all_ranks)
             return
         limit = timedelta(seconds=timeout) if isinstance(timeout, float | int) else timeout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
-from ..compat import process_groups
 from .meeting import StoreExchange
 from .process_group import PerseusGroup
 
@@ -27,7 +25,6 @@ _worlds = 0  # how many default groups this process has made: a store that is us
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     """What torch calls on the members of a new group. `options`: torch's `_DistributedBackendOptions`."""
     global _worlds
-    _prepare_torch()
     ranks = list(options.global_ranks_in_group)
     is_default = not ranks
     if is_default:
@@ -41,14 +38,6 @@ def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
         _start_below_other_backend(exchange, ranks, rank, size)
     number = session.core.add_group(ranks, exchange, options.timeout.total_seconds())
     return PerseusGroup(options.store, number, rank, size, options.timeout, is_default)
-
-
-@functools.cache
-def _prepare_torch() -> None:
-    """Once in a process, before its first group."""
-    process_groups.skip_flight_recorder(PerseusGroup)
-    process_groups.keep_awaited_works()
-    process_groups.accept_monitored_barrier(PerseusGroup)
 
 
 def _start_limit(timeout: timedelta) -> timedelta:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from . import local_store
@@ -34,7 +35,7 @@ def _register(dist: Any, name: str) -> None:
     is_first = NAME.upper() not in dist.Backend._plugins
     for each in dict.fromkeys((NAME, name)):
         if each.upper() not in dist.Backend._plugins:
-            dist.Backend.register_backend(each, _create, extended_api=True, devices=["cpu", "cuda"])
+            dist.Backend.register_backend(each, partial(_create, each), extended_api=True, devices=["cpu", "cuda"])
     if not is_first:
         return
     handlers = dist.rendezvous.__globals__["_rendezvous_handlers"]
@@ -69,7 +70,7 @@ def _has_no_listener(url: str) -> bool:
     )
 
 
-def _create(options: Any, backend_options: Any) -> Any:
-    from perseus_like.torch.distributed.backend import create_group
+def _create(name: str, options: Any, backend_options: Any) -> Any:
+    from perseus_like.torch.distributed.device_groups import create
 
-    return create_group(options, backend_options)
+    return create(options, backend_options, name.lower())

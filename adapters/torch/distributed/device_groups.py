@@ -1,0 +1,234 @@
+"""A group in which devices have backends of their own, such as `cpu:gloo,cuda:perseus`.
+
+torch keeps the backends of such a group in a C++ object, which holds C++ backends only. A DeviceGroups takes its place:
+it gives each call to a PerseusGroup, or to torch's group with the other backends, by the device of the call's tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from ..compat import process_groups
+from ..compat.construction import Construction, make_others, set_name, under_construction
+from .backend import create_group
+from .process_group import PerseusGroup
+from .untraced import untraced
+
+C = TypeVar("C", bound=type)
+_ProcessGroup: Any = dist.ProcessGroup
+
+# By method: which of its arguments has the tensors.
+_VERBS = {
+    **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_anysource"), 0),
+    **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
+    **dict.fromkeys(("allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather_single"), 1),
+    **dict.fromkeys(("gather_into_tensor", "alltoall", "alltoall_base", "all_to_all_single"), 1),
+    **dict.fromkeys(("scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"), 0),
+    **dict.fromkeys(("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"), 0),
+}
+
+
+def _dispatching(cls: C) -> C:
+    """Class decorator: makes the verbs."""
+    for name, place in _VERBS.items():
+        setattr(cls, name, _verb(name, place))
+    return untraced(*_VERBS, "barrier", "shutdown", "abort")(cls)
+
+
+def _verb(name: str, place: int) -> Callable[..., Any]:
+    def call(self: DeviceGroups, *arguments: Any, **options: Any) -> Any:
+        given = arguments[place] if place < len(arguments) else next(iter(options.values()))
+        return getattr(self.part_for(_device_type(given)).group, name)(*arguments, **options)
+
+    call.__name__ = name
+    return call
+
+
+def _device_type(tensors: Any) -> str:
+    while not isinstance(tensors, torch.Tensor):
+        tensors = tensors[0]
+    return str(tensors.device.type)
+
+
+def create(options: Any, backend_options: Any, name: str) -> Any:
+    """What torch calls on the members of a new group. `name`: the backend's, as it was registered."""
+    _prepare_torch()
+    making = under_construction()
+    if making is None or set(making.backends.values()) == {name}:
+        return _named(create_group(options, backend_options), options)
+    others = _others(making, options, name)
+    ours = _named(create_group(options, backend_options), options)
+    mine = dict.fromkeys((kind for kind, backend in making.backends.items() if backend == name), Part(ours, ours))
+    parts = {kind: mine.get(kind) or others[kind] for kind in making.backends}
+    group = DeviceGroups(making.store, options.group_rank, options.group_size, parts)
+    group.bound_device_id = getattr(making.group, "bound_device_id", None)
+    return _named(group, options)
+
+
+@functools.cache
+def _prepare_torch() -> None:
+    """Once in a process, before its first group."""
+    classes = (PerseusGroup, DeviceGroups)
+    process_groups.skip_flight_recorder(classes)
+    process_groups.keep_awaited_works()
+    process_groups.accept_monitored_barrier(classes)
+
+
+def _named(group: Any, options: Any) -> Any:
+    """torch names groups after they are made, and before 2.2 not at all."""
+    group.setGroupName(options.group_id)
+    return group
+
+
+def _others(making: Construction, options: Any, name: str) -> dict[str, Part]:
+    """The other backends: torch has made those that are named before the first of ours, and makes the rest here."""
+    kinds = list(making.backends)
+    first = list(making.backends.values()).index(name)
+    made = dict.fromkeys(kinds[:first], making.group)
+    rest = {kind: making.backends[kind] for kind in kinds[first:] if making.backends[kind] != name}
+    if rest:
+        made.update(dict.fromkeys(rest, make_others(making, options, rest)))
+    return {kind: Part(group, group._get_backend(torch.device(kind))) for kind, group in made.items()}
+
+
+class Part(NamedTuple):
+    """What serves a device type: a group that takes its calls, and the backend in it that torch may ask for."""
+
+    group: Any
+    backend: Any
+
+
+@_dispatching
+class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
+    """Returned to torch in place of a PerseusGroup if the group has other backends as well."""
+
+    supports_splitting = False
+    bound_device_id: torch.device | None = None
+
+    def __init__(self, store: Store, rank: int, size: int, parts: dict[str, Part]) -> None:
+        super().__init__(rank, size)
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._parts = parts  # by device type
+        self._group_name = ""
+        self._group_desc = "undefined"
+
+    def part_for(self, device_type: str) -> Part:
+        part = self._parts.get(device_type)
+        if part is None:
+            raise RuntimeError(
+                f"No backend type associated with device type {device_type}: the process group {self._group_name!r} "
+                f"was made for {', '.join(self._parts)}; name a backend for {device_type} as well, or move the tensor"
+            )
+        return part
+
+    @property
+    def _groups(self) -> list[Any]:
+        return list(dict.fromkeys(part.group for part in self._parts.values()))
+
+    @property
+    def _backends(self) -> list[Any]:
+        return list(dict.fromkeys(part.backend for part in self._parts.values()))
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._group_name = name
+        for group in self._groups:
+            set_name(group, name)
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._group_desc = description
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._group_name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._group_desc
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    # What torch asks a group.
+    def getBackendName(self) -> str:  # noqa: N802
+        return "perseus beside others"
+
+    name = _get_backend_name = getBackendName
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        return self._size
+
+    rank = getRank
+    size = getSize
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self._parts]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self.part_for(device.type).backend
+
+    get_backend = _get_backend
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Does nothing: there are no completion hooks."""
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: all members count from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return int(self._backends[0]._get_sequence_number_for_group())
+
+    def barrier(self, opts: Any = None, *arguments: Any, **options: Any) -> Any:
+        """On the device that the options name, else on the group's first one."""
+        device = getattr(opts, "device", None)
+        part = self.part_for(device.type if device is not None else next(iter(self._parts)))
+        return part.group.barrier(*(() if opts is None else (opts,)), *arguments, **options)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """By the CPU's backend."""
+        group = self.part_for("cpu").group
+        if timeout is None:
+            group.monitored_barrier(wait_all_ranks=wait_all_ranks)
+        else:
+            group.monitored_barrier(timeout, wait_all_ranks)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        for backend in self._backends:
+            backend._set_default_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.part_for(device.type).group._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return self.part_for(device.type).group._end_coalescing(device)
+
+    def shutdown(self) -> None:
+        self._end("shutdown")
+
+    def abort(self) -> None:
+        self._end("abort")
+
+    def _end(self, how: str) -> None:
+        for backend in self._backends:
+            # Before torch 2.6 some of its backends have no such method: they end when the group is gone.
+            getattr(backend, how, lambda: None)()

@@ -1,0 +1,100 @@
+"""Groups in which devices have backends of their own: torch's for the one, perseus for the other."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Told = Callable[[int], str]
+
+USES = """
+    import perseus_like.torch.distributed
+    from perseus_like.torch.distributed.process_group import PerseusGroup
+
+    def uses(group=None):
+        chosen = group or dist.distributed_c10d._get_default_group()
+        total = torch.ones(2) * (dist.get_rank() + 1)
+        dist.all_reduce(total, group=group)
+        gathered = [torch.zeros(1) for _ in range(2)]
+        dist.all_gather(gathered, torch.ones(1) * dist.get_rank(), group=group)
+        objects = [None, None]
+        dist.all_gather_object(objects, dist.get_rank(), group=group)
+        dist.barrier(group)
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(3), 1, group=group)
+        else:
+            dist.recv(torch.zeros(3), 0, group=group)
+        dist.monitored_barrier(group, timedelta(seconds=60))
+        part = chosen.part_for("cpu").group
+        tell(total.tolist(), gathered, objects, isinstance(part, PerseusGroup))
+    """
+
+
+@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
+def test_each_device_has_its_own(backends: str, program: Program, told: Told) -> None:
+    done = program(
+        "torchrun",
+        2,
+        USES
+        + f"""
+    dist.init_process_group("{backends}")
+    uses()
+    group = dist.new_group([1, 0])  # of the same backends
+    uses(group)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    model(torch.ones(1, 3)).sum().backward()
+    try:
+        dist.all_reduce(torch.ones(1, device="meta"))
+    except RuntimeError as error:
+        tell("No backend type associated with device type meta" in str(error))
+    dist.destroy_process_group()
+    tell(len(dist.distributed_c10d._world.pg_names))
+    """,
+        seconds=60,
+    )
+    assert done.returncode == 0, done.stdout
+    used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
+    for rank in (0, 1):
+        assert told(rank).splitlines() == [used, used, "True", "0"]
+
+
+def test_ours_for_the_cpu_beside_another(program: Program, told: Told) -> None:
+    """torch's `fake` backend stands for one of an accelerator that is not here."""
+    done = program(
+        "perseusrun",
+        2,
+        USES
+        + """
+    from torch.testing._internal.distributed import fake_pg
+    dist.init_process_group("cpu:perseus,cuda:fake")
+    uses()
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    tell(type(backend).__name__)
+    dist.destroy_process_group()
+    """,
+        seconds=60,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        expected = ["[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True", "FakeProcessGroup"]
+        assert told(rank).splitlines() == expected
+
+
+def test_without_nccl_it_is_an_error(program: Program, told: Told) -> None:
+    done = program(
+        "perseusrun",
+        2,
+        """
+        import perseus_like.torch.distributed
+        try:
+            dist.init_process_group("cpu:perseus,cuda:nccl")
+        except (RuntimeError, ValueError) as error:
+            tell("NCCL" in str(error), dist.is_initialized())
+        """,
+        seconds=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert told(0) == told(1) == "True False\n"
