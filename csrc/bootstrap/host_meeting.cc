@@ -17,51 +17,72 @@
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "bootstrap/local_star.h"
+#include "base/random.h"
+#include "bootstrap/authenticated_listener.h"
+#include "bootstrap/authentication.h"
 
 namespace perseus {
 namespace {
 
-constexpr std::size_t kSecretLength = 48;  // of random_star_address()
-using Secret = std::array<char, kSecretLength>;
+constexpr std::size_t kSecretBytes = 32;
+// Strangers may keep rank 0's port busy: a connection that it closed is made again after this time.
+constexpr std::chrono::milliseconds kRetry{100};
 
-// Both sides show a secret that travelled another way, so that neither takes a stranger for a rank.
-struct Hello {
-  std::int32_t rank = 0;
-  Secret secret{};
+using Greeting = std::int32_t;  // the rank, which follows the handshake
+
+struct Endpoint {
+  std::string address;
+  int port = 0;
 };
 
-Secret as_secret(std::string_view text) {
-  Secret secret{};
-  std::copy_n(text.data(), std::min(text.size(), secret.size()), secret.data());
-  return secret;
-}
-
-// What rank 0 hands to all, as text.
+// What rank 0 hands to all over the bootstrap, as text.
 struct Invitation {
   int timeout_seconds = 0;
-  int port = 0;
-  std::string asked, answered;  // secrets
-  std::vector<std::string> addresses;
+  std::string secret;
+  std::vector<Endpoint> endpoints;
 
   std::string text() const {
     std::ostringstream out;
-    out << timeout_seconds << ' ' << port << ' ' << asked << ' ' << answered;
-    for (const auto& address : addresses) out << ' ' << address;
+    out << timeout_seconds << ' ' << secret;
+    for (const auto& each : endpoints) out << ' ' << each.address << ' ' << each.port;
     return out.str();
   }
   static std::optional<Invitation> parse(const std::string& text) {
     Invitation invitation;
     std::istringstream in(text);
-    if (!(in >> invitation.timeout_seconds >> invitation.port >> invitation.asked >> invitation.answered)) return {};
-    for (std::string address; in >> address;) invitation.addresses.push_back(address);
+    if (!(in >> invitation.timeout_seconds >> invitation.secret)) return {};
+    for (Endpoint each; in >> each.address >> each.port;) invitation.endpoints.push_back(each);
     return invitation;
   }
+};
+
+// The address of a socket.
+class Name {
+ public:
+  static std::optional<Name> of(const Endpoint& endpoint) {
+    addrinfo hints{};
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found) != 0) return {};
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+    Name name;
+    name.length_ = found->ai_addrlen;
+    std::memcpy(&name.bytes_, found->ai_addr, found->ai_addrlen);
+    return name;
+  }
+  int family() const { return bytes_.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes_); }
+  socklen_t length() const { return length_; }
+
+ private:
+  sockaddr_storage bytes_{};
+  socklen_t length_ = 0;
 };
 
 bool is_listed(const std::string& names, const char* name) {
@@ -91,24 +112,20 @@ std::vector<std::string> own_addresses(const std::string& interfaces) {
   return addresses.empty() ? loopback : addresses;
 }
 
-// Taken by IPv6 and IPv4 alike where there is IPv6. Empty: there is no TCP.
-UniqueFd listen_anywhere(int& port) {
-  for (const int family : {AF_INET6, AF_INET}) {
-    UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd) continue;
-    const int off = 0;
-    if (family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_storage name{};
-    name.ss_family = static_cast<sa_family_t>(family);
-    socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    auto* plain = reinterpret_cast<sockaddr*>(&name);
-    if (bind(fd.get(), plain, length) != 0 || listen(fd.get(), SOMAXCONN) != 0) continue;
-    if (getsockname(fd.get(), plain, &length) != 0) continue;
-    // The port is at the same place in both kinds of address.
-    port = ntohs(reinterpret_cast<const sockaddr_in*>(&name)->sin_port);
-    return fd;
-  }
-  return {};
+// At a port of the system's choice. Empty if the address cannot be bound, as when IPv6 still checks it for duplicates.
+UniqueFd listen_at(Endpoint& endpoint) {
+  const auto name = Name::of(endpoint);
+  if (!name) return {};
+  UniqueFd fd(socket(name->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return {};
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  auto* plain = reinterpret_cast<sockaddr*>(&bound);
+  if (bind(fd.get(), name->get(), name->length()) != 0 || listen(fd.get(), SOMAXCONN) != 0) return {};
+  if (getsockname(fd.get(), plain, &length) != 0) return {};
+  // The port is at the same place in both kinds of address.
+  endpoint.port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+  return fd;
 }
 
 void set_option(int socket, int option, int value) { setsockopt(socket, IPPROTO_TCP, option, &value, sizeof value); }
@@ -132,92 +149,110 @@ int milliseconds_to(Deadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1 << 30));
 }
 
-std::optional<int> admit(int socket, const Invitation& invitation, Deadline deadline) {
-  const auto patience = std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(1));
-  Hello hello;
-  if (receive_all(socket, &hello, sizeof hello, patience) != Wire::ok) return {};
-  if (hello.secret != as_secret(invitation.asked)) return {};
-  const auto answer = as_secret(invitation.answered);
-  if (send_all(socket, answer.data(), answer.size(), patience) != Wire::ok) return {};
-  return hello.rank;
+bool is_expected(int rank, const std::vector<int>& members, const std::vector<HostPeer>& peers) {
+  const bool is_member = rank != 0 && std::find(members.begin(), members.end(), rank) != members.end();
+  return is_member && std::none_of(peers.begin(), peers.end(), [&](const auto& peer) { return peer.rank == rank; });
 }
 
-// At rank 0: those of `members` that come before the deadline. Who tries several addresses speaks on one connection
-// only, so nobody is waited for who does not speak.
-std::vector<HostPeer> receive_members(int listener, const std::vector<int>& members, const Invitation& invitation,
-                                      Deadline deadline) {
+// At rank 0: those of `members` that come before the deadline.
+std::vector<HostPeer> receive_members(std::vector<UniqueFd> listeners, const std::vector<int>& members,
+                                      const Invitation& invitation, Deadline deadline) {
+  if (listeners.empty()) return {};
+  const auto expected = members.size() * listeners.size();
+  AuthenticatedListener listener(std::move(listeners), invitation.secret, expected, sizeof(Greeting));
   std::vector<HostPeer> peers;
-  std::vector<UniqueFd> silent;
   while (peers.size() + 1 < members.size()) {
-    std::vector<pollfd> entries{{listener, POLLIN, 0}};
-    for (const auto& socket : silent) entries.push_back({socket.get(), POLLIN, 0});
-    const int ready = poll(entries.data(), entries.size(), milliseconds_to(deadline));
-    if (ready == 0 || (ready < 0 && errno != EINTR)) break;
-    for (std::size_t i = entries.size(); ready > 0 && i-- > 1;) {
-      if (entries[i].revents == 0) continue;
-      auto socket = std::move(silent[i - 1]);
-      silent.erase(silent.begin() + static_cast<std::ptrdiff_t>(i - 1));
-      const auto rank = admit(socket.get(), invitation, deadline);
-      if (!rank) continue;
-      set_heartbeat(socket.get(), invitation.timeout_seconds);
-      peers.push_back({*rank, std::move(socket)});
-    }
-    if (entries[0].revents == 0) continue;
-    while (auto socket = accept_from(listener)) silent.push_back(std::move(socket));
+    auto admitted = listener.next(deadline);
+    if (!admitted) break;
+    Greeting rank = 0;
+    std::memcpy(&rank, admitted->greeting.data(), sizeof rank);
+    if (!is_expected(rank, members, peers)) continue;
+    set_heartbeat(admitted->socket.get(), invitation.timeout_seconds);
+    peers.push_back({rank, std::move(admitted->socket)});
   }
   return peers;
 }
 
-// Connecting, or empty at once where this cannot be.
-UniqueFd begin_connecting(const std::string& address, int port) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+// A connection to one of rank 0's addresses, until its handshake is finished.
+struct Attempt {
+  UniqueFd socket;
+  bool is_connected = false;
+  Handshake handshake;
+
+  pollfd entry() const {
+    return {socket.get(), static_cast<short>(is_connected ? POLLIN : POLLOUT), 0};  // NOLINT(google-runtime-int)
+  }
+  bool is_done() const { return handshake.missing() == 0; }
+
+  // What entry() asks for is there; false if the attempt has failed.
+  bool go_on() {
+    if (!is_connected) {
+      int error = 0;
+      socklen_t length = sizeof error;
+      is_connected = getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+      return is_connected;
+    }
+    std::string bytes(handshake.missing(), '\0');
+    const auto got = recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got <= 0) return false;
+    bytes.resize(static_cast<std::size_t>(got));
+    const auto answer = handshake.take(bytes);
+    return answer && send(socket.get(), answer->data(), answer->size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                         static_cast<ssize_t>(answer->size());
+  }
+};
+
+// Empty at once where this cannot be.
+std::optional<Attempt> begin_connecting(const Endpoint& endpoint, const std::string& secret) {
+  const auto name = Name::of(endpoint);
+  if (!name) return {};
+  UniqueFd fd(socket(name->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
-  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) return {};
-  return fd;
+  if (connect(fd.get(), name->get(), name->length()) != 0 && errno != EINPROGRESS) return {};
+  return Attempt{std::move(fd), false, Handshake(secret, Handshake::End::connecting)};
 }
 
-bool shake_hands(int socket, int rank, const Invitation& invitation, Deadline deadline) {
-  int error = 0;
-  socklen_t length = sizeof error;
-  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) return false;
-  const Hello hello{rank, as_secret(invitation.asked)};
-  Secret answer{};
-  return send_all(socket, &hello, sizeof hello, deadline) == Wire::ok &&
-         receive_all(socket, answer.data(), answer.size(), deadline) == Wire::ok &&
-         answer == as_secret(invitation.answered);
-}
-
-// A connection to rank 0 at the first of its addresses that answers as it should; empty if none does.
-UniqueFd join(int rank, const Invitation& invitation, Deadline deadline) {
-  std::vector<UniqueFd> attempts;
-  for (const auto& address : invitation.addresses) {
-    if (auto fd = begin_connecting(address, invitation.port)) attempts.push_back(std::move(fd));
+// Tries all of rank 0's addresses at once and returns the first connection whose handshake is finished; empty if there
+// is none. `was_reached`: some address took a connection.
+UniqueFd try_to_join(const Invitation& invitation, Deadline deadline, bool& was_reached) {
+  std::vector<Attempt> attempts;
+  for (const auto& endpoint : invitation.endpoints) {
+    if (auto attempt = begin_connecting(endpoint, invitation.secret)) attempts.push_back(std::move(*attempt));
   }
   while (!attempts.empty()) {
     std::vector<pollfd> entries;
-    for (const auto& attempt : attempts) entries.push_back({attempt.get(), POLLOUT, 0});
+    for (const auto& attempt : attempts) entries.push_back(attempt.entry());
     const int ready = poll(entries.data(), entries.size(), milliseconds_to(deadline));
     if (ready == 0 || (ready < 0 && errno != EINTR)) break;
-    for (std::size_t i = entries.size(); i-- > 0;) {
+    for (std::size_t i = entries.size(); ready > 0 && i-- > 0;) {
       if (entries[i].revents == 0) continue;
-      auto socket = std::move(attempts[i]);
-      attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!shake_hands(socket.get(), rank, invitation, deadline)) continue;
-      set_heartbeat(socket.get(), invitation.timeout_seconds);
-      return socket;
+      auto& attempt = attempts[i];
+      const bool is_alive = attempt.go_on();
+      was_reached = was_reached || attempt.is_connected;
+      if (is_alive && attempt.is_done()) return std::move(attempt.socket);
+      if (!is_alive) attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
   return {};
 }
 
+// A connection to rank 0; empty if it cannot be reached before the deadline.
+UniqueFd join(int rank, const Invitation& invitation, Deadline deadline) {
+  for (;;) {
+    bool was_reached = false;
+    if (auto socket = try_to_join(invitation, deadline, was_reached)) {
+      const Greeting greeting = rank;
+      set_heartbeat(socket.get(), invitation.timeout_seconds);
+      if (send_all(socket.get(), &greeting, sizeof greeting, deadline) == Wire::ok) return socket;
+    }
+    if (!was_reached || std::chrono::steady_clock::now() >= deadline) return {};
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
 void warn_of_absent(const std::vector<int>& members, const std::vector<HostPeer>& peers,
-                    const std::vector<std::string>& host_names, const std::vector<std::string>& addresses) {
+                    const std::vector<std::string>& host_names, const std::vector<Endpoint>& endpoints) {
   std::string absent;
   for (const int rank : members) {
     const auto is_here = [&](const HostPeer& peer) { return peer.rank == rank; };
@@ -227,7 +262,7 @@ void warn_of_absent(const std::vector<int>& members, const std::vector<HostPeer>
   }
   if (absent.empty()) return;
   std::string tried;
-  for (const auto& address : addresses) tried += (tried.empty() ? "" : ", ") + address;
+  for (const auto& each : endpoints) tried += (tried.empty() ? "" : ", ") + each.address;
   log(LogLevel::warning, "no heartbeat to " + absent + ": rank 0 was not reached by TCP (tried " +
                              (tried.empty() ? "no address" : tried) +
                              "). The job goes on; that one of these is lost is noticed by MPI alone, which may take "
@@ -240,23 +275,27 @@ std::vector<HostPeer> meet_hosts(Bootstrap& bootstrap, const std::vector<int>& m
                                  const std::vector<std::string>& host_names, const HeartbeatOptions& options) {
   const int rank = bootstrap.rank();
   Invitation mine;
-  UniqueFd listener;
+  std::vector<UniqueFd> listeners;
   if (rank == 0 && options.timeout.count() > 0) {
-    listener = listen_anywhere(mine.port);
     mine.timeout_seconds = static_cast<int>(options.timeout.count());
-    mine.asked = random_star_address();
-    mine.answered = random_star_address();
-    mine.addresses = own_addresses(options.interfaces);
+    mine.secret = hex_text(random_bytes(kSecretBytes));
+    for (const auto& address : own_addresses(options.interfaces)) {
+      Endpoint endpoint{address};
+      if (auto listener = listen_at(endpoint)) {
+        listeners.push_back(std::move(listener));
+        mine.endpoints.push_back(endpoint);
+      }
+    }
   }
-  const auto texts = bootstrap.allgather(listener ? mine.text() : "");
+  const auto texts = bootstrap.allgather(mine.timeout_seconds > 0 ? mine.text() : "");
   const auto invitation = Invitation::parse(texts.front());
   if (!invitation || std::find(members.begin(), members.end(), rank) == members.end()) return {};
 
   const auto deadline = std::chrono::steady_clock::now() + options.patience;
   std::vector<HostPeer> peers;
   if (rank == 0) {
-    peers = receive_members(listener.get(), members, mine, deadline);
-    warn_of_absent(members, peers, host_names, mine.addresses);
+    peers = receive_members(std::move(listeners), members, mine, deadline);
+    warn_of_absent(members, peers, host_names, mine.endpoints);
   } else if (auto socket = join(rank, *invitation, deadline)) {
     peers.push_back({0, std::move(socket)});
   }

@@ -1,11 +1,9 @@
 #include "bootstrap/local_star.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -13,16 +11,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
+#include "bootstrap/authentication.h"
 
 namespace perseus {
 
 namespace {
 
-constexpr std::uint32_t kMagic = 0x50535231;  // "PSR1"
-
-// What a rank says first. The secret follows as a frame.
+// What a rank says first, after the handshake.
 struct Hello {
-  std::uint32_t magic = kMagic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t pid = 0;
@@ -42,19 +39,7 @@ std::string list_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::string random_star_address() {
-  std::array<unsigned char, 24> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw Error(ErrorKind::transport, std::string("no random bytes: ") + std::strerror(errno));
-  }
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const auto byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
+std::string random_star_address() { return hex_text(random_bytes(24)); }
 
 LocalStar::LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off)
     : rank_(rank), size_(size), limit_(limit), called_off_(called_off) {
@@ -75,49 +60,47 @@ LocalStar::LocalStar(std::string_view address, int rank, int size, std::chrono::
 void LocalStar::gather_ranks(const std::string& name, std::string_view secret, Deadline deadline) {
   sockets_.resize(static_cast<std::size_t>(size_));
   if (size_ == 1) return;
-  const auto listener = listen_on(name);
-  for (int come = 1; come < size_;) {
-    auto socket = accept_from(listener.get());
-    if (socket) {
-      const int rank = admit(socket, secret, deadline);
-      if (rank < 0) continue;
-      sockets_[static_cast<std::size_t>(rank)] = std::move(socket);
-      ++come;
-    } else if (!wait_readable(listener.get(), deadline, called_off_)) {
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(listen_on(name));
+  AuthenticatedListener listener(std::move(listeners), std::string(secret), sockets_.size(), sizeof(Hello));
+  for (int come = 1; come < size_; ++come) {
+    auto admitted = listener.next(deadline, called_off_);
+    if (!admitted) {
       check_called_off();
-      std::vector<int> missing;
-      for (int r = 1; r < size_; ++r) {
-        if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);
-      }
-      const auto text = "only " + std::to_string(come) + " of " + std::to_string(size_) +
-                        " ranks of this host came within " + seconds_text(limit_) + "; missing: rank " +
-                        list_of(missing) + ". See whether they failed before init, or raise PERSEUS_START_TIMEOUT";
-      refuse(text);
-      throw Error(ErrorKind::timed_out, text);
+      give_up(come);
     }
+    add_rank(std::move(*admitted), deadline);
   }
   for (const auto& socket : sockets_) {
     if (socket) static_cast<void>(send_frame(socket.get(), "", deadline));
   }
 }
 
-// The rank that knocks, or -1 for a stranger, who is left standing outside.
-int LocalStar::admit(const UniqueFd& socket, std::string_view secret, Deadline deadline) {
-  if (!is_same_user(socket.get())) return -1;
-  Hello hello;
-  std::string told;
-  const auto patience = std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2));
-  if (receive_all(socket.get(), &hello, sizeof hello, patience) != Wire::ok || hello.magic != kMagic ||
-      receive_frame(socket.get(), told, patience) != Wire::ok || told != secret) {
-    return -1;
+void LocalStar::give_up(int come) {
+  std::vector<int> missing;
+  for (int r = 1; r < size_; ++r) {
+    if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);
   }
+  const auto text = "only " + std::to_string(come) + " of " + std::to_string(size_) +
+                    " ranks of this host came within " + seconds_text(limit_) + "; missing: rank " + list_of(missing) +
+                    ". See whether they failed before init, or raise PERSEUS_START_TIMEOUT";
+  refuse(text);
+  throw Error(ErrorKind::timed_out, text);
+}
+
+void LocalStar::add_rank(Admitted admitted, Deadline deadline) {
+  Hello hello;
+  std::memcpy(&hello, admitted.greeting.data(), sizeof hello);
   const bool fits = hello.size == size_ && hello.rank > 0 && hello.rank < size_;
-  if (fits && !sockets_[static_cast<std::size_t>(hello.rank)]) return hello.rank;
+  if (fits && !sockets_[static_cast<std::size_t>(hello.rank)]) {
+    sockets_[static_cast<std::size_t>(hello.rank)] = std::move(admitted.socket);
+    return;
+  }
   const auto text = "process " + std::to_string(hello.pid) + " says it is rank " + std::to_string(hello.rank) + " of " +
                     std::to_string(hello.size) + ", but " +
                     (fits ? "that rank is here already" : "this host has " + std::to_string(size_) + " ranks") +
                     "; two jobs may share one rendezvous name";
-  static_cast<void>(send_frame(socket.get(), text, patience));
+  static_cast<void>(send_frame(admitted.socket.get(), text, deadline));
   refuse(text);
   throw Error(ErrorKind::transport, text);
 }
@@ -146,9 +129,9 @@ void LocalStar::join(const std::string& name, std::string_view secret, Deadline 
   if (!is_same_user(socket.get())) {
     throw Error(ErrorKind::transport, "the rendezvous '@" + name + "' belongs to another user; start the job again");
   }
-  const Hello hello{kMagic, rank_, size_, getpid()};
-  auto wire = send_all(socket.get(), &hello, sizeof hello, deadline);
-  if (wire == Wire::ok) wire = send_frame(socket.get(), secret, deadline);
+  const Hello hello{rank_, size_, getpid()};
+  auto wire = authenticate(socket.get(), secret, deadline);
+  if (wire == Wire::ok) wire = send_all(socket.get(), &hello, sizeof hello, deadline);
   // The centre gives up at its own deadline and then says who is missing.
   std::string refusal;
   if (wire == Wire::ok) wire = receive_frame(socket.get(), refusal, deadline + std::chrono::seconds(5));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bootstrap/authenticated_listener.h"
 #include "bootstrap/liveness.h"
 #include "bootstrap/local_socket.h"
 #include "bootstrap/watch.h"
@@ -19,10 +20,10 @@ std::string random_star_address();
 // Calls are collective over the star and come in the same order on all its ranks.
 class LocalStar {
  public:
-  // The first half of `address` names the socket, which everybody on the host can list; the second half is a secret
-  // that each rank must tell. Only processes of the same user are let in. Ranks that do not come within `limit` are
-  // named in the Error(timed_out); later calls wait as long for each other. Nobody waits for ranks to come any more
-  // once the descriptor `called_off` (-1: none) is readable: Error(peer_lost).
+  // The first half of `address` names the socket, which everybody on the host can list. The second half is a secret
+  // that each rank must know (authentication.h). Only processes of the same user are let in. Ranks that do not come
+  // within `limit` are named in the Error(timed_out); later calls wait as long for each other. Waiting for ranks ends
+  // with Error(peer_lost) once the descriptor `called_off` (-1: none) is readable.
   LocalStar(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off = -1);
 
   int rank() const { return rank_; }
@@ -46,7 +47,8 @@ class LocalStar {
 
  private:
   void gather_ranks(const std::string& name, std::string_view secret, Deadline deadline);
-  int admit(const UniqueFd& socket, std::string_view secret, Deadline deadline);
+  void add_rank(Admitted admitted, Deadline deadline);
+  [[noreturn]] void give_up(int come);
   void refuse(const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
   void check(Wire wire, int peer) const;
