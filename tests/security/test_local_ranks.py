@@ -1,0 +1,142 @@
+"""The socket at which the ranks of one host meet, with processes of other users, and of this one, at it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseus_like.launch.authentication import authenticate
+
+from .conftest import AsStranger
+
+SECONDS = 60.0
+# Rank 1 comes when the file is there.
+PROGRAM = """
+import os, sys, time
+if os.environ["PERSEUS_RANK"] == "0":
+    print(os.environ["PERSEUS_RENDEZVOUS"], flush=True)
+else:
+    while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+import numpy as np
+import perseus_like.numpy as hvd
+try:
+    hvd.init()
+except Exception as error:
+    print(error, flush=True)
+    sys.exit(3)
+print(hvd.allreduce(np.ones(1), op=hvd.Sum), flush=True)
+"""
+
+
+class Meeting:
+    """A job of two ranks whose rank 1 is not there yet."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._file = folder / "come"
+        line = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", *options]
+        self.process = subprocess.Popen(
+            [*line, sys.executable, "-c", PROGRAM, str(self._file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        address = self.process.stdout.readline().strip()
+        self.name = self._find(address)
+        # The name is half of the address, and the secret is the other half.
+        shown = self.name.removeprefix("perseus-")
+        generation = shown[: -len(address)] if shown.endswith(address) else shown.split("-")[0] + "-"
+        self.secret = (generation + address)[len(shown) :]
+
+    def _find(self, address: str) -> str:
+        """Waits for rank 0 to listen. Every user may look there."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            for line in Path("/proc/net/unix").read_text().splitlines():
+                name = line.split("@")[-1]
+                if "@" in line and name.startswith("perseus-") and address[:16] in name:
+                    return name
+            time.sleep(0.02)
+        raise AssertionError("rank 0 does not listen")
+
+    def knock(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(SECONDS)
+        connection.connect("\0" + self.name)
+        return connection
+
+    def end(self) -> list[str]:
+        """Lets rank 1 come; returns what the ranks print."""
+        self._file.touch()
+        output, _ = self.process.communicate(timeout=SECONDS)
+        return output.splitlines()
+
+
+@pytest.fixture
+def meetings(tmp_path: Path) -> Iterator[Any]:
+    """`meetings(*options)` starts a `Meeting`."""
+    begun: list[Meeting] = []
+
+    def begin(*options: str) -> Meeting:
+        begun.append(Meeting(tmp_path, *options))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.process.kill()
+        each.process.wait()
+
+
+def test_garbage_and_silence_of_the_same_user_harm_nobody(meetings: Any) -> None:
+    meeting = meetings()
+    with contextlib.ExitStack() as stack:
+        for garbage in (b"", b"half a handshake", "ÄÖÜ".encode() * 100, b"\xff" * 100_000):
+            stranger = stack.enter_context(meeting.knock())
+            with contextlib.suppress(OSError):  # it may be closed before all is sent
+                stranger.sendall(garbage)
+        assert meeting.end() == ["[2.]", "[2.]"]
+
+
+def test_the_core_and_the_launcher_speak_one_protocol(meetings: Any) -> None:
+    meeting = meetings()
+    with meeting.knock() as connection:
+        authenticate(connection, meeting.secret)
+        connection.sendall(struct.pack("3i", 1, 2, os.getpid()))  # as rank 1 of 2
+    meeting.process.kill()
+
+
+def test_a_crowd_of_another_user_harms_nobody(meetings: Any, as_stranger: AsStranger) -> None:
+    meeting = meetings()
+    as_stranger(_knock_often, meeting.name, 5000)
+    assert meeting.end() == ["[2.]", "[2.]"]
+
+
+def _knock_often(name: str, count: int) -> None:
+    for _ in range(count):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("\0" + name)
+
+
+def test_the_time_to_start_counts_while_another_user_knocks(meetings: Any, as_stranger: AsStranger) -> None:
+    meeting = meetings("--start-timeout", "2")
+    as_stranger(_knock_until_it_is_closed, meeting.name)
+    output = meeting.end()
+    assert any("only 1 of 2 ranks of this host came within 2 s; missing: rank 1" in line for line in output), output
+
+
+def _knock_until_it_is_closed(name: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    with contextlib.suppress(ConnectionRefusedError):
+        while time.monotonic() < deadline:
+            _knock_often(name, 1)
+    assert time.monotonic() < deadline, "it waits for its ranks for ever"
