@@ -100,7 +100,7 @@ def meetings(tmp_path: Path) -> Iterator[Any]:
 def test_garbage_and_silence_of_the_same_user_harm_nobody(meetings: Any) -> None:
     meeting = meetings()
     with contextlib.ExitStack() as stack:
-        for garbage in (b"", b"half a handshake", "ÄÖÜ".encode() * 100, b"\xff" * 100_000):
+        for garbage in (b"half a handshake", "ÄÖÜ".encode() * 100, b"\xff" * 100_000, *[b""] * 50):
             stranger = stack.enter_context(meeting.knock())
             with contextlib.suppress(OSError):  # it may be closed before all is sent
                 stranger.sendall(garbage)
