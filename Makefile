@@ -1,5 +1,5 @@
-# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `bench`, `build`, `clean`: each makes
-# .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `bench`,
+# `build`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -47,7 +47,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -166,6 +166,10 @@ pytest: $(STAMPS)/test $(STAMPS)/package environments
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
 test-hosts: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)
+
+# `torchrun --max-restarts 3` with a rank killed at random, 20 times on one host and 20 times on two (needs root): prints each run.
+test-restarts: $(STAMPS)/test $(STAMPS)/package
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts/test_restarts.py -m slow $(PYTEST_ARGS)
 
 # On a machine with a GPU, with a torch for it: see benchmarks/gpu.md.
 test-gpu: $(STAMPS)/test $(STAMPS)/package

@@ -103,19 +103,19 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, on_two_hosts: Program, tol
     done = on_two_hosts(
         3,
         f"""
-        from perseus_like.torch.distributed.meeting import StoreExchange
-        met = StoreExchange.__call__
+        from perseus_like.torch.distributed.rendezvous import StoreRendezvous
+        met = StoreRendezvous.__call__
         rounds = 0
-        def meet(exchange, mine):
+        def meet(rendezvous, mine):
             global rounds
             rounds += 1
             if rounds == {when} and os.environ["RANK"] == "2":
                 os._exit(0)
             if rounds == {when} and os.environ["RANK"] == "0":
-                exchange._store.wait([f"{{exchange._prefix}}/{{exchange._round}}/1"])
-                exchange._timeout = timedelta(seconds=1)  # what came before has had the time that it took
-            return met(exchange, mine)
-        StoreExchange.__call__ = meet
+                rendezvous._store.wait([rendezvous._piece(rendezvous._invited[1])])
+                rendezvous._timeout = timedelta(seconds=1)  # what came before has had the time that it took
+            return met(rendezvous, mine)
+        StoreRendezvous.__call__ = meet
         try:
             dist.init_process_group("perseus", timeout=timedelta(seconds=200))
         except RuntimeError as error:
@@ -125,7 +125,7 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, on_two_hosts: Program, tol
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
         assert told(rank).startswith("TimedOutError"), done.stdout
-        assert "rank 2 did not come to the store within 1 s" in told(rank)
+        assert "timed out after 1 s: rank 2 did not come" in told(rank)
 
 
 def test_a_rank_that_dies(on_two_hosts: Program, told: Told) -> None:

@@ -9,57 +9,66 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
-from .meeting import StoreExchange
 from .process_group import PerseusGroup
+from .rendezvous import StoreRendezvous
 
 HOLDER = "torch.distributed"
 _NO_LIMIT = timedelta(days=30)
 
-_worlds = 0  # how many default groups this process has made: a store that is used again must not show old entries
-
 
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     """What torch calls on the members of a new group. `options`: torch's `_DistributedBackendOptions`."""
-    global _worlds
-    ranks = list(options.global_ranks_in_group)
-    is_default = not ranks
-    if is_default:
-        _worlds += 1
-    size, rank = options.group_size, options.group_rank
-    exchange = StoreExchange(options.store, f"perseus/{_worlds}", rank, size, _start_limit(options.timeout))
-    if is_default:
-        _start_session(exchange, rank, size)
-        ranks = list(range(size))
-    elif not session.is_running():
-        _start_below_other_backend(exchange, ranks, rank, size)
-    number = session.core.add_group(ranks, exchange, options.timeout.total_seconds())
-    return PerseusGroup(options.store, number, rank, size, options.timeout, is_default)
+    return make_group(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        ranks=list(options.global_ranks_in_group),
+        name=str(options.group_id),
+    )
 
 
-def _start_limit(timeout: timedelta) -> timedelta:
-    return min(timeout, _NO_LIMIT)
+def make_group(
+    store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int] = (), name: str = "world"
+) -> PerseusGroup:
+    """Makes a group through `store`. Collective over its members; an error of one member reaches the others.
+
+    `ranks`: the members of a group inside the job, by their ranks there; empty: the group is the job.
+    """
+    rendezvous = StoreRendezvous(store, f"perseus/{name}", rank, size, min(timeout, _NO_LIMIT))
+    try:
+        if not ranks:
+            _start_session(rendezvous, rank, size)
+        elif not session.is_running():
+            _start_below_other_backend(rendezvous, ranks, rank, size)
+        number = session.core.add_group(list(ranks) or list(range(size)), rendezvous, timeout.total_seconds())
+    except Exception as error:
+        rendezvous.fail(str(error))
+        raise
+    return PerseusGroup(store, number, rank, size, timeout, is_default=not ranks)
 
 
-def _start_below_other_backend(exchange: StoreExchange, ranks: Sequence[int], rank: int, size: int) -> None:
+def _start_below_other_backend(rendezvous: StoreRendezvous, ranks: Sequence[int], rank: int, size: int) -> None:
     if len(ranks) != dist.get_world_size():
         raise UnavailableError(
             f"new_group(ranks={list(ranks)}, backend='perseus') beside a default group of another backend: the first "
             "such group must have all ranks. Make the default group with init_process_group('perseus'), or call "
             "perseus_like.torch.init() on all ranks before"
         )
-    _start_session(exchange, rank, size)
+    _start_session(rendezvous, rank, size)
 
 
-def _start_session(exchange: StoreExchange, rank: int, size: int) -> None:
+def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
     """The session that runs already, one by the launcher, or one by the store: the same choice on all ranks."""
     core = session.core
     running = [core.rank(), core.size()] if session.is_running() else None
     mine = {"running": running, "launched": core.launched(sys.prefix)}
-    told = [json.loads(each) for each in exchange(json.dumps(mine).encode())]
+    told = [json.loads(each) for each in rendezvous(json.dumps(mine).encode())]
     have = [each["running"] for each in told]
     without = [number for number, each in enumerate(have) if each is None]
     if not without:
@@ -78,7 +87,7 @@ def _start_session(exchange: StoreExchange, rank: int, size: int) -> None:
     if all(_fits(each["launched"], number, size) for number, each in enumerate(told)):
         session.start({}, holder=HOLDER)
     else:
-        session.start({}, meeting=(rank, size, exchange), holder=HOLDER)
+        session.start({}, meeting=(rank, size, rendezvous), holder=HOLDER)
 
 
 def _fits(launched: list[int] | None, rank: int, size: int) -> bool:

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -15,16 +17,19 @@ std::string written(const Offer& offer) {
          std::to_string(offer.rank_in_world) + '\n' + offer.fresh_world + '\n' + offer.problem;
 }
 
-Offer read(const std::string& text) {
+// Nothing unless `text` has the form that `written` gives.
+std::optional<Offer> read(const std::string& text) {
   Offer offer;
   std::istringstream lines(text);
   std::string number;
-  std::getline(lines, offer.version);
-  std::getline(lines, offer.world);
-  std::getline(lines, number);
-  std::from_chars(number.data(), number.data() + number.size(), offer.rank_in_world);
-  std::getline(lines, offer.fresh_world);
+  for (auto* line : {&offer.version, &offer.world, &number, &offer.fresh_world}) {
+    if (!std::getline(lines, *line) || lines.eof()) return {};
+  }
   std::getline(lines, offer.problem, '\0');
+  const auto* end = number.data() + number.size();
+  const auto [stop, error] = std::from_chars(number.data(), end, offer.rank_in_world);
+  if (error != std::errc() || stop != end || offer.rank_in_world < -1) return {};
+  if (offer.world.empty() != (offer.rank_in_world == -1) || offer.fresh_world.empty()) return {};
   return offer;
 }
 
@@ -39,6 +44,12 @@ Error unusable(const std::string& why) {
               why};
 }
 
+Error unreadable(const std::string& rank, std::size_t bytes) {
+  return {ErrorKind::transport, "the ranks start MPI by a store: " + rank + " sent " + std::to_string(bytes) +
+                                    " bytes that do not describe its MPI. Install the same version of perseus_like on "
+                                    "all hosts, and let no other program write to this store"};
+}
+
 template <class Member>
 std::size_t first_other(const std::vector<Offer>& offers, Member member) {
   const auto differs = [&](const Offer& offer) { return offer.*member != offers.front().*member; };
@@ -49,7 +60,11 @@ std::size_t first_other(const std::vector<Offer>& offers, Member member) {
 
 Agreed agree(const MpiMeeting& meeting, const Offer& mine) {
   std::vector<Offer> offers;
-  for (const auto& text : meeting.exchange(written(mine))) offers.push_back(read(text));
+  for (const auto& text : meeting.exchange(written(mine))) {
+    auto offer = read(text);
+    if (!offer) throw unreadable(name_of(meeting, offers.size()), text.size());
+    offers.push_back(std::move(*offer));
+  }
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     if (!offers[rank].problem.empty()) throw unusable(name_of(meeting, rank) + ": " + offers[rank].problem);
   }

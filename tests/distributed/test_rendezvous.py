@@ -1,0 +1,104 @@
+"""How ranks find each other through a store that earlier attempts have used, by threads over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
+from perseus_like.torch.distributed.rendezvous import StoreRendezvous
+
+Start = Callable[..., StoreRendezvous]
+Submit = Callable[..., "Future[Any]"]
+
+
+@pytest.fixture
+def start() -> Start:
+    """A rank of three, over one store."""
+    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+    def make(rank: int, seconds: float = 60) -> StoreRendezvous:
+        client = dist.TCPStore("127.0.0.1", store.port, is_master=False)  # type: ignore[attr-defined]
+        return StoreRendezvous(client, "perseus/0", rank, 3, timedelta(seconds=seconds))
+
+    return make
+
+
+@pytest.fixture
+def submit() -> Iterator[Submit]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads.submit
+
+
+def test_every_rank_gets_all_bytes_round_after_round(start: Start, submit: Submit) -> None:
+    ranks = [start(rank) for rank in range(3)]
+    for text in (b"a", b"", b"c" * 100_000):
+        parts = [text + bytes([rank]) for rank in range(3)]
+        asked = [submit(rank, part) for rank, part in zip(ranks, parts, strict=True)]
+        assert [each.result() for each in asked] == [parts] * 3
+
+
+def test_an_earlier_rendezvous_in_the_same_store_is_not_read(start: Start, submit: Submit) -> None:
+    for text in (b"first", b"second"):
+        asked = [submit(start(rank), text) for rank in range(3)]
+        assert [each.result() for each in asked] == [[text] * 3] * 3
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, submit: Submit) -> None:
+    """Ranks that have come wait for it, whoever was lost; the lost one's bytes are not read."""
+    before = start(rank, seconds=0.5)
+    assert isinstance(submit(before, b"lost").exception(), TimedOutError)  # it has announced itself, or has invited
+    others = [submit(start(other), b"waits") for other in range(3) if other != rank]
+    again = submit(start(rank), b"again")
+    expected = [b"waits"] * 3
+    expected[rank] = b"again"
+    assert [each.result() for each in [*others, again]] == [expected] * 3
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_started_again_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
+    ranks = [start(each) for each in range(3)]
+    for asked in [submit(each, b"") for each in ranks]:
+        asked.result()
+    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
+    again = submit(start(rank, seconds=1), b"")
+    for each in waiting:
+        with pytest.raises(PeerLostError, match=f"rank {rank} was started again"):
+            each.result()
+    assert isinstance(again.exception(), TimedOutError | PeerLostError)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
+    ranks = [start(each) for each in range(3)]
+    for asked in [submit(each, b"") for each in ranks]:
+        asked.result()
+    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
+    ranks[rank].fail("no memory")
+    for each in waiting:
+        with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
+            each.result()
+
+
+def test_missing_ranks_are_named_on_all_ranks(start: Start, submit: Submit) -> None:
+    asked = [submit(start(rank, seconds=0.5), b"") for rank in (0, 2)]
+    for each in asked:
+        with pytest.raises(TimedOutError, match=r"timed out after 0\.5 s: rank 1 did not come to the store"):
+            each.result()
+
+
+def test_values_of_somebody_else_are_refused(start: Start, submit: Submit) -> None:
+    """And none of them is taken for a rank's bytes."""
+    rank_0, rank_1 = start(0, seconds=1), start(1, seconds=1)
+    rank_1._store.set("perseus/0/announced/2", "1suesrep")
+    rank_1._store.set(f"perseus/0/invited/{rank_1._name}", "1suesrep")
+    with pytest.raises(TransportError, match="has not written"):
+        rank_1(b"")
+    with pytest.raises(TimedOutError, match="ranks 1, 2 did not come"):
+        rank_0(b"")
