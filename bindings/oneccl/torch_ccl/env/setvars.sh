@@ -1,0 +1,1 @@
+../../oneccl_bindings_for_pytorch/env/setvars.sh
