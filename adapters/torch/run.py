@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from perseus_like.session import session
 
+from .accelerate_check import check_accelerate
 from .distributed.env import export_world
 
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     if not dist.is_initialized() and (session.core.launched(sys.prefix) is not None or dist.is_torchelastic_launched()):
         dist.init_process_group("perseus")
         export_world()
+        check_accelerate()
     sys.argv[:] = program
     try:
         if as_module:

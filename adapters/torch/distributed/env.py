@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
+import torch
 from torch.distributed import DistNetworkError, FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
@@ -54,7 +55,7 @@ RENDEZVOUS: dict[str, Handler] = {
 
 
 def export_world() -> None:
-    """The variables of torchrun, for programs that look there and not into torch.distributed. Collective."""
+    """Sets torchrun's variables, and accelerate's, for programs that do not look into torch.distributed. Collective."""
     from perseus_like.objects import broadcast_object
 
     core = session.core
@@ -69,6 +70,9 @@ def export_world() -> None:
     host, port = broadcast_object((_host_name(), _free_port()), 0, "torch.world")
     os.environ.setdefault("MASTER_ADDR", host)
     os.environ.setdefault("MASTER_PORT", str(port))
+    if not torch.cuda.is_available():
+        # Without it accelerate looks for a GPU, finds none, and goes on with one process.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
 def _host_name() -> str:

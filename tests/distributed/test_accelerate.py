@@ -1,0 +1,80 @@
+"""accelerate's programs as they are, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[[str], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(environment: Callable[[str], Path], tmp_path: Path) -> Run:
+    """Runs a script by `perseusrun -np 2 python script.py` in the environment that has accelerate."""
+    python = environment("torch-clients")
+
+    def start(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "script.py").write_text(textwrap.dedent(text))
+        foreign = ("PERSEUS", "PYTHONPATH", "ACCELERATE")
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        return subprocess.run(
+            [str(python), "-m", "perseus_like.launch", "-np", "2", str(python), "script.py"],
+            cwd=tmp_path,
+            env={**variables, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+    return start
+
+
+def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
+    done = run(
+        """
+        import torch
+        from accelerate import Accelerator
+
+        accelerator = Accelerator()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        inputs = torch.arange(8.0).reshape(4, 2)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs), batch_size=2)
+        model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
+        seen = []
+        for (batch,) in loader:
+            seen += batch[:, 0].tolist()
+            accelerator.backward(model(batch).square().mean())
+            optimizer.step()
+        weights = accelerator.gather(accelerator.unwrap_model(model).weight.detach())
+        assert torch.equal(weights[0], weights[1])
+        with open(f"rank{accelerator.process_index}.txt", "w") as file:
+            print(accelerator.distributed_type, accelerator.num_processes, seen, file=file)
+        """
+    )
+    assert done.returncode == 0, done.stdout
+    said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
+    assert said == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
+
+
+def test_a_state_of_one_process_is_an_error(run: Run) -> None:
+    """accelerate itself does not look at ACCELERATE_USE_CPU here."""
+    done = run(
+        """
+        from accelerate import PartialState
+
+        state = PartialState()
+        print("trains as one of", state.num_processes)
+        """
+    )
+    assert done.returncode != 0
+    assert "trains as one of" not in done.stdout
+    assert "accelerate sees 1 process (DistributedType.NO) in a world of 2" in done.stdout, done.stdout
