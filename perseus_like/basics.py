@@ -187,13 +187,13 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_built() -> bool:
-    """False: Gloo is not used here; the ranks of one host meet over shared memory."""
-    return False
+    """True: jobs run without MPI, as Horovod's do if it has Gloo. Gloo itself is not used."""
+    return True
 
 
 def gloo_enabled() -> bool:
-    """False, see `gloo_built`."""
-    return False
+    """True if this session communicates without MPI. After `init`, either this or `mpi_enabled` is True."""
+    return session.is_running() and not mpi_enabled()
 
 
 def nccl_built() -> int:

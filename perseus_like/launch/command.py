@@ -56,8 +56,13 @@ def _without_effect(settings: dict[str, str]) -> list[str]:
     except ImportError:
         return []
     known = {name for name, *_ in _core.settings_table()}
-    flags = {setting.variable: setting.flag for group in GROUPS.values() for setting in group}
-    return [f"{flags[name]} has no effect in this version ({name})" for name in settings if name not in known]
+    # A switch has two options for one variable.
+    flags = {(setting.variable, setting.value): setting.flag for group in GROUPS.values() for setting in group}
+    return [
+        f"{flags.get((name, value)) or flags[name, None]} has no effect in this version ({name})"
+        for name, value in settings.items()
+        if name not in known
+    ]
 
 
 def _start_torch(options: Options) -> list[str]:

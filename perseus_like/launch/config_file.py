@@ -42,6 +42,7 @@ _OPTIONS: dict[tuple[str, str], str | tuple[str | None, str | None]] = {
     ("stall_check", "warning_time_seconds"): "--stall-check-warning-time-seconds",
     ("stall_check", "shutdown_time_seconds"): "--stall-check-shutdown-time-seconds",
     ("library_options", "mpi_threads_disable"): ("--mpi-threads-disable", "--no-mpi-threads-disable"),
+    ("library_options", "ccl_bgt_affinity"): "--thread-affinity",  # the name in older releases of Horovod
     ("library_options", "mpi_args"): "--mpi-args",
     ("library_options", "binding_args"): "--binding-args",
     ("library_options", "tcp"): ("--tcp", None),
@@ -50,7 +51,9 @@ _OPTIONS: dict[tuple[str, str], str | tuple[str | None, str | None]] = {
     ("library_options", "gloo_timeout_seconds"): "--gloo-timeout-seconds",
     ("logging", "level"): "--log-level",
     ("logging", "hide_timestamp"): ("--log-without-timestamp", "--log-with-timestamp"),
+    ("logging", "with_timestamp"): ("--log-with-timestamp", "--log-without-timestamp"),
 }
+_CONTROLLERS = {"gloo": "--gloo", "mpi": "--mpi"}
 _SECTIONS = {section for section, _ in _OPTIONS if section}
 
 
@@ -86,6 +89,8 @@ def _load(path: str) -> dict[Any, Any]:
 
 
 def _option(path: str, section: str, key: str, value: Any) -> list[str]:
+    if (section, key) == ("", "controller"):
+        return _controller(path, value)
     option = _OPTIONS.get((section, key.replace("-", "_")))
     if option is None:
         raise LaunchError(f"{path}: unknown setting {f'{section}: {key}' if section else key}")
@@ -97,3 +102,12 @@ def _option(path: str, section: str, key: str, value: Any) -> list[str]:
         raise LaunchError(f"{path}: {key} must be true or false, not {value!r}")
     flag = option[0] if value else option[1]
     return [flag] if flag else []
+
+
+def _controller(path: str, value: Any) -> list[str]:
+    if not value:
+        return []
+    option = _CONTROLLERS.get(str(value).lower())
+    if option is None:
+        raise LaunchError(f"{path}: controller must be one of {', '.join(_CONTROLLERS)}, not {value!r}")
+    return [option]

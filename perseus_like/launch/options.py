@@ -82,14 +82,23 @@ class _Set(argparse.Action):
         try:
             value = self.setting.value if self.setting.value is not None else self.setting.encode(values)
         except ValueError:
-            wanted = f"not one of {', '.join(self.setting.choices)}" if self.setting.choices else "not a number"
-            raise LaunchError(f"{option_string} {values!r}: {wanted}") from None
+            if self.setting.choices:
+                raise LaunchError(f"{option_string} {values!r}: not one of {', '.join(self.setting.choices)}") from None
+            raise LaunchError(f"{option_string} {values!r}: not a number") from None
         namespace.settings[self.setting.variable] = value
 
 
 class _Ignore(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.notes.append(f"{option_string} has no effect: {IGNORED[str(option_string)][1]}")
+
+
+class _Gloo(_Ignore):
+    """Horovod's opposite of --mpi."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        super().__call__(parser, namespace, values, option_string)
+        namespace.use_mpi = False
 
 
 class _Refuse(argparse.Action):
@@ -142,6 +151,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         # Given on the command line later, an option wins over the file.
         options = _parse(parser, read_config(options.config_file) + own)
     options.command = command
+    options.notes = list(dict.fromkeys(options.notes))
     return options
 
 
@@ -170,7 +180,8 @@ def make_parser() -> argparse.ArgumentParser:
             flags = (setting.flag, *setting.aliases)
             group.add_argument(*flags, dest="_", action=_Set, setting=setting, metavar=metavar, help=setting.help)
     hidden: tuple[tuple[dict[str, tuple[int, str]], type[argparse.Action]], ...] = (
-        (IGNORED, _Ignore),
+        ({flag: row for flag, row in IGNORED.items() if flag != "--gloo"}, _Ignore),
+        ({"--gloo": IGNORED["--gloo"]}, _Gloo),
         (REFUSED, _Refuse),
     )
     for table, action in hidden:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ def test_the_command_is_untouched(args: list[str]) -> None:
 
 def test_nasty_arguments_reach_the_ranks(perseusrun: Perseusrun) -> None:
     import json
-    import sys
 
     program = "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))"
     result = perseusrun("-np", "2", sys.executable, "-c", program, *NASTY)
@@ -88,9 +88,84 @@ def test_config_file(tmp_path: Path) -> None:
     assert options.command == ["x", "--config-file", "y"]
 
 
+HOROVODS_CONFIGURATION = """
+controller: {controller}
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10
+  cache_capacity: 2048
+  hierarchical_allreduce: true
+  hierarchical_allgather: true
+  torus_allreduce: true
+autotune:
+  enabled: true
+  log_file: log.csv
+  warmup_samples: 5
+  steps_per_sample: 20
+  bayes_opt_max_samples: 50
+  gaussian_process_noise: 0.9
+timeline:
+  filename: trace.json
+  mark_cycles: true
+stall_check:
+  enabled: true
+  warning_time_seconds: 120
+  shutdown_time_seconds: 240
+library_options:
+  mpi_threads_disable: true
+  num_nccl_streams: 2
+  {affinity}: 1
+  gloo_timeout_seconds: 60
+logging:
+  level: INFO
+  {timestamp}
+"""
+# Named once each, whether the core does not read them or nothing here has them.
+WITHOUT_EFFECT = {
+    *("--cycle-time-ms", "--torus-allreduce", "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise"),
+    *("--gloo", "--gloo-timeout-seconds"),
+    *("--hierarchical-allreduce", "--hierarchical-allgather", "--num-nccl-streams"),
+}
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        {"affinity": "thread_affinity", "timestamp": "with_timestamp: false"},
+        {"affinity": "ccl_bgt_affinity", "timestamp": "hide_timestamp: true"},
+    ],
+    ids=["0.28", "0.19"],
+)
+def test_horovods_configuration_has_no_unknown_key(
+    perseusrun: Perseusrun, tmp_path: Path, release: dict[str, str]
+) -> None:
+    pytest.importorskip("yaml")
+    config = tmp_path / "config.yaml"
+    config.write_text(HOROVODS_CONFIGURATION.format(controller="gloo", **release))
+    names = ["FUSION_THRESHOLD", "CACHE_CAPACITY", "THREAD_AFFINITY", "LOG_LEVEL", "LOG_HIDE_TIME", "TIMELINE"]
+    program = f"import os; print(*(os.environ['PERSEUS_' + name] for name in {names}))"
+    result = perseusrun("-np", "1", "--config-file", str(config), "--cycle-time-ms", "1", sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"[0]<stdout>:{32 << 20} 2048 1 INFO 1 trace.json\n"
+    named = [line.split()[1] for line in result.stderr.splitlines()]
+    assert sorted(named) == sorted(WITHOUT_EFFECT), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("controller", "line", "use_mpi"),
+    [("mpi", [], True), ("MPI", ["--gloo"], False), ("gloo", ["--mpi"], True), ("gloo", [], False)],
+)
+def test_controller(tmp_path: Path, controller: str, line: list[str], use_mpi: bool) -> None:
+    pytest.importorskip("yaml")
+    config = tmp_path / "config.yaml"
+    config.write_text(f"controller: {controller}")
+    assert parse_options([*line, "--config-file", str(config), "x"]).use_mpi == use_mpi
+
+
 @pytest.mark.parametrize(
     ("text", "needle"),
     [
+        ("controller: jsm", "must be one of gloo, mpi, not 'jsm'"),
         ("colour: red", "unknown setting colour"),
         ("params: {x: 1}", "unknown setting params: x"),
         ("params: 3", "must be a table"),

@@ -50,7 +50,7 @@ import perseus_like.numpy as hvd
 world = MPI.COMM_WORLD
 own = world.rank
 hvd.init(comm=world)
-assert (hvd.rank(), hvd.size(), hvd.mpi_enabled()) == (own, 4, True)
+assert (hvd.rank(), hvd.size(), hvd.mpi_enabled(), hvd.gloo_enabled()) == (own, 4, True, False)
 assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 hvd.shutdown()
 
