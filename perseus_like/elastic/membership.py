@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 
 from ..errors import HorovodInternalError, PeerLostError, UnavailableError
-from ..launch.elastic.messages import AGENT, VARIABLE, Message, Reader, elastic_variable, encode
+from ..launch.elastic.messages import VARIABLE, Message, Reader, agent_variable, elastic_variable, encode
 from ..launch.rank_variables import rank_variables
 from .assignment import Assignment
 from .notification import HostUpdateResult, notification_manager
@@ -49,7 +49,7 @@ class Membership:
         while True:
             assignment = self._next_assignment()
             # Before the start: the core has no threads yet that read the environment.
-            os.environ.update(rank_variables("HOROVOD", assignment.rank, assignment.size))
+            os.environ.update(rank_variables("HOROVOD", assignment.rank, [assignment.size]))
             try:
                 start(assignment)
             except HorovodInternalError as error:
@@ -148,9 +148,8 @@ def membership() -> Membership | StateAgentClient | None:
     given = elastic_variable()
     if given is None:
         return None
-    if given.startswith(AGENT):
-        generation, _, name = given.removeprefix(AGENT).partition(":")
-        return StateAgentClient(name, int(generation))
+    if agent := agent_variable(given):
+        return StateAgentClient(agent.generation, agent.secret)
     descriptor, _, launcher = given.partition(":")
     try:
         connection = socket.socket(fileno=int(descriptor))

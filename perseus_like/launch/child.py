@@ -32,6 +32,7 @@ class Child:
     process: subprocess.Popen[bytes]
     blames_another: Callable[[], bool]
     on_end: Callable[[Child], None] | None = None  # in place of ending the job when it fails
+    stop_signal: signal.Signals | None = signal.SIGSTOP  # for its group when the user stops the job; None: it goes on
     status: int | None = None  # the wait status, once it has ended
 
     @property

@@ -49,7 +49,8 @@ def job_environment(
     outer: Mapping[str, str], options: Options, job_name: str, ranks_per_host: int | None
 ) -> dict[str, str]:
     """What all ranks have in common. A variable the user has set wins over a default, an option over both."""
-    inner = {name: value for name, value in outer.items() if not _is_foreign(name, outer)}
+    explicit = {name for name, _ in options.forward}
+    inner = {name: value for name, value in outer.items() if name in explicit or not _is_foreign(name, outer)}
     inner["PERSEUS_LAUNCHER"] = "perseusrun"
     inner["PERSEUS_JOB"] = job_name
     # Output still in a rank's buffer would be lost when it is killed.
@@ -62,12 +63,16 @@ def job_environment(
         inner.setdefault("NCCL_SOCKET_IFNAME", options.nics)
         inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
         inner.setdefault("PERSEUS_NETWORK_INTERFACES", options.nics)
-    inner.update(options.settings)
-    inner.update({name: value for name, value in options.forward if value is not None})
+    inner = user_variables(inner, options)
     if options.as_horovod:
         paths = filter(None, [folder_of("horovod"), inner.get("PYTHONPATH")])
         inner["PYTHONPATH"] = os.pathsep.join(paths)
     return inner
+
+
+def user_variables(outer: Mapping[str, str], options: Options) -> dict[str, str]:
+    """Returns `outer` with the variables that the options set."""
+    return {**outer, **options.settings, **{name: value for name, value in options.forward if value is not None}}
 
 
 def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
@@ -77,7 +82,7 @@ def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
 
 def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: int | None) -> dict[str, str]:
     """The environment of one of `size` ranks, all on this host. `master_port`: for torch's `env://` store."""
-    inner = {**job, **rank_variables("PERSEUS", rank, size), **rank_variables("HOROVOD", rank, size)}
+    inner = {**job, **rank_variables("PERSEUS", rank, [size]), **rank_variables("HOROVOD", rank, [size])}
     inner["HOROVOD_HOSTNAME"] = socket.gethostname()
     inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
     inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))

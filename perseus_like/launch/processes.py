@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,15 @@ def wait_for_an_end(pids: Iterable[int], longest_seconds: float) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def wait_until_stopped(child: int, longest_seconds: float) -> None:
+    """Returns once a child of this process has stopped or ended, or after so long."""
+    end = time.monotonic() + longest_seconds
+    events = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PID, child, events) is None and time.monotonic() < end:
+            time.sleep(0.005)
 
 
 def send_to_group(group: int, signum: int) -> None:

@@ -1,11 +1,25 @@
-"""The environment variables that give a rank its numbers."""
+"""The environment variables that give a rank its numbers. Needs the standard library only."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
-def rank_variables(prefix: str, rank: int, size: int) -> dict[str, str]:
-    """`PREFIX_RANK`, `PREFIX_SIZE`, … of one of `size` ranks that are all on this host."""
-    values = (rank, size, rank, size, 0, 1)
+def rank_variables(prefix: str, rank: int, ranks_per_host: Sequence[int]) -> dict[str, str]:
+    """Returns `PREFIX_RANK`, `PREFIX_SIZE`, … of a rank in a job that fills its hosts in order."""
+    host, local_rank = 0, rank
+    while local_rank >= ranks_per_host[host]:
+        local_rank -= ranks_per_host[host]
+        host += 1
+    with_this_local_rank = [number for number, ranks in enumerate(ranks_per_host) if ranks > local_rank]
+    values = (
+        rank,
+        sum(ranks_per_host),
+        local_rank,
+        ranks_per_host[host],
+        with_this_local_rank.index(host),
+        len(with_this_local_rank),
+    )
     return {f"{prefix}_{fact}": str(value) for fact, value in zip(RANK_FACTS, values, strict=True)}

@@ -26,6 +26,8 @@ FAILURE_GRACE_SECONDS = 1.0
 # Their ends are seen in no certain order when they are close together.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
+# A perseusrun inside this job stops its own ranks first.
+_LONGEST_STOP_SECONDS = 2.0
 _PROMPT_SECONDS = 0.1
 _MOST_BACKLOG = 1 << 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -65,6 +67,8 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         self._feeds: dict[int, Feed] = {}
         self._streams: dict[int, IO[bytes]] = {}
+        self._before_pause: list[Callable[[], None]] = []
+        self._after_pause: list[Callable[[], None]] = []
         self._is_listening = True
         self._agenda: list[tuple[float, Callable[[], None]]] = []
         self._verdict = Verdict()  # without those that were told to end
@@ -116,15 +120,17 @@ class Supervisor:
         on_end: Callable[[Child], None] | None = None,
         pass_fds: Sequence[int] = (),
         is_guarded: bool = True,
+        stop_signal: signal.Signals | None = signal.SIGSTOP,
     ) -> Child:
         """Starts one process. `stdin` as for Popen (None: the launcher's); `blames_another` as in `Failure`.
 
         `on_end` is called when it has ended, while nothing ends the job. `is_guarded`: should the launcher be killed,
         its whole session is ended, too; not for what is started so often that numbers of sessions come again.
+        `stop_signal`: see `Child`.
         """
         last_word = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
         process = start_process(argv, env, stdin, last_word, pass_fds)
-        child = self._children[process.pid] = Child(name, process, blames_another, on_end)
+        child = self._children[process.pid] = Child(name, process, blames_another, on_end, stop_signal)
         if is_guarded:
             self._guard.watch(process.pid)
         for stream, feed in ((process.stdout, out), (process.stderr, err)):
@@ -146,6 +152,14 @@ class Supervisor:
     def forget(self, connection: HasFileno) -> None:
         """The opposite of `watch`."""
         self._selector.unregister(connection)
+
+    def before_pause(self, action: Callable[[], None]) -> None:
+        """Calls `action` each time the user stops the job (Ctrl-Z), before this process stops."""
+        self._before_pause.append(action)
+
+    def after_pause(self, action: Callable[[], None]) -> None:
+        """Calls `action` each time the job continues."""
+        self._after_pause.append(action)
 
     def drop(self, child: Child) -> None:
         """For what is started again and again: nothing is kept of a child that has ended."""
@@ -401,12 +415,23 @@ class Supervisor:
         self._agenda.append((time.monotonic() + self._stop_timeout, self._kill))
 
     def _pause(self) -> None:
-        living = self._living()
-        for child in living:
-            processes.send_to_group(child.pid, signal.SIGSTOP)
+        """Stops the job and this process until SIGCONT. The time in between counts for no limit of ours."""
+        for action in self._before_pause:
+            action()
+        stopping = [child for child in self._living() if child.stop_signal]
+        for child in stopping:
+            processes.send_to_group(child.pid, child.stop_signal or signal.SIGSTOP)
+        for child in stopping:
+            # A SIGCONT that comes before the stop would be lost, and the child never continue.
+            processes.wait_until_stopped(child.pid, _LONGEST_STOP_SECONDS)
+        began = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
-        for child in living:
+        stopped_for = time.monotonic() - began
+        self._agenda = [(when + stopped_for, action) for when, action in self._agenda]
+        for child in stopping:
             processes.send_to_group(child.pid, signal.SIGCONT)
+        for action in self._after_pause:
+            action()
 
 
 def _note_signal(signum: int, frame: object) -> None:

@@ -1,120 +1,165 @@
-"""Keeps the committed state of an elastic job in one host's memory, while the workers there are replaced.
+"""The state agent: keeps the committed state of an elastic job in one host's memory while the workers are replaced.
 
-Started on each host by its path, with nothing but the standard library: `python -IS agent.py SOCKET SECONDS`. It speaks
-with the launcher over its standard input and output, and with the workers of its host over an abstract Unix socket, in
-lines of JSON (`messages.py`). State comes and goes as a descriptor of anonymous memory. The agent ends, and the state
-with it, when its input ends or says nothing for so many seconds.
+The launcher starts it on each host by its path, with nothing but the standard library: `python -IS agent.py SECONDS`.
+The agent ends, and the state with it, when its standard input ends or is silent for so many seconds.
+
+Messages are lines of JSON (`messages.py`). Each line to the launcher begins with a mark, since a remote shell may print
+other lines. Workers connect to an abstract Unix socket, whose name follows from the secret. Both ends check that the
+other one belongs to the same user and knows the secret (`authentication.py`). State is passed as a descriptor of
+anonymous memory, which is sealed.
 
     launcher                                       agent
+    hello: the secret                           →
+                                                ←  here
     ping                                        →
-                                                ←  pong: which state it keeps
-    hosts: handed to all workers                →
+                                                ←  pong: the version of the state that it keeps
+    pause: the launcher is about to be stopped  →  (waits without a limit for the next message)
+    hosts: passed on to all workers             →
                                                 ←  begun, died, leaving: of a worker of a rank and generation
     worker
     begun, leaving                              →
-    park: a version, and the memory             →
+    park: version and size, with the memory     →
     take                                        →
-                                                ←  parked: the version, and the memory; null without one
+                                                ←  parked: version and size, with the memory; null without a state
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_LONGEST_LINE = 1 << 16
+if TYPE_CHECKING or __package__:
+    from ..authentication import AuthenticatedListener
+    from .agent_protocol import MARK, check_memory, socket_names
+    from .messages import Message, Reader, encode
+else:
+    _folder = Path(__file__).resolve().parent
+    sys.path += [str(_folder), str(_folder.parent)]
+    from agent_protocol import MARK, check_memory, socket_names
+    from authentication import AuthenticatedListener
+    from messages import Message, Reader, encode
+
+_BLOCK = 1 << 16
+_MOST_DESCRIPTORS = 4  # of a worker that says nothing about them
+# Strangers may connect at the same time as the workers of this host.
+_EXPECTED_WORKERS = 64
+_INVALID = (KeyError, TypeError, ValueError)
 
 
 class Agent:
     """One thread, one loop."""
 
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._heard = time.monotonic()
+        self._deadline: float | None = time.monotonic() + seconds  # for the launcher's next message
         self._version: list[int] | None = None
+        self._size = 0
         self._memory = -1
-        self._pending = b""
+        self._reader = Reader()
         self._workers: dict[int, Worker] = {}
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind("\0" + name)
-        self._listener.listen()
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        os.set_blocking(0, False)
         self._selector.register(0, selectors.EVENT_READ, self._read_launcher)
 
     def run(self) -> None:
-        """Until the launcher is gone."""
-        while (left := self._heard + self._seconds - time.monotonic()) > 0:
+        """Serves the launcher and the workers until the launcher is gone."""
+        while (left := self._seconds_left()) is None or left > 0:
             for key, _ in self._selector.select(left):
                 key.data()
 
+    def _seconds_left(self) -> float | None:
+        return None if self._deadline is None else self._deadline - time.monotonic()
+
     def _read_launcher(self) -> None:
-        data = os.read(0, _LONGEST_LINE)
+        data = os.read(0, _BLOCK)
         if not data:
             sys.exit(0)
-        self._heard = time.monotonic()
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if message["kind"] == "ping":
-                tell(1, "pong", version=self._version)
-            elif message["kind"] == "hosts":
+        for message in self._reader.take(data):
+            self._deadline = time.monotonic() + self._seconds
+            kind = message["kind"]
+            if kind == "hello":
+                self._listen_at(socket_names(message["secret"]), message["secret"])
+                tell("here")
+            elif kind == "ping":
+                tell("pong", version=self._version)
+            elif kind == "pause":
+                self._deadline = None
+            elif kind == "hosts":
                 for worker in self._workers.values():
-                    worker.say(line + b"\n")
+                    worker.say(encode(**message))
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.geteuid():
-                connection.close()
-                return
-            worker = Worker(connection)
-            self._workers[connection.fileno()] = worker
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._listen(worker))
+    def _listen_at(self, names: Iterable[str], secret: str) -> None:
+        """Listens at the first name that nobody else has taken."""
+        server = socket.socket(socket.AF_UNIX)
+        for name in names:
+            with contextlib.suppress(OSError):
+                server.bind(name)
+                break
+        else:
+            sys.exit("the state agent cannot listen: all its socket names on this host are in use")
+        server.listen(socket.SOMAXCONN)
+        listener = AuthenticatedListener([server], secret, expected=_EXPECTED_WORKERS)
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
-    def _listen(self, worker: Worker) -> None:
-        messages = worker.heard()
-        for message in messages or []:
-            self._hear(worker, message)
-        if messages is None:
-            del self._workers[worker.connection.fileno()]
-            self._selector.unregister(worker.connection)
-            worker.close()
-            if worker.rank is not None and not worker.is_leaving:
-                tell(1, "died", rank=worker.rank, generation=worker.generation)
+    def _accept(self, listener: AuthenticatedListener) -> None:
+        for connection in listener.accept():
+            self._serve(Worker(connection))
 
-    def _hear(self, worker: Worker, message: dict[str, Any]) -> None:
+    def _serve(self, worker: Worker) -> None:
+        self._workers[worker.connection.fileno()] = worker
+        self._selector.register(worker.connection, selectors.EVENT_READ, lambda: self._read(worker))
+
+    def _read(self, worker: Worker) -> None:
+        try:
+            for message in worker.receive():
+                self._take(worker, message)
+        except BlockingIOError:
+            pass
+        except (OSError, *_INVALID):  # the worker has ended, or says what no worker says
+            self._drop(worker)
+
+    def _drop(self, worker: Worker) -> None:
+        del self._workers[worker.connection.fileno()]
+        self._selector.unregister(worker.connection)
+        worker.close()
+        if worker.rank is not None and not worker.is_leaving:
+            tell("died", rank=worker.rank, generation=worker.generation)
+
+    def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         if kind == "begun":
-            worker.rank, worker.generation = message["rank"], message["generation"]
-            tell(1, "begun", rank=worker.rank, generation=worker.generation)
+            worker.rank, worker.generation = int(message["rank"]), int(message["generation"])
+            tell("begun", rank=worker.rank, generation=worker.generation)
         elif kind == "leaving":
             worker.is_leaving = True
-            tell(1, "leaving", rank=worker.rank, generation=worker.generation, why=message["why"])
-        elif kind == "park" and worker.memory:
-            memory = worker.memory.pop(0)
-            if self._version is None or message["version"] > self._version:
+            tell("leaving", rank=worker.rank, generation=worker.generation, why=message["why"])
+        elif kind == "park":
+            self._park(worker.memory.pop(0), [int(part) for part in message["version"]], message["size"])
+        elif kind == "take":
+            memory = [] if self._version is None else [self._memory]
+            worker.say(encode("parked", version=self._version, size=self._size), memory)
+
+    def _park(self, memory: int, version: list[int], size: int) -> None:
+        """Keeps the newest state."""
+        try:
+            check_memory(memory, size)
+            if self._version is None or version > self._version:
                 self._memory, memory = memory, self._memory
-                self._version = message["version"]
+                self._version, self._size = version, size
+        finally:
             if memory != -1:
                 os.close(memory)
-        elif kind == "take":
-            worker.say(encode("parked", version=self._version), [] if self._version is None else [self._memory])
 
 
 class Worker:
-    """The connection of one process that trains."""
+    """The connection of one worker process. Its handshake is complete."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -122,22 +167,20 @@ class Worker:
         self.generation = 0
         self.is_leaving = False
         self.memory: list[int] = []
-        self._pending = b""
+        self._reader = Reader()
 
-    def heard(self) -> list[dict[str, Any]] | None:
-        """What it says; None once it has closed its end."""
-        try:
-            data, memory, _, _ = socket.recv_fds(self.connection, _LONGEST_LINE, 4)
-        except OSError:
-            return None
+    def receive(self) -> list[Message]:
+        """Returns the next messages. OSError or ValueError once the connection cannot be used any more."""
+        data, memory, _, _ = socket.recv_fds(self.connection, _BLOCK, _MOST_DESCRIPTORS)
         self.memory += memory
         if not data:
-            return None
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+            raise ConnectionError("the worker has closed the connection")
+        if len(self.memory) > _MOST_DESCRIPTORS:
+            raise ValueError("the worker sent more descriptors than messages that need one")
+        return self._reader.take(data)
 
     def say(self, line: bytes, memory: list[int] | None = None) -> None:
-        """Who does not listen misses it."""
+        """Sends a line. A worker that does not receive misses it."""
         with contextlib.suppress(OSError):
             socket.send_fds(self.connection, [line], memory or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
@@ -147,23 +190,16 @@ class Worker:
             os.close(descriptor)
 
 
-def encode(kind: str, **content: Any) -> bytes:
-    """As `messages.encode`, which cannot be imported here."""
-    return json.dumps({"kind": kind, **content}).encode() + b"\n"
-
-
-def tell(descriptor: int, kind: str, **content: Any) -> None:
-    """A line for the launcher; without one there is nothing left to do."""
+def tell(kind: str, **content: Any) -> None:
+    """Sends a line to the launcher. Without a launcher, nothing is left to do."""
     try:
-        os.write(descriptor, encode(kind, **content))
+        os.write(1, MARK + encode(kind, **content))
     except OSError:
         sys.exit(0)
 
 
 if __name__ == "__main__":
     for signum in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # the launcher says when it is over
+        signal.signal(signum, signal.SIG_IGN)  # the launcher decides when the job is over
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
-    agent = Agent(sys.argv[1], float(sys.argv[2]))
-    tell(1, "here", host=os.uname().nodename)
-    agent.run()
+    Agent(float(sys.argv[1])).run()

@@ -1,22 +1,21 @@
-"""An elastic job on several hosts: every generation is a job of perseusrun by itself, with an MPI world of its own.
+"""An elastic job on several hosts: each generation is a perseusrun of its own, with an MPI world of its own.
 
-MPI cannot lose a rank, so a generation ends as a whole, and the next is made of the hosts that are there then. An agent
-on each host (`agent.py`) keeps what was committed, says which worker died first, and whether the host still answers.
+MPI cannot lose a rank, so a generation ends as a whole, and the next one is formed of the hosts that are usable then. A
+state agent on each host (`agent.py`) keeps the committed state, reports workers that die, and answers pings.
 """
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import processes
+from ..authentication import new_secret
 from ..child import Child
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine, place
@@ -25,53 +24,20 @@ from ..output import Screen
 from ..supervise import Supervisor
 from ..verdict import Failure
 from . import agent
+from .host_agent import HostAgent
 from .hosts import HostManager
-from .messages import AGENT, VARIABLE, Message, Reader, encode
+from .messages import VARIABLE, Message, variable_for_generation
 from .settings import ElasticSettings
 
 _REMOVED, _ADDED = 1, 2
 _PING_SECONDS = 1.0
-# A generation is a perseusrun, which has hosts of its own to clean up.
+# A generation is a perseusrun, which cleans up other hosts.
 TERMINATE_SECONDS = 6.0
 ORPHAN_SECONDS = 2.0
-# What the agents say of a generation's end arrives within this time of it.
+# The agents' messages about a generation's end arrive within this time.
 _SETTLE_SECONDS = 0.5
-# A fault of the program comes again in every generation.
+# A fault of the program repeats in every generation.
 _MOST_FRUITLESS = 3
-
-
-class HostAgent:
-    """The agent of one host, as the launcher sees it. A `Feed` of its output."""
-
-    def __init__(self, host: str, hear: Callable[[HostAgent, Message], None]) -> None:
-        self.host = host
-        self.child: Child | None = None
-        self.is_here = False
-        self.is_lost = False
-        self.version: list[int] | None = None
-        self.heard = time.monotonic()
-        self._hear = hear
-        self._reader = Reader()
-        self.input, self._agents_input = socket.socketpair()
-        self.input.setblocking(False)
-
-    def begin(self, start: Callable[[int], Child]) -> None:
-        """`start` gets the agent's standard input."""
-        with self._agents_input:
-            self.child = start(self._agents_input.fileno())
-
-    def tell(self, kind: str, **content: object) -> None:
-        """An agent that is not there misses it."""
-        with contextlib.suppress(OSError):
-            self.input.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def feed(self, data: bytes) -> None:
-        self.heard = time.monotonic()
-        for message in self._reader.take(data):
-            self._hear(self, message)
-
-    def finish(self) -> None:
-        """Its end is seen otherwise."""
 
 
 class ClusterJob:
@@ -83,7 +49,6 @@ class ClusterJob:
         settings: ElasticSettings,
         supervisor: Supervisor,
         screen: Screen,
-        job_name: str,
         environment: Mapping[str, str],
         heartbeat_seconds: float,
     ) -> None:
@@ -91,12 +56,12 @@ class ClusterJob:
         self._settings = settings
         self._supervisor = supervisor
         self._screen = screen
-        self._socket = f"{job_name}-agent"
+        self._secret = new_secret()  # of the agents and their workers
         self._environment = environment
         self._heartbeat_seconds = heartbeat_seconds
         self._hosts = HostManager(settings.cooldown)
         self._agents: dict[str, HostAgent] = {}
-        self._began = time.monotonic()
+        self._pinged = time.monotonic()
         self._generation = 0
         self._resets = 0
         self._world: Child | None = None  # the generation that runs
@@ -111,6 +76,7 @@ class ClusterJob:
         self._is_done = False
         self._waiting: object | None = None
         supervisor.later(_PING_SECONDS, self._ping)
+        supervisor.before_pause(self._pause)
 
     def is_over(self) -> bool:
         """No generation runs, and there will be none."""
@@ -127,7 +93,7 @@ class ClusterJob:
         self.plan()
 
     def plan(self) -> None:
-        """Starts agents where there are none; forms a generation, or interrupts the one that runs."""
+        """Starts missing agents; forms a generation, or interrupts the one that runs."""
         if self._is_done or self._supervisor.is_stopping:
             return
         for host in self._hosts.usable():
@@ -136,12 +102,11 @@ class ClusterJob:
         if self._world is None:
             self._try_to_form()
         else:
-            self._tell_members()
+            self._notify_members()
 
     def _start_agent(self, host: str) -> None:
-        found = HostAgent(host, self._hear)
-        command = [sys.executable, "-IS", str(Path(agent.__file__).absolute()), self._socket]
-        command.append(str(self._heartbeat_seconds))
+        found = HostAgent(host, self._secret, self._hear, self._lose)
+        command = [sys.executable, "-IS", str(Path(agent.__file__).absolute()), str(self._heartbeat_seconds)]
         if not is_this_machine(host):
             command = [*_remote_shell(self._options), host, shlex.join(command)]
         self._agents[host] = found
@@ -156,6 +121,7 @@ class ClusterJob:
                     self._screen.channel(None, "stderr"),
                     lambda: False,
                     on_end=lambda child: self._lose(found),
+                    stop_signal=None,  # it waits for the launcher, and so does its remote shell
                 )
             )
         except LaunchError as error:
@@ -166,13 +132,23 @@ class ClusterJob:
         if self._is_done or self._supervisor.is_stopping:
             return
         self._supervisor.later(_PING_SECONDS, self._ping)
+        now = time.monotonic()
+        was_stopped = now > self._pinged + self._heartbeat_seconds / 2
+        self._pinged = now
         for found in list(self._agents.values()):
             found.tell("ping")
+            if was_stopped:  # this process, which could not hear
+                found.heard = now
             if found.heard + self._heartbeat_seconds < time.monotonic():
                 self._lose(found)
 
+    def _pause(self) -> None:
+        """The user stops the job (Ctrl-Z): the agents keep the state until the next ping."""
+        for found in self._agents.values():
+            found.tell("pause")
+
     def _lose(self, found: HostAgent) -> None:
-        """The host is down, cut off, or cannot be reached; what its agent kept is lost."""
+        """The host is down, cut off, or cannot be reached; the state that its agent kept is lost."""
         if found.is_lost or self._is_done or self._supervisor.is_stopping:
             return
         found.is_lost = True
@@ -181,6 +157,8 @@ class ClusterJob:
         if found.child and found.child.status is None:
             processes.send_to_group(found.child.pid, signal.SIGKILL)
         reached = "does not answer any more" if found.is_here else "cannot be reached, or its agent does not start"
+        if found.foreign_line and not found.is_here:
+            reached += f" (it printed {found.foreign_line!r})"
         seconds = self._hosts.blacklist(found.host)
         self._screen.say(f"{found.host} {reached}; it is left out {_duration(seconds)}")
         if seconds is not None:
@@ -215,7 +193,7 @@ class ClusterJob:
         here = [found for found in self._agents.values() if found.is_here and found.host in usable]
         if coming:
             return
-        # Who has the newest state comes first: its rank 0 gives it to all.
+        # The host that has the newest state comes first: its rank 0 gives it to all.
         order = list(usable)
         here.sort(key=lambda found: ([-part for part in found.version or [0]], order.index(found.host)))
         slots = sum(usable[found.host] for found in here)
@@ -246,16 +224,25 @@ class ClusterJob:
         self._screen.say(f"generation {self._generation}: {size} workers on {listed}")
         line = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "-H", listed]
         line += _passed_on(self._options)
-        line += ["-x", f"{VARIABLE}={AGENT}{self._generation}:{self._socket}", "-x", "HOROVOD_ELASTIC=1"]
+        # Values travel in the environment only: a secret on a command line is no secret.
+        variables = {
+            **self._options.settings,
+            **{name: value for name, value in self._options.forward if value is not None},
+            VARIABLE: variable_for_generation(self._generation, self._secret, listed),
+            "HOROVOD_ELASTIC": "1",
+        }
+        for name in dict.fromkeys([*variables, *(name for name, _ in self._options.forward)]):
+            line += ["-x", name]
         self._world = self._supervisor.start(
             f"generation {self._generation}",
             [*line, "--", *self._options.command],
-            self._environment,
+            {**self._environment, **variables},
             subprocess.DEVNULL,
             self._screen.channel(None, "stdout"),
             self._screen.channel(None, "stderr"),
             lambda: True,
             on_end=self._ended,
+            stop_signal=signal.SIGTSTP,  # a perseusrun, which stops its ranks
         )
 
     def _ended(self, world: Child) -> None:
@@ -264,7 +251,7 @@ class ClusterJob:
         self._supervisor.later(_SETTLE_SECONDS, lambda: self._conclude(world))
 
     def _conclude(self, world: Child) -> None:
-        """What comes after a generation: another, or the end of the job."""
+        """Decides what follows a generation: another one, or the end of the job."""
         assert world.status is not None
         self._world = None
         code = processes.exit_code(world.status)
@@ -291,8 +278,8 @@ class ClusterJob:
                 self._supervisor.later(seconds, self.plan)
         self.plan()
 
-    def _tell_members(self) -> None:
-        """Interrupts training at its next commit, where hosts have come or gone."""
+    def _notify_members(self) -> None:
+        """Interrupts training at its next commit if hosts have come or gone."""
         now = {host.name: host.slots for host in self._members}
         usable = self._hosts.usable()
         here = [found.host for found in self._agents.values() if found.is_here and found.host in usable]
@@ -338,7 +325,7 @@ def _remote_shell(options: Options) -> list[str]:
 
 
 def _passed_on(options: Options) -> list[str]:
-    """The options of this job that a generation has, too."""
+    """The options of this job that also apply to a generation."""
     values = {
         "--remote-shell": options.remote_shell,
         "--ssh-port": options.ssh_port,
@@ -360,9 +347,4 @@ def _passed_on(options: Options) -> list[str]:
         "--verbose": options.verbose,
     }
     line = [f"{flag}={value}" for flag, value in values.items() if value is not None]
-    line += [flag for flag, is_given in switches.items() if is_given]
-    for name, value in options.settings.items():
-        line += ["-x", f"{name}={value}"]
-    for name, given in options.forward:
-        line += ["-x", name if given is None else f"{name}={given}"]
-    return line
+    return line + [flag for flag, is_given in switches.items() if is_given]

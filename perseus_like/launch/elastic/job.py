@@ -109,7 +109,7 @@ class ElasticJob:
         expected = expected_in(self._workers)
         environment = {
             **self._environment,
-            **rank_variables("HOROVOD", expected.index(worker), len(expected)),
+            **rank_variables("HOROVOD", expected.index(worker), [len(expected)]),
             VARIABLE: variable_for(its),
             "HOROVOD_ELASTIC": "1",
             "HOROVOD_HOSTNAME": worker.host,

@@ -1,6 +1,6 @@
-"""What the launcher and a worker of an elastic job tell each other: one line of JSON each, over a pair of sockets.
+"""Messages between the launcher and a worker of an elastic job: lines of JSON over a pair of sockets.
 
-The worker inherits its end, so there is no name to guess and nobody to let in.
+The worker inherits its end, so there is no name to guess and nobody to authenticate. Needs the standard library only.
 
     worker                                      launcher
     ready: out of its session, wants a place →
@@ -18,27 +18,32 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 Message = dict[str, Any]
 VARIABLE = "PERSEUS_ELASTIC"
-AGENT = "agent:"  # in front of a generation's number and the name of the agent's socket, where workers are replaced
+_AGENT = "agent"  # begins the value for a worker that belongs to one generation only
+# A message that is longer is none: the largest holds the addresses of all ranks.
+_LONGEST = 1 << 26
 
 
 def encode(kind: str, **content: Any) -> bytes:
-    """One message."""
+    """Returns one message."""
     return json.dumps({"kind": kind, **content}).encode() + b"\n"
 
 
 class Reader:
-    """Cuts what arrives into messages."""
+    """Cuts a stream into messages."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def take(self, data: bytes) -> list[Message]:
-        """The messages that are complete with this. ValueError for what is none."""
+        """Returns the messages that `data` completes. ValueError for an invalid message."""
         *lines, self._pending = (self._pending + data).split(b"\n")
+        if len(self._pending) > _LONGEST:
+            raise ValueError(f"a message of an elastic job is longer than {_LONGEST} bytes")
         messages = [json.loads(line) for line in lines]
         if not all(isinstance(message, dict) and "kind" in message for message in messages):
             raise ValueError("this is no message of an elastic job")
@@ -56,5 +61,28 @@ def is_elastic() -> bool:
 
 
 def variable_for(end: socket.socket) -> str:
-    """The value of `VARIABLE` for a worker that inherits this end: its number, and which launcher made it."""
+    """Returns the value of `VARIABLE` for a worker that inherits this end: its number, and the launcher's pid."""
     return f"{end.fileno()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class AgentVariable:
+    """The value of `VARIABLE` for a worker of a job on several hosts, which connects to the state agent of its host."""
+
+    generation: int
+    secret: str  # of the state agents
+    ranks: list[int]  # the number of ranks on each host
+
+
+def variable_for_generation(generation: int, secret: str, hosts: str) -> str:
+    """Returns the value of `VARIABLE` for all workers of a generation on `hosts` ("a:2,b:1")."""
+    ranks = ",".join(host.rpartition(":")[2] for host in hosts.split(","))
+    return f"{_AGENT} {generation} {secret} {ranks}"
+
+
+def agent_variable(value: str) -> AgentVariable | None:
+    """Reads what `variable_for_generation` returns; None for any other value."""
+    words = value.split()
+    if len(words) != 4 or words[0] != _AGENT:
+        return None
+    return AgentVariable(int(words[1]), words[2], [int(ranks) for ranks in words[3].split(",")])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from ..environment import job_environment, new_job_name
+from ..environment import job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
 from ..options import Options
@@ -37,7 +37,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
         def job_on(here: bool) -> Job:
             if here:
                 return ElasticJob(options.command, settings, supervisor, screen, environment)
-            return ClusterJob(options, settings, supervisor, screen, job_name, os.environ, heartbeat_seconds(options))
+            return ClusterJob(options, settings, supervisor, screen, os.environ, heartbeat_seconds(options))
 
         finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
         if script is not None:
@@ -112,8 +112,8 @@ class _Finder:
 
 
 def heartbeat_seconds(options: Options) -> float:
-    """After so long without an answer a host counts as lost."""
-    given = {**os.environ, **options.settings, **dict(options.forward)}.get("PERSEUS_HEARTBEAT_TIMEOUT") or "30"
+    """Returns the time without an answer after which a host counts as lost."""
+    given = user_variables(os.environ, options).get("PERSEUS_HEARTBEAT_TIMEOUT") or "30"
     if not given.isdecimal() or int(given) < 1:
         raise LaunchError(f"PERSEUS_HEARTBEAT_TIMEOUT={given!r}: an elastic job needs a number of seconds, at least 1")
     return float(given)

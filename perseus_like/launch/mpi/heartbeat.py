@@ -18,7 +18,7 @@ from ..addresses import listen_at
 from ..authentication import AuthenticatedListener, new_secret
 from ..supervise import Supervisor
 from ..verdict import Failure
-from .rank_main import GOODBYE, set_keepalive
+from .rank_main import CONTINUE, GOODBYE, PAUSE, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30
 _LONGEST_HELLO = 1024
@@ -40,6 +40,7 @@ class LauncherHeartbeat:
     def __init__(self, timeout_seconds: int, addresses: list[str], size: int) -> None:
         self._timeout_seconds = timeout_seconds
         self._absent = size
+        self._ranks: list[_RankConnection] = []
         listeners = listen_at(addresses)
         secret = new_secret()
         self._listener = AuthenticatedListener(listeners, secret, expected=size * len(listeners))
@@ -51,6 +52,8 @@ class LauncherHeartbeat:
         self._supervisor = supervisor
         self._fail = fail
         supervisor.watch(self._listener, self._accept)
+        supervisor.before_pause(lambda: self._tell_all(PAUSE))
+        supervisor.after_pause(lambda: self._tell_all(CONTINUE))
 
     def _accept(self) -> None:
         for connection in self._listener.accept():
@@ -59,7 +62,14 @@ class LauncherHeartbeat:
             self._serve(_RankConnection(connection))
 
     def _serve(self, rank: _RankConnection) -> None:
+        self._ranks.append(rank)
         self._supervisor.watch(rank.connection, lambda: self._read(rank))
+
+    def _tell_all(self, command: bytes) -> None:
+        """Sends a command to every `rank_main`: mpirun does not stop the ranks of other hosts."""
+        for rank in self._ranks:
+            with contextlib.suppress(OSError):
+                rank.connection.send(command, socket.MSG_NOSIGNAL)
 
     def _read(self, rank: _RankConnection) -> None:
         problem: OSError | None = None
@@ -75,6 +85,7 @@ class LauncherHeartbeat:
                 self._count_in()
             return
         self._supervisor.forget(rank.connection)
+        self._ranks.remove(rank)
         rank.connection.close()
         if rank.name and not rank.has_left:
             self._lose(rank, problem)

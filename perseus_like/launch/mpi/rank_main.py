@@ -22,20 +22,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from ..authentication import Handshake
+    from ..elastic.messages import agent_variable, elastic_variable
+    from ..rank_variables import rank_variables
     from ..unstarted import why_unstarted
 else:
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    _launch = Path(__file__).resolve().parents[1]
+    sys.path += [str(_launch), str(_launch / "elastic")]
     from authentication import Handshake
+    from messages import agent_variable, elastic_variable
+    from rank_variables import rank_variables
     from unstarted import why_unstarted
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 GOODBYE = b"."
+PAUSE, CONTINUE = b"p", b"c"  # commands of perseusrun, when the user stops the job (Ctrl-Z) and continues it
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
 # A connection to perseusrun that failed is tried again: strangers may keep its port busy for a while.
@@ -62,6 +69,7 @@ def main(tag: str, encoded: str) -> int:
     _tell(tag, "began", "")
     heartbeat = Heartbeat(os.environ.pop(HEARTBEAT, ""))
     command: list[str] = json.loads(encoded)
+    _set_horovod_variables()
     try:
         # Descriptors stay open: the process manager's connection may be one of them.
         process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
@@ -95,13 +103,41 @@ def main(tag: str, encoded: str) -> int:
     return shown
 
 
+def _set_horovod_variables() -> None:
+    """Sets HOROVOD_RANK and the others, before the script starts, for a worker of an elastic job."""
+    if elastic := agent_variable(elastic_variable() or ""):
+        os.environ.update(rank_variables("HOROVOD", int(_rank()), elastic.ranks))
+
+
 def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
     """Waits for the rank's end; returns False if perseusrun was lost before."""
     descriptor = os.pidfd_open(process.pid)
-    has_ended = heartbeat.poll(descriptor)
+    has_ended = heartbeat.poll(descriptor, lambda command: _stop_or_continue(process.pid, command))
     if has_ended:
         process.wait()
     return has_ended
+
+
+def _stop_or_continue(root: int, command: bytes) -> None:
+    """Stops the rank and all processes that it has started, or lets them continue."""
+    signum = signal.SIGSTOP if command == PAUSE else signal.SIGCONT
+    for pid in _tree(root):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+
+
+def _tree(root: int) -> list[int]:
+    """Returns a process and all its descendants, parents first."""
+    children: dict[int, list[int]] = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (names are enough, and many)
+        with contextlib.suppress(OSError):
+            # The name in parentheses may itself contain blanks and parentheses.
+            fields = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -130,8 +166,11 @@ class Heartbeat:
         self._next_round = 0.0
         self._connect()
 
-    def poll(self, descriptor: int) -> bool:
-        """Serves the connection until `descriptor` can be read (True), or perseusrun is lost (False)."""
+    def poll(self, descriptor: int, obey: Callable[[bytes], None]) -> bool:
+        """Serves the connection until `descriptor` can be read (True), or perseusrun is lost (False).
+
+        `obey` is called with each command of perseusrun.
+        """
         while not self.is_lost:
             waiting = select.poll()
             waiting.register(descriptor, select.POLLIN)
@@ -140,7 +179,8 @@ class Heartbeat:
             for ready, _ in waiting.poll(self._milliseconds_to_wait()):
                 if ready == descriptor:
                     return True
-                self._go_on(ready)
+                for command in self._go_on(ready):
+                    obey(command)
             self._connect()
         return False
 
@@ -174,15 +214,19 @@ class Heartbeat:
             return [(self._connection.fileno(), select.POLLIN)]
         return [(each, attempt.event) for each, attempt in self._attempts.items()]
 
-    def _go_on(self, descriptor: int) -> None:
+    def _go_on(self, descriptor: int) -> list[bytes]:
+        """Serves a connection that is ready; returns the commands that arrived."""
         if self._connection and descriptor == self._connection.fileno():
-            self.is_lost = _is_closed(self._connection)
-        elif attempt := self._attempts.get(descriptor):
+            received = _receive(self._connection)
+            self.is_lost = received == b""
+            return [bytes([command]) for command in received or b""]
+        if attempt := self._attempts.get(descriptor):
             try:
                 if attempt.go_on():
                     self._keep(attempt.connection)
             except OSError:
                 self._attempts.pop(descriptor).connection.close()
+        return []
 
     def _keep(self, connection: socket.socket) -> None:
         set_keepalive(connection, self._timeout_seconds)
@@ -220,13 +264,14 @@ class _Attempt:
         return not self._handshake.missing
 
 
-def _is_closed(connection: socket.socket) -> bool:
+def _receive(connection: socket.socket) -> bytes | None:
+    """Returns what has arrived: nothing yet (None), or the end of the connection (empty)."""
     try:
-        return not connection.recv(1024)
+        return connection.recv(1024)
     except BlockingIOError:
-        return False
+        return None
     except OSError:
-        return True
+        return b""
 
 
 def set_keepalive(connection: socket.socket, timeout_seconds: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..addresses import own_addresses
 from ..cores import usable_cores
-from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name
+from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
 from ..masking import shell_line
@@ -108,7 +108,7 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
 
 
 def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
-    given = {**os.environ, **options.settings, **dict(options.forward)}
+    given = user_variables(os.environ, options)
     text = given.get(_HEARTBEAT_TIMEOUT) or str(DEFAULT_TIMEOUT_SECONDS)
     if not re.fullmatch("[0-9]+", text):
         raise LaunchError(f"{_HEARTBEAT_TIMEOUT}={text!r} is not a number of seconds")

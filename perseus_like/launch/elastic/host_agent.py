@@ -1,0 +1,71 @@
+"""The launcher's end of the connection to the state agent of one host."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from ..child import Child
+from .agent_protocol import MARK
+from .messages import Message, Reader, encode
+
+_LONGEST_LINE = 1 << 16
+
+
+class HostAgent:
+    """The state agent of one host. A `Feed` of its output."""
+
+    def __init__(
+        self,
+        host: str,
+        secret: str,
+        hear: Callable[[HostAgent, Message], None],
+        lose: Callable[[HostAgent], None],
+    ) -> None:
+        self.host = host
+        self.child: Child | None = None
+        self.is_here = False
+        self.is_lost = False
+        self.version: list[int] | None = None
+        self.heard = time.monotonic()  # the last message
+        self.foreign_line = ""  # the last line of the remote shell or its start-up files
+        self._secret = secret
+        self._hear = hear
+        self._lose = lose
+        self._pending = b""
+        self._reader = Reader()
+        self.input, self._agents_input = socket.socketpair()
+        self.input.setblocking(False)
+
+    def begin(self, start: Callable[[int], Child]) -> None:
+        """Starts the agent; `start` gets the agent's standard input."""
+        with self._agents_input:
+            self.child = start(self._agents_input.fileno())
+        self.tell("hello", secret=self._secret)
+
+    def tell(self, kind: str, **content: object) -> None:
+        """Sends a message. An agent that has ended misses it."""
+        with contextlib.suppress(OSError):
+            self.input.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def feed(self, data: bytes) -> None:
+        """Takes output of the agent, or of the remote shell around it: lines without the mark are not the agent's."""
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        self._pending = self._pending[-_LONGEST_LINE:]
+        for line in lines:
+            foreign, mark, text = line.partition(MARK)
+            if not mark:
+                self.foreign_line = foreign.decode(errors="replace").strip() or self.foreign_line
+                continue
+            try:
+                for message in self._reader.take(text + b"\n"):
+                    self._hear(self, message)
+            except (KeyError, TypeError, ValueError):  # no agent of ours says that
+                self._lose(self)
+                return
+            self.heard = time.monotonic()
+
+    def finish(self) -> None:
+        """Does nothing: the supervisor reports the agent's end."""
