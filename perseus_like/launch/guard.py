@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from .processes import has_in_environment, process_table, send, wait_for_an_end
+from .processes import Process, has_in_environment, process_table, send, start_of, wait_for_an_end
 
 _GOODBYE = b"."
 _LONGEST_SECONDS = 5.0
@@ -28,6 +28,7 @@ class Guard:
 
         `clean_up` is called after their ends.
         """
+        self._watched: set[int] = set()
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -35,9 +36,16 @@ class Guard:
             _guard(read_end, f"PERSEUS_JOB={job}".encode(), grace, clean_up)
         os.close(read_end)
 
-    def watch(self, session: int) -> None:
-        """Adds a rank's session to those to be ended."""
-        self._tell(f"{session}\n".encode())
+    def watch(self, leader: int) -> None:
+        """Adds the session of a process that has just been started to those that the guard ends."""
+        self._watched.add(leader)
+        self._tell(f"{leader} {start_of(leader)}\n".encode())
+
+    def forget(self, leader: int) -> None:
+        """Removes a session that has ended: its number may come again, as a stranger's."""
+        if leader in self._watched:
+            self._watched.remove(leader)
+            self._tell(f"{leader}\n".encode())
 
     def dismiss(self) -> None:
         """The launcher has cleaned up itself."""
@@ -59,10 +67,22 @@ def _guard(pipe: int, entry: bytes, grace: float, clean_up: Callable[[], None]) 
         while block := os.read(pipe, 65536):
             said += block
         if not said.endswith(_GOODBYE):
-            _kill_all({int(line) for line in said.split()}, entry, grace)
+            _kill_all(_sessions(said), entry, grace)
             clean_up()
     finally:
         os._exit(0)
+
+
+def _sessions(said: bytes) -> dict[int, int]:
+    """Returns the start times of the leaders by the number of their sessions."""
+    sessions: dict[int, int] = {}
+    for line in said.splitlines():
+        leader, *start = map(int, line.split())
+        if start:
+            sessions[leader] = start[0]
+        else:
+            sessions.pop(leader, None)
+    return sessions
 
 
 def _keep_only(pipe: int) -> None:
@@ -76,13 +96,15 @@ def _keep_only(pipe: int) -> None:
                 os.close(descriptor)
 
 
-def _kill_all(sessions: set[int], entry: bytes, grace: float) -> None:
+def _kill_all(sessions: dict[int, int], entry: bytes, grace: float) -> None:
     start = time.monotonic()
     while time.monotonic() < start + grace + _LONGEST_SECONDS:
+        table = process_table()
+        ours = sessions.keys() - _taken_by_strangers(sessions, table)
         members = [
             process.pid
-            for process in process_table()
-            if process.pid != os.getpid() and (process.session in sessions or has_in_environment(process.pid, entry))
+            for process in table
+            if process.pid != os.getpid() and (process.session in ours or has_in_environment(process.pid, entry))
         ]
         if not members:
             return
@@ -91,3 +113,8 @@ def _kill_all(sessions: set[int], entry: bytes, grace: float) -> None:
             send(members, signal.SIGKILL)
         # Then another look: processes may have been forking meanwhile.
         wait_for_an_end(members, start + grace - now if now < start + grace else _LONGEST_SECONDS)
+
+
+def _taken_by_strangers(sessions: dict[int, int], table: list[Process]) -> set[int]:
+    """Returns the sessions whose number belongs to another leader now. A number is free once no member is left."""
+    return {process.pid for process in table if process.pid in sessions and process.start != sessions[process.pid]}

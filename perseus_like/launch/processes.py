@@ -16,6 +16,7 @@ from pathlib import Path
 NO_INPUT = subprocess.DEVNULL
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_START = 19  # the field of the start time, counted from the state
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,6 +39,7 @@ class Process:
     pid: int
     parent: int
     session: int
+    start: int  # clock ticks since boot; with the pid, it identifies a process for good
 
 
 def process_table() -> list[Process]:
@@ -49,14 +51,26 @@ def process_table() -> list[Process]:
     return table
 
 
+def start_of(pid: int) -> int:
+    """Returns when a child started, as `Process.start`, also after it has ended; -1 once it is reaped."""
+    fields = _stat(pid)
+    return int(fields[_START]) if fields else -1
+
+
 def _read_process(pid: int) -> Process | None:
+    fields = _stat(pid)
+    if fields is None or fields[0] in b"ZX":
+        return None
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[_START]))
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """Returns the fields of /proc/PID/stat from the state on."""
     try:
         # The name in parentheses may itself contain blanks and parentheses.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    state, parent, _, session = fields[:4]
-    return None if state in b"ZX" else Process(pid, int(parent), int(session))
 
 
 def descendants(ancestor: int) -> list[Process]:

@@ -319,6 +319,7 @@ class Supervisor:
         child.process.returncode = os.waitstatus_to_exitcode(status)
         if child.on_end and not self.is_stopping:
             child.on_end(child)
+            self._guard.forget(child.pid)  # the job goes on, and the number may come again
         elif status != 0:
             who, how = f"{child.name} (pid {child.pid})", processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)

@@ -1,0 +1,66 @@
+"""A process of a stranger that gets the pid of a worker that has ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Runs as the first process of a pid namespace, where it chooses the next pid.
+INSIDE = """
+import os, re, signal, subprocess, sys, time
+from pathlib import Path
+
+def is_of_the_job(entry):
+    try:
+        return b"PERSEUS_TEST_JOB=reuse" in (entry / "environ").read_bytes()
+    except OSError:
+        return False
+
+def start_stranger(pid):
+    for _ in range(100):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        stranger = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
+        if stranger.pid == pid:
+            return stranger
+        stranger.kill()
+        stranger.wait()
+    sys.exit("the pid did not come again")
+
+options = ["--min-np", "1", "-H", "localhost:1,127.0.0.2:1", "--no-prefix"]
+launcher = subprocess.Popen(
+    [sys.executable, "-m", "perseus_like.launch", *options, "sh", "-c", "echo $$; exec sleep 600"],
+    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    env={**os.environ, "PERSEUS_TEST_JOB": "reuse"},
+)
+lines = iter(launcher.stdout)
+workers = [next(int(line) for line in lines if line.strip().isdecimal()) for _ in range(2)]
+os.kill(workers[1], signal.SIGKILL)
+next(line for line in lines if "was killed by SIGKILL" in line)
+stranger = start_stranger(workers[1])
+launcher.kill()
+launcher.wait()
+while any(entry.name.isdecimal() and is_of_the_job(entry) for entry in Path("/proc").iterdir()):
+    time.sleep(0.02)
+assert stranger.poll() is None, "the guard has killed a stranger"
+print("the stranger lives")
+"""
+
+
+def test_the_guard_spares_a_stranger_with_the_pid_of_an_ended_worker(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare, to choose the next pid in a namespace of its own")
+    program = tmp_path / "inside.py"
+    program.write_text(INSIDE)
+    job = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert job.stdout == "the stranger lives\n", job.stdout + job.stderr
