@@ -117,13 +117,13 @@ def _search_path() -> list[str]:
 
 
 def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:
-    answer = next((line for line in out.splitlines() if line.startswith(_MARK)), None)
-    if answer is None:
+    _, mark, answer = out.partition(_MARK)  # after what the shell's start-up files print, even without a newline
+    if not mark:
         words = (err.strip().splitlines() or [f"exit code {code}"])[-1]
         if code in {126, 127}:
             return f"has no {sys.executable} ({words})"
         return f"cannot be reached ({words})"
-    found = json.loads(answer.removeprefix(_MARK))
+    found = json.loads(answer.partition("\n")[0])
     if not found["package"]:
         return f"has no perseus_like for {sys.executable}; install it there"
     if found["version"] != wanted.version:

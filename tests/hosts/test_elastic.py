@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -88,6 +89,56 @@ def test_a_worker_is_killed_and_a_host_comes(labs: Labs, start: Start) -> None:
     job.commit_of(4)
     assert job.finish() == 0, job.text
     job.assert_trained()
+
+
+def test_a_remote_shell_that_prints_lines_of_its_own(labs: Labs, start: Start, tmp_path: Path) -> None:
+    """As with a .bashrc that greets. Nobody sees a secret, or the value of a variable, on a command line."""
+    lab = labs(2)
+    shell = tmp_path / "greeting-shell"
+    shell.write_text(f'#!/bin/sh\necho Welcome; printf "no newline "\nexec {lab.remote_shell} "$@"\n')
+    shell.chmod(0o755)
+    job = start(lab, "--min-np", "2", "-x", "MINE=hidden-value", hosts="h1:1,h2:1", shell=str(shell))
+    job.commit_of(2)
+    environment = Path(f"/proc/{rank_of(job, 0)}/environ").read_bytes()
+    secret = next(entry for entry in environment.split(b"\0") if entry.startswith(b"PERSEUS_ELASTIC=")).split()[2]
+    assert b"MINE=hidden-value" in environment.split(b"\0")
+    for pid in job.processes():
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert secret not in line
+        assert b"--host-discovery-script" in line or b"hidden-value" not in line  # the line that the user wrote
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+    starts = [event for event in job.events if event["kind"] == "start"]
+    assert all(event["has_right_variables"] for event in starts), job.text
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for_states(pids: list[int], states: str) -> None:
+    end = time.monotonic() + 60
+    while any(state_of(pid) not in states for pid in pids):
+        assert time.monotonic() < end, [state_of(pid) for pid in pids]
+        time.sleep(0.01)
+
+
+def test_stopped_and_continued(labs: Labs, start: Start) -> None:
+    """Ctrl-Z for longer than the heartbeat: the ranks of all hosts stop, and the state stays in the agents."""
+    job = start(labs(2), "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=1", hosts="h1:1,h2:1")
+    job.commit_of(2)
+    ranks = [rank_of(job, rank) for rank in (0, 1)]
+    job.process.send_signal(signal.SIGTSTP)
+    wait_for_states([job.process.pid, *ranks], "T")
+    time.sleep(4)  # the test is about this time
+    assert [state_of(pid) for pid in ranks] == ["T", "T"]
+    before = len(job.lines)
+    os.kill(job.process.pid, signal.SIGCONT)
+    last = job.commit_of(2)["step"]
+    job.next_event("commit", lambda event: event["step"] > last + 50)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+    assert not any("perseusrun:" in line for line in job.lines[before:]), job.text
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ _BLOCK = 1 << 16
 _MOST_DESCRIPTORS = 4  # of a worker that says nothing about them
 # Strangers may connect at the same time as the workers of this host.
 _EXPECTED_WORKERS = 64
-_INVALID = (KeyError, TypeError, ValueError)
+_INVALID = (LookupError, TypeError, ValueError)
 
 
 class Agent:

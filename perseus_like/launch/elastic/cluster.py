@@ -30,7 +30,7 @@ from .messages import VARIABLE, Message, variable_for_generation
 from .settings import ElasticSettings
 
 _REMOVED, _ADDED = 1, 2
-_PING_SECONDS = 1.0
+_LONGEST_PING_SECONDS = 1.0
 # A generation is a perseusrun, which cleans up other hosts.
 TERMINATE_SECONDS = 6.0
 ORPHAN_SECONDS = 2.0
@@ -61,6 +61,7 @@ class ClusterJob:
         self._heartbeat_seconds = heartbeat_seconds
         self._hosts = HostManager(settings.cooldown)
         self._agents: dict[str, HostAgent] = {}
+        self._ping_seconds = min(_LONGEST_PING_SECONDS, heartbeat_seconds / 3)
         self._pinged = time.monotonic()
         self._generation = 0
         self._resets = 0
@@ -75,7 +76,7 @@ class ClusterJob:
         self._fruitless = 0  # generations that have failed without a commit, one after another
         self._is_done = False
         self._waiting: object | None = None
-        supervisor.later(_PING_SECONDS, self._ping)
+        supervisor.later(self._ping_seconds, self._ping)
         supervisor.before_pause(self._pause)
 
     def is_over(self) -> bool:
@@ -131,9 +132,9 @@ class ClusterJob:
     def _ping(self) -> None:
         if self._is_done or self._supervisor.is_stopping:
             return
-        self._supervisor.later(_PING_SECONDS, self._ping)
+        self._supervisor.later(self._ping_seconds, self._ping)
         now = time.monotonic()
-        was_stopped = now > self._pinged + self._heartbeat_seconds / 2
+        was_stopped = now > self._pinged + self._ping_seconds + self._heartbeat_seconds / 2
         self._pinged = now
         for found in list(self._agents.values()):
             found.tell("ping")

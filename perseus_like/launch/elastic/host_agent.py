@@ -62,7 +62,7 @@ class HostAgent:
             try:
                 for message in self._reader.take(text + b"\n"):
                     self._hear(self, message)
-            except (KeyError, TypeError, ValueError):  # no agent of ours says that
+            except (LookupError, TypeError, ValueError):  # no agent of ours says that
                 self._lose(self)
                 return
             self.heard = time.monotonic()

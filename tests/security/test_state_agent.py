@@ -1,0 +1,189 @@
+"""The state agent of an elastic job: strangers, and processes of this user that do not know the secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perseus_like.launch.elastic.agent as agent_program
+from perseus_like.elastic.state_agent_client import StateAgentClient
+from perseus_like.errors import UnavailableError
+from perseus_like.launch.authentication import authenticate, new_secret
+from perseus_like.launch.elastic.agent_protocol import MARK, check_memory, seal, socket_names
+from perseus_like.launch.elastic.messages import encode
+
+from .conftest import AsStranger
+
+
+class RunningAgent:
+    """An agent, and this process as its launcher."""
+
+    def __init__(self, stack: ExitStack, seconds: int = 60) -> None:
+        self.secret = new_secret()
+        command = [sys.executable, "-IS", str(agent_program.__file__), str(seconds)]
+        pipe = subprocess.PIPE
+        self.process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe))
+        stack.callback(self.process.kill)
+
+    def start(self) -> None:
+        self.tell("hello", secret=self.secret)
+        assert self.next()["kind"] == "here"
+
+    def tell(self, kind: str, **content: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(encode(kind, **content))
+        self.process.stdin.flush()
+
+    def next(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith(MARK)
+        return dict(json.loads(line.removeprefix(MARK)))
+
+    def version(self) -> object:
+        self.tell("ping")
+        return self.next()["version"]
+
+    def connect(self) -> socket.socket:
+        """A connection of this user to the socket at which the agent listens."""
+        for name in socket_names(self.secret):
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(name)
+            except ConnectionRefusedError:
+                connection.close()
+                continue
+            connection.settimeout(30)
+            return connection
+        raise AssertionError("the agent does not listen")
+
+
+@pytest.fixture
+def agent() -> Iterator[RunningAgent]:
+    with ExitStack() as stack:
+        yield RunningAgent(stack)
+
+
+def memory_of(content: bytes, is_sealed: bool = True) -> int:
+    memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.write(memory, content)
+    if is_sealed:
+        seal(memory)
+    return memory
+
+
+def test_workers_reach_the_agent_although_a_stranger_has_its_name(agent: RunningAgent) -> None:
+    """The stranger knows the secret, even: it must not get a connection, since it is another user."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to start a process of another user")
+    names = socket_names(agent.secret)
+    ready, told = get_context("fork").Pipe(duplex=False)
+    stranger = get_context("fork").Process(target=bind_as_nobody, args=(names[:3], told), daemon=True)
+    stranger.start()
+    try:
+        assert ready.recv() == "bound"
+        agent.start()
+        StateAgentClient(1, agent.secret)
+        assert agent.version() is None
+    finally:
+        stranger.kill()
+        stranger.join()
+
+
+def bind_as_nobody(names: list[str], told: Any) -> None:
+    os.setgid(65534)
+    os.setuid(65534)
+    servers = [socket.socket(socket.AF_UNIX) for _ in names]
+    for name, server in zip(names, servers, strict=True):
+        server.bind(name)
+        server.listen(1)
+    told.send("bound")
+    time.sleep(600)
+
+
+def test_a_worker_hands_nothing_to_a_stranger(as_stranger: AsStranger) -> None:
+    """The other way round: the process that listens belongs to root, and a worker of another user comes."""
+    secret = new_secret()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(socket_names(secret)[0])
+        server.listen()
+        as_stranger(refuses_to_connect, secret)
+
+
+def refuses_to_connect(secret: str) -> None:
+    with pytest.raises(UnavailableError, match="belongs to the user with the number 0"):
+        StateAgentClient(1, secret)
+
+
+def test_a_stranger_is_turned_away(agent: RunningAgent, as_stranger: AsStranger) -> None:
+    agent.start()
+    as_stranger(is_turned_away, socket_names(agent.secret)[0])
+    assert agent.version() is None
+
+
+def is_turned_away(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(name)
+        assert connection.recv(1) == b""
+
+
+def test_the_secret_is_needed(agent: RunningAgent) -> None:
+    agent.start()
+    with agent.connect() as connection, pytest.raises(ConnectionError):
+        authenticate(connection, new_secret())
+    with agent.connect() as connection:
+        connection.sendall(encode("take") * 20)
+        answer = connection.recv(1 << 16)
+        assert b"parked" not in answer
+
+
+@pytest.mark.parametrize("fault", ["not sealed", "another size", "no memory", "no descriptor", "no message"])
+def test_memory_that_is_not_as_it_should_be(fault: str, agent: RunningAgent, tmp_path: Path) -> None:
+    agent.start()
+    file = tmp_path / "file"
+    file.write_bytes(b"state")
+    memory = os.open(file, os.O_RDONLY) if fault == "no memory" else memory_of(b"state", fault != "not sealed")
+    line = encode("park", version=[1, 1], size=4 if fault == "another size" else 5)
+    with agent.connect() as connection:
+        authenticate(connection, agent.secret)
+        line = b'{"kind": 3, "version": {}}\n[]\n' if fault == "no message" else line
+        socket.send_fds(connection, [line], [] if fault == "no descriptor" else [memory])
+        assert connection.recv(1) == b""
+    assert agent.version() is None
+    os.close(memory)
+
+
+def test_what_is_parked_comes_back(agent: RunningAgent) -> None:
+    agent.start()
+    memory = memory_of(b"state")
+    with agent.connect() as connection:
+        authenticate(connection, agent.secret)
+        socket.send_fds(connection, [encode("park", version=[1, 1], size=5)], [memory])
+        connection.sendall(encode("take"))
+        data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+    assert json.loads(data) == {"kind": "parked", "version": [1, 1], "size": 5}
+    check_memory(descriptors[0], 5)
+    for descriptor in (memory, *descriptors):
+        os.close(descriptor)
+
+
+def test_an_agent_that_is_paused_waits_without_a_limit() -> None:
+    with ExitStack() as stack:
+        paused, other = RunningAgent(stack, seconds=1), RunningAgent(stack, seconds=1)
+        paused.start()
+        paused.tell("pause")
+        other.start()
+        assert other.process.wait(30) == 0
+        assert paused.version() is None
