@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ..errors import HorovodInternalError, PeerLostError, UnavailableError
 from ..launch.elastic.messages import VARIABLE, Message, Reader, agent_variable, elastic_variable, encode
-from ..launch.rank_variables import rank_variables
+from ..launch.rank_variables import set_horovod_variables
 from .assignment import Assignment
 from .notification import HostUpdateResult, notification_manager
 from .state_agent_client import Replaceable, StateAgentClient
@@ -49,7 +49,7 @@ class Membership:
         while True:
             assignment = self._next_assignment()
             # Before the start: the core has no threads yet that read the environment.
-            os.environ.update(rank_variables("HOROVOD", assignment.rank, [assignment.size]))
+            set_horovod_variables(assignment.rank, [assignment.size])
             try:
                 start(assignment)
             except HorovodInternalError as error:

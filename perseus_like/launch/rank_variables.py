@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+
+
+def set_horovod_variables(rank: int, ranks_per_host: Sequence[int]) -> None:
+    """Sets HOROVOD_RANK and the others in this process."""
+    os.environ.update(rank_variables("HOROVOD", rank, ranks_per_host))
 
 
 def rank_variables(prefix: str, rank: int, ranks_per_host: Sequence[int]) -> dict[str, str]:

@@ -19,7 +19,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
 # Files that programs import by their folder, because they are started by their path and without the package.
-BY_FOLDER = {"authentication", "unstarted"}
+BY_FOLDER = {"agent_protocol", "authentication", "messages", "rank_variables", "unstarted"}
 
 # What a file of a room may include, by the beginning of the path; its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {

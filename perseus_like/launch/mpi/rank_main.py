@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING or __package__:
     from ..authentication import Handshake
     from ..elastic.messages import agent_variable, elastic_variable
-    from ..rank_variables import rank_variables
+    from ..rank_variables import set_horovod_variables
     from ..unstarted import why_unstarted
 else:
     _launch = Path(__file__).resolve().parents[1]
     sys.path += [str(_launch), str(_launch / "elastic")]
     from authentication import Handshake
     from messages import agent_variable, elastic_variable
-    from rank_variables import rank_variables
+    from rank_variables import set_horovod_variables
     from unstarted import why_unstarted
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
@@ -69,7 +69,8 @@ def main(tag: str, encoded: str) -> int:
     _tell(tag, "began", "")
     heartbeat = Heartbeat(os.environ.pop(HEARTBEAT, ""))
     command: list[str] = json.loads(encoded)
-    _set_horovod_variables()
+    if elastic := agent_variable(elastic_variable() or ""):
+        set_horovod_variables(int(_rank()), elastic.ranks)
     try:
         # Descriptors stay open: the process manager's connection may be one of them.
         process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
@@ -101,12 +102,6 @@ def main(tag: str, encoded: str) -> int:
         end_daemons_later()
     heartbeat.say_goodbye()
     return shown
-
-
-def _set_horovod_variables() -> None:
-    """Sets HOROVOD_RANK and the others, before the script starts, for a worker of an elastic job."""
-    if elastic := agent_variable(elastic_variable() or ""):
-        os.environ.update(rank_variables("HOROVOD", int(_rank()), elastic.ranks))
 
 
 def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
