@@ -175,8 +175,8 @@ test-restarts: $(STAMPS)/test $(STAMPS)/package
 test-gpu: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/gpu $(PYTEST_ARGS)
 
-# What runs over torch.distributed elsewhere: gigabytes of other projects, so not part of `make test`.
-test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl
+# Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
+test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
 
 # `make test` runs those that are quick, where its wheels install.
@@ -196,6 +196,14 @@ $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard 
 	rm -rf build/oneccl && cp -r bindings/oneccl build/oneccl
 	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps build/wheel/*.whl
 	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps --no-build-isolation build/oneccl
+	@touch $@
+
+$(STAMPS)/horovod: tests/clients/horovod.txt $(STAMPS)/package $(wildcard bindings/horovod/*.toml bindings/horovod/*/*.py)
+	test -x .venv-horovod/bin/python || $(PYTHON) -m venv .venv-horovod
+	.venv-horovod/bin/python -m pip --quiet install -r $<
+	rm -rf build/horovod && cp -r bindings/horovod build/horovod
+	.venv-horovod/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
+	.venv-horovod/bin/python -m pip --quiet install --force-reinstall --no-deps --no-build-isolation build/horovod
 	@touch $@
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.

@@ -1,4 +1,4 @@
-"""Programs that other projects' users have, over the backend perseus: small real runs, by `make test-clients`."""
+"""Programs of other projects, over the backend perseus or the name horovod: small real runs, by `make test-clients`."""
 
 from __future__ import annotations
 
@@ -108,6 +108,34 @@ def test_keras_on_torch(bin_of: Callable[[str], Path], run: Run) -> None:
     assert len(results) == 2
     assert len(set(results)) == 1
     assert results[0].startswith("perseus of 2")
+
+
+def horovodrun(folder: Path) -> list[object]:
+    return [folder / "horovodrun", "--no-prefix", "-np", 2]
+
+
+def test_ignite(bin_of: Callable[[str], Path], run: Run) -> None:
+    """horovodrun starts the ranks, or ignite does, which calls horovod.run."""
+    folder = bin_of("horovod")
+    program = [folder / "python", PROGRAMS / "ignite_horovod.py"]
+    results = run(*horovodrun(folder), *program) + run(*program, "spawn")
+    assert len(results) == 4
+    assert len(set(results)) == 1
+    assert results[0].startswith("horovod of 2")
+
+
+def test_deepmd_kit(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+    folder = bin_of("horovod")
+    run(folder / "python", PROGRAMS / "deepmd_data.py")
+    train = [folder / "python", PROGRAMS / "deepmd_train.py", "--tf", "train"]
+    first, second = run(*horovodrun(folder), *train, "input.json")
+    assert first == second
+    assert first.startswith("2 ranks, ")
+    run(*horovodrun(folder), folder / "dp", "--tf", "train", "--restart", "model.ckpt", "longer.json")
+    last = (tmp_path / "lcurve.out").read_text().splitlines()[-1]
+    assert last.split()[0] == "30"
+    run(*horovodrun(folder), folder / "dp", "--tf", "freeze", "-o", "model.pb")
+    assert (tmp_path / "model.pb").stat().st_size > 10_000
 
 
 def test_the_commands_of_intels_pages(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
