@@ -18,6 +18,7 @@ from .functions import (
     broadcast_variables,
 )
 from .gradient_aggregation import LocalGradientAggregationHelper
+from .gradient_reduction import _make_allreduce_grads_fn as _make_allreduce_grads_fn
 from .mpi_ops import _allreduce as _allreduce
 from .mpi_ops import _grouped_allreduce as _grouped_allreduce
 from .mpi_ops import _grouped_reducescatter as _grouped_reducescatter
@@ -37,8 +38,12 @@ from .ops import (
     reducescatter,
 )
 from .optimizer import DistributedOptimizer
+from .optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimizer
+from .optimizer import _DistributedOptimizer as _DistributedOptimizer
+from .optimizer import _LegacyOptimizer as _LegacyOptimizer
 from .session_hook import BroadcastGlobalVariablesHook
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
+from .tape import _DistributedGradientTape as _DistributedGradientTape
 from .util import _cache as _cache
 from .util import _executing_eagerly as _executing_eagerly
 from .util import _make_subgraph as _make_subgraph

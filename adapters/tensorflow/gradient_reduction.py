@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -182,6 +182,44 @@ def local_variables(layers: Any) -> list[Any]:
 
 def _after(tensors: list[Any]) -> Any:
     return tf.control_dependencies(tensors) if tensors else contextlib.nullcontext()
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., list[Any]]:
+    """Returns a function of (gradients, variables) that reduces, as Horovod's private function of this name.
+
+    Optimizers outside of this package are built on it. The function also works without variables.
+    """
+    reduction = GradientReduction(
+        name=name,
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=groups,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
+
+    def allreduce_grads(grads: Iterable[Any], vars: Iterable[Any] | None = None, *_: Any) -> list[Any]:
+        gradients = list(grads)
+        if vars is not None:
+            return reduction(gradients, list(vars))
+        there = [gradient for gradient in gradients if gradient is not None]
+        reduced = iter(reduction(there, there))
+        return [None if gradient is None else next(reduced) for gradient in gradients]
+
+    return allreduce_grads
 
 
 def _member(gradient: Any, variable: Any) -> Member[str]:

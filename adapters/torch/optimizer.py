@@ -21,6 +21,7 @@ from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets
 from .feedback import checked_compression
+from .ops import allreduce_async_
 from .reduction import Reduction
 
 Named = tuple[str, torch.Tensor]
@@ -47,6 +48,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """The name of each parameter, where Horovod's users look for it."""
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
         return {each: self._names[id(each)] for each in parameters if id(each) in self._names}
+
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[int, None]:
+        """Starts an allreduce of the gradient of `p` in place, and returns its handle.
+
+        `step` does not use it. Programs that are written for Horovod call it, or look for it to know this class.
+        """
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        reduction = self._reduction
+        name = f"allreduce.{self._names.get(id(p), 'unnamed')}"
+        factors = (reduction.prescale, reduction.postscale)
+        handle = allreduce_async_(p.grad, None, name, reduction.op, *factors, reduction.process_set)
+        return handle, None
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""

@@ -26,8 +26,8 @@ def differences(module: Module) -> list[str]:
     """Returns a sentence for each name that is not as the list says."""
     try:
         imported = importlib.import_module(module.name)
-    except ModuleNotFoundError as error:
-        if module.refused is not None and error.name is not None and module.name.startswith(error.name):
+    except ImportError as error:
+        if module.refused is not None:
             return [] if module.refused in str(error) else [f"{module.name} is refused with another text: {error}"]
         return [f"{module.name} cannot be imported: {error}"]
     if module.refused is not None:

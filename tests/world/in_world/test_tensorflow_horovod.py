@@ -146,3 +146,20 @@ def test_private_verbs(rank: int, size: int) -> None:
 def test_the_data_service_is_refused() -> None:
     with pytest.raises(ImportError, match="DispatchServer"):
         __import__("perseus_like.tensorflow.data.compute_service")
+
+
+def test_optimizers_of_others_reduce_their_gradients(rank: int, size: int) -> None:
+    """ElasticDL and OpenSeq2Seq build optimizers on this private function, with and without variables."""
+    reduce = hvd._make_allreduce_grads_fn("mine", "", "", hvd.Compression.none, False, hvd.Average, 1.0, 0)
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
+    gradients = [tf.constant([float(rank), 1.0]), None]
+    for reduced in (reduce(gradients, variables), reduce(gradients)):
+        assert reduced[0].numpy().tolist() == [(size - 1) / 2, 1.0]
+        assert reduced[1] is None
+
+
+def test_classes_that_programs_look_for() -> None:
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    assert isinstance(optimizer, hvd._DistributedOptimizer)
+    assert isinstance(optimizer, hvd._LegacyOptimizer)
+    assert isinstance(hvd.DistributedGradientTape(tf.GradientTape()), hvd._DistributedGradientTape)
