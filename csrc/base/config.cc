@@ -53,8 +53,9 @@ constexpr std::array kSettings = {
         "Seconds without an answer after which another host counts as down or cut off (3 at least). 0: hosts are not "
         "watched, and only MPI may notice. The value of rank 0 counts."},
     Setting{"PERSEUS_NETWORK_INTERFACES", "", "",
-            "Network interfaces, as in eth0,ib0, at which rank 0 is reached for the heartbeat. Empty: any. MPI has "
-            "settings of its own; `perseusrun --network-interfaces` sets all of them."},
+            "Network interfaces, as in eth0,ib0, at whose addresses rank 0 and `perseusrun` listen for the heartbeat. "
+            "Empty: all interfaces but loopback. MPI has settings of its own; `perseusrun --network-interfaces` sets "
+            "all of them."},
     Setting{"PERSEUS_ARENA_BYTES", "", "0",
             "Address space for memory shared with the ranks of this host; pages are used as needed. 0: from the "
             "machine's memory."},
