@@ -19,6 +19,7 @@ from . import processes
 from .child import Child, Feed, start_process
 from .guard import Guard
 from .output import Screen
+from .pause import Pause
 from .verdict import Failure, Verdict
 
 # After a rank has failed, the others get this long to say so themselves.
@@ -26,8 +27,6 @@ FAILURE_GRACE_SECONDS = 1.0
 # Their ends are seen in no certain order when they are close together.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
-# A perseusrun inside this job stops its own ranks first.
-_LONGEST_STOP_SECONDS = 2.0
 _PROMPT_SECONDS = 0.1
 _MOST_BACKLOG = 1 << 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,14 +66,13 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         self._feeds: dict[int, Feed] = {}
         self._streams: dict[int, IO[bytes]] = {}
-        self._before_pause: list[Callable[[], None]] = []
-        self._after_pause: list[Callable[[], None]] = []
         self._is_listening = True
         self._agenda: list[tuple[float, Callable[[], None]]] = []
         self._verdict = Verdict()  # without those that were told to end
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._selector = selectors.PollSelector()
+        self.pause = Pause()
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
@@ -152,14 +150,6 @@ class Supervisor:
     def forget(self, connection: HasFileno) -> None:
         """The opposite of `watch`."""
         self._selector.unregister(connection)
-
-    def before_pause(self, action: Callable[[], None]) -> None:
-        """Calls `action` each time the user stops the job (Ctrl-Z), before this process stops."""
-        self._before_pause.append(action)
-
-    def after_pause(self, action: Callable[[], None]) -> None:
-        """Calls `action` each time the job continues."""
-        self._after_pause.append(action)
 
     def drop(self, child: Child) -> None:
         """For what is started again and again: nothing is kept of a child that has ended."""
@@ -417,22 +407,8 @@ class Supervisor:
 
     def _pause(self) -> None:
         """Stops the job and this process until SIGCONT. The time in between counts for no limit of ours."""
-        for action in self._before_pause:
-            action()
-        stopping = [child for child in self._living() if child.stop_signal]
-        for child in stopping:
-            processes.send_to_group(child.pid, child.stop_signal or signal.SIGSTOP)
-        for child in stopping:
-            # A SIGCONT that comes before the stop would be lost, and the child never continue.
-            processes.wait_until_stopped(child.pid, _LONGEST_STOP_SECONDS)
-        began = time.monotonic()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        stopped_for = time.monotonic() - began
+        stopped_for = self.pause.run(self._living())
         self._agenda = [(when + stopped_for, action) for when, action in self._agenda]
-        for child in stopping:
-            processes.send_to_group(child.pid, signal.SIGCONT)
-        for action in self._after_pause:
-            action()
 
 
 def _note_signal(signum: int, frame: object) -> None:

@@ -77,7 +77,7 @@ class ClusterJob:
         self._is_done = False
         self._waiting: object | None = None
         supervisor.later(self._ping_seconds, self._ping)
-        supervisor.before_pause(self._pause)
+        supervisor.pause.before.append(self._pause)
 
     def is_over(self) -> bool:
         """No generation runs, and there will be none."""

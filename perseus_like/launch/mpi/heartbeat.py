@@ -52,8 +52,8 @@ class LauncherHeartbeat:
         self._supervisor = supervisor
         self._fail = fail
         supervisor.watch(self._listener, self._accept)
-        supervisor.before_pause(lambda: self._tell_all(PAUSE))
-        supervisor.after_pause(lambda: self._tell_all(CONTINUE))
+        supervisor.pause.before.append(lambda: self._tell_all(PAUSE))
+        supervisor.pause.after.append(lambda: self._tell_all(CONTINUE))
 
     def _accept(self) -> None:
         for connection in self._listener.accept():
