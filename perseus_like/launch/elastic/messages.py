@@ -44,7 +44,10 @@ class Reader:
         *lines, self._pending = (self._pending + data).split(b"\n")
         if len(self._pending) > _LONGEST:
             raise ValueError(f"a message of an elastic job is longer than {_LONGEST} bytes")
-        messages = [json.loads(line) for line in lines]
+        try:
+            messages = [json.loads(line) for line in lines]
+        except RecursionError:
+            raise ValueError("this is no message of an elastic job: its brackets are nested too deep") from None
         if not all(isinstance(message, dict) and "kind" in message for message in messages):
             raise ValueError("this is no message of an elastic job")
         return messages
