@@ -26,6 +26,8 @@ import os, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 
 def tell(*words):
     # One write, so that ranks' lines do not mix; a file, so that what a launcher cuts off is not lost.

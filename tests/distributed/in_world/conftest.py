@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed  # noqa: F401
+
 
 @pytest.fixture(scope="session", autouse=True)
 def world() -> Iterator[None]:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from perseus_like.torch.distributed import backend
 
+from .values import all_gather_single
+
 Call = Callable[[int, int], Any]
 
 
@@ -149,7 +151,7 @@ def test_outputs_that_do_not_fit(size: int) -> None:
         dist.all_gather([torch.empty(4) for _ in range(size)], torch.ones(3))
     same_on_all(raised.value)
     with pytest.raises(ValueError, match=f"{3 * size} elements come, but the output has room for {4 * size}"):
-        dist.all_gather_single(torch.empty(4 * size), torch.ones(3))
+        all_gather_single(torch.empty(4 * size), torch.ones(3))
 
 
 def test_what_is_not_defined_is_a_mistake_of_the_caller() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from .values import BYTE_FLOATS, COMPLEX, FLOATING, INTEGERS, UNSIGNED, of_rank, same
+from .values import BYTE_FLOATS, COMPLEX, FLOATING, INTEGERS, UNSIGNED, of_rank, reduce_scatter_single, same
 
 premultiplied: Any = vars(dist)["_make_nccl_premul_sum"]
 _OPS: dict[str, Any] = {"SUM": np.sum, "AVG": np.mean, "MIN": np.min, "MAX": np.max, "PRODUCT": np.prod}
@@ -63,11 +63,11 @@ def test_complex(dtype: torch.dtype, rank: int, size: int) -> None:
         tensor = of_rank(rank, dtype=dtype)
         dist.all_reduce(tensor, op=op)
         torch.testing.assert_close(tensor, whole)
-    with pytest.raises(ValueError, match="MAX"):
+    with pytest.raises((ValueError, RuntimeError), match="MAX"):
         dist.all_reduce(of_rank(rank, dtype=dtype), op=ReduceOp.MAX)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint16, torch.uint64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, *UNSIGNED[::2]], ids=str)
 def test_premultiplied_sum(dtype: torch.dtype, rank: int, size: int) -> None:
     """Integers lose what is behind the point before they are added."""
     for factor in (1.5, 0.75):
@@ -78,7 +78,7 @@ def test_premultiplied_sum(dtype: torch.dtype, rank: int, size: int) -> None:
         torch.testing.assert_close(tensor.double(), whole)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint32, torch.float8_e5m2, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *UNSIGNED[1:2], torch.float8_e5m2, torch.complex64], ids=str)
 def test_reduce_changes_the_roots_tensor_only(dtype: torch.dtype, rank: int, size: int) -> None:
     root = size - 1
     tensor = of_rank(rank, dtype=dtype)
@@ -91,11 +91,11 @@ def test_reduce_changes_the_roots_tensor_only(dtype: torch.dtype, rank: int, siz
         torch.testing.assert_close(tensor.double(), expected("AVG", dtype, range(size)).double())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint16, torch.uint64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *UNSIGNED[::2]], ids=str)
 @pytest.mark.parametrize("op", ["SUM", "AVG", "MAX"])
 def test_reduce_scatter(op: str, dtype: torch.dtype, rank: int, size: int) -> None:
     output = torch.empty(2, 5, dtype=dtype)
-    dist.reduce_scatter_single(output, of_rank(rank, (2 * size, 5), dtype), op=getattr(ReduceOp, op))
+    reduce_scatter_single(output, of_rank(rank, (2 * size, 5), dtype), op=getattr(ReduceOp, op))
     whole = expected(op, dtype, range(size), shape=(2 * size, 5))
     torch.testing.assert_close(output.double(), whole[2 * rank : 2 * rank + 2].double())
 

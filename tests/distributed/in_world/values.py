@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 
 FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
+# torch has them since 2.3.
+UNSIGNED = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *UNSIGNED]
 COMPLEX = [torch.complex64, torch.complex128]
 BYTE_FLOATS = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -23,3 +27,8 @@ def of_rank(rank: int, shape: tuple[int, ...] = (3, 5), dtype: torch.dtype = tor
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Equal bits; torch.equal does not know all types."""
     return one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8))
+
+
+# Their names since torch 2.13.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
