@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.errors import HorovodInternalError
@@ -30,6 +29,7 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
+from .compat.dynamo import not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of, say_once
 from .owners import register, require_sole_owner
@@ -211,7 +211,7 @@ class GradientBuckets:
         if self._generation == session.generation:
             self._places.take(index, gradient)
 
-    @_disable_dynamo  # hooks run inside compiled training steps
+    @not_compiled  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
         if self._generation != session.generation:  # the layout was agreed on in a session that is over
             return

@@ -6,7 +6,6 @@ import weakref
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,6 +18,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import names
 
 from .autograd import verbs
+from .compat.dynamo import not_compiled
 from .ops import allgather_async, allreduce_async, synchronize
 
 __all__ = ["Sum", "SyncBatchNorm", "allgather_async", "allreduce_async", "size", "synchronize"]
@@ -94,7 +94,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         return self._training_forward(input) if self.training else super().forward(input)
 
-    @_disable_dynamo  # a compiler cannot see through what the core does
+    @not_compiled  # a compiler cannot see through what the core does
     def _training_forward(self, input: Tensor) -> Tensor:
         ranks = self._ranks()
         if not ranks.included() or ranks.size() == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch.distributed import distributed_c10d
 _awaited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def skip_flight_recorder(classes: tuple[type, ...]) -> None:
-    """Keeps torch from attaching its Flight Recorder to groups of these classes.
+def skip_flight_recorder(is_ours: Callable[[Any], bool]) -> None:
+    """Keeps torch from attaching its Flight Recorder to these groups.
 
     Relies on: `distributed_c10d._maybe_attach_flight_recorder(group, …)`, called for every new group since torch 2.15.
     Attaching fails on a group that has no C++ backend. The recorder sees calls of C++ backends only.
@@ -28,7 +29,7 @@ def skip_flight_recorder(classes: tuple[type, ...]) -> None:
 
     @functools.wraps(original)
     def attach(group: Any, *arguments: Any, **options: Any) -> None:
-        if not isinstance(group, classes):
+        if not is_ours(group):
             original(group, *arguments, **options)
 
     distributed_c10d._maybe_attach_flight_recorder = attach  # type: ignore[attr-defined]
@@ -67,8 +68,8 @@ def keep_awaited_works() -> None:
     cls._set_forward_pass_work_handle = set_and_keep
 
 
-def accept_monitored_barrier(classes: tuple[Any, ...]) -> None:
-    """Lets `torch.distributed.monitored_barrier` call the method of these classes.
+def accept_monitored_barrier(is_ours: Callable[[Any], bool]) -> None:
+    """Lets `torch.distributed.monitored_barrier` call the method of these groups.
 
     Relies on: `monitored_barrier(group, timeout, wait_all_ranks)` and `_get_default_group()` of `distributed_c10d`.
     torch's function refuses all backends but the one that is called gloo.
@@ -82,8 +83,8 @@ def accept_monitored_barrier(classes: tuple[Any, ...]) -> None:
     def monitored_barrier(
         group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        chosen = distributed_c10d._get_default_group() if group is None else group
-        if not isinstance(chosen, classes):
+        chosen: Any = distributed_c10d._get_default_group() if group is None else group
+        if not is_ours(chosen):
             original(group, timeout, wait_all_ranks)
             return
         limit = timedelta(seconds=timeout) if isinstance(timeout, float | int) else timeout
@@ -91,3 +92,15 @@ def accept_monitored_barrier(classes: tuple[Any, ...]) -> None:
 
     distributed_c10d.monitored_barrier = monitored_barrier
     dist.monitored_barrier = monitored_barrier
+
+
+def premultiplied_factor(op: Any) -> Any:
+    """Returns the factor of a PREMUL_SUM.
+
+    Relies on: an attribute `factor` of `ReduceOp` if there is one, else the second part of its pickled state.
+    Tried with: all.
+    Notices: there is neither.
+    Lost then: `PREMUL_SUM` fails with torch's AttributeError or TypeError.
+    """
+    factor = getattr(op, "factor", None)
+    return op.__getstate__()[1] if factor is None else factor

@@ -16,6 +16,7 @@ from perseus_like.session import session
 
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
+from .torch_setup import prepare_torch
 
 HOLDER = "torch.distributed"
 _NO_LIMIT = timedelta(days=30)
@@ -40,7 +41,8 @@ def make_group(
 
     `ranks`: the members of a group inside the job, by their ranks there; empty: the group is the job.
     """
-    rendezvous = StoreRendezvous(store, f"perseus/{name}", rank, size, min(timeout, _NO_LIMIT))
+    prepare_torch()
+    rendezvous = StoreRendezvous(store, f"perseus/{name}", rank, size, _start_limit(timeout))
     try:
         if not ranks:
             _start_session(rendezvous, rank, size)
@@ -51,6 +53,10 @@ def make_group(
         rendezvous.fail(str(error))
         raise
     return PerseusGroup(store, number, rank, size, timeout, is_default=not ranks)
+
+
+def _start_limit(timeout: timedelta) -> timedelta:
+    return min(timeout, _NO_LIMIT)
 
 
 def _start_below_other_backend(rendezvous: StoreRendezvous, ranks: Sequence[int], rank: int, size: int) -> None:

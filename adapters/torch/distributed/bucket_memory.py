@@ -8,11 +8,8 @@ process, and arena memory is mapped in its place. Whoever holds the bucket, or a
 from __future__ import annotations
 
 import logging
-import mmap
 import os
-import sys
 import weakref
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -21,12 +18,13 @@ from perseus_like.errors import UnavailableError
 from perseus_like.gradients import LARGE_BYTES
 from perseus_like.session import session
 
+from ..compat.autograd import is_called_by_backward
+from ..compat.storage import descriptor_of_mapping
 from ..gradient_memory import say_once
 from ..tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
 _SHARED_MEMORY = "/dev/shm"  # where torch makes the mapping, for as long as the move takes
-_MARK = bytes(range(16))
 
 _seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 # Buckets that have come again, and their bytes in the arena; None for one that had to stay.
@@ -35,7 +33,7 @@ _moved: weakref.WeakKeyDictionary[torch.UntypedStorage, Tensor | None] = weakref
 
 def reachable(tensor: Tensor) -> Tensor:
     """The same elements by way of the arena, where the tensor is a bucket that moves; else the tensor."""
-    if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not _is_called_by_backward():
+    if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not is_called_by_backward(__package__):
         return tensor
     if session.core.local_size() == 1 or not tensor.is_contiguous():
         return tensor
@@ -50,14 +48,6 @@ def reachable(tensor: Tensor) -> Tensor:
         return tensor
     start = tensor.storage_offset() * tensor.element_size()
     return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-
-
-def _is_called_by_backward() -> bool:
-    """Whether C++ called the process group from within autograd, as DistributedDataParallel does, and not Python."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__package__") == __package__:
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
 def _move(storage: torch.UntypedStorage) -> Tensor | None:
@@ -82,15 +72,7 @@ def _descriptor_of_mapping(storage: torch.UntypedStorage) -> int:
     room = os.statvfs(_SHARED_MEMORY)
     if room.f_bavail * room.f_frsize < 2 * storage.nbytes() * session.core.local_size():
         raise UnavailableError(f"{_SHARED_MEMORY} has no room for as long as the move takes")
-    descriptor, size = storage._share_fd_cpu_()
-    begin = storage[: len(_MARK)]
-    before = begin.tolist()
-    os.pwrite(descriptor, _MARK, 0)
-    shows = bytes(begin.tolist()) == _MARK
-    os.pwrite(descriptor, bytes(before), 0)
-    if not shows or size != storage.nbytes() or storage.data_ptr() % mmap.PAGESIZE != 0:
-        raise UnavailableError(f"torch {torch.__version__} shares memory in a way that is not known here")
-    return int(descriptor)
+    return descriptor_of_mapping(storage)
 
 
 def _forget_file(descriptor: int) -> None:

@@ -6,7 +6,6 @@ it gives each call to a PerseusGroup, or to torch's group with the other backend
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -15,11 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
+from ..compat.dynamo import untraced
 from .backend import create_group
-from .process_group import PerseusGroup
-from .untraced import untraced
 
 C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
@@ -59,7 +56,6 @@ def _device_type(tensors: Any) -> str:
 
 def create(options: Any, backend_options: Any, name: str) -> Any:
     """What torch calls on the members of a new group. `name`: the backend's, as it was registered."""
-    _prepare_torch()
     making = under_construction()
     if making is None or set(making.backends.values()) == {name}:
         return _named(create_group(options, backend_options), options)
@@ -70,15 +66,6 @@ def create(options: Any, backend_options: Any, name: str) -> Any:
     group = DeviceGroups(making.store, options.group_rank, options.group_size, parts)
     group.bound_device_id = getattr(making.group, "bound_device_id", None)
     return _named(group, options)
-
-
-@functools.cache
-def _prepare_torch() -> None:
-    """Once in a process, before its first group."""
-    classes = (PerseusGroup, DeviceGroups)
-    process_groups.skip_flight_recorder(classes)
-    process_groups.keep_awaited_works()
-    process_groups.accept_monitored_barrier(classes)
 
 
 def _named(group: Any, options: Any) -> Any:
@@ -109,6 +96,7 @@ class Part(NamedTuple):
 class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
     """Returned to torch in place of a PerseusGroup if the group has other backends as well."""
 
+    is_of_perseus = True
     supports_splitting = False
     bound_device_id: torch.device | None = None
 

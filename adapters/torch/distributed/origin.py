@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from ..compat.futures import watch_futures
 from .turns import turns
 
 
@@ -63,20 +62,15 @@ def _within(origin: Origin, callback: Callable[[Any], Any]) -> Callable[[Any], A
 @functools.cache
 def _watch_futures() -> None:
     """torch's futures are objects of C++ that then() makes anew, so their class has to tell us of each."""
-    cls: Any = torch._C.Future
-    then, add_done_callback, wait = cls.then, cls.add_done_callback, cls.wait
+    watch_futures(_callback_of, _follow, turns.lend)
 
-    def then_within(self: Any, callback: Callable[[Any], Any]) -> Any:
-        origin = _origins.get(self)
-        if origin is None:
-            return then(self, callback)
-        following = then(self, _within(origin, callback))
+
+def _callback_of(future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    origin = _origins.get(future)
+    return callback if origin is None else _within(origin, callback)
+
+
+def _follow(future: Any, following: Any) -> None:
+    origin = _origins.get(future)
+    if origin is not None:
         _origins[following] = origin
-        return following
-
-    def add_done_callback_within(self: Any, callback: Callable[[Any], Any]) -> None:
-        origin = _origins.get(self)
-        add_done_callback(self, callback if origin is None else _within(origin, callback))
-
-    cls.then, cls.add_done_callback = then_within, add_done_callback_within
-    cls.wait = functools.wraps(wait)(lambda self: turns.lend(wait, self))

@@ -14,13 +14,13 @@ from perseus_like.errors import NotInitializedError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
+from ..compat.dynamo import untraced
 from ..compat.process_groups import find_group
 from .engine import confessing
 from .gathers import Gathers
 from .monitored_barrier import MonitoredBarrier
 from .reductions import Reductions
 from .unsupported import OF_GROUPS, refusing
-from .untraced import untraced
 from .work import Works
 
 _log = logging.getLogger("perseus_like")
@@ -80,6 +80,7 @@ def _devices() -> list[torch.device]:
 class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
     """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
 
+    is_of_perseus = True
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from ..compat.process_groups import premultiplied_factor
 from .travel import COMPLEX, UNSIGNED
 
 SUM, _MIN, _MAX, _PRODUCT, _BAND, _BOR, _BXOR = range(7)  # the core's ReduceOp
@@ -57,14 +58,9 @@ def resolve(what: str, options: Any, dtype: torch.dtype) -> Reduction:
     _check(what, name, number, dtype)
     prescale = 1.0
     if kind == ReduceOp.PREMUL_SUM:
-        factor = _factor(given)
+        factor = premultiplied_factor(given)
         prescale = float(factor.item()) if isinstance(factor, Tensor) else float(factor)
     return Reduction(number, kind == ReduceOp.AVG, prescale, name)
-
-
-def _factor(given: Any) -> Any:
-    factor = getattr(given, "factor", None)
-    return given.__getstate__()[1] if factor is None else factor
 
 
 def _check(what: str, name: str, number: int, dtype: torch.dtype) -> None:

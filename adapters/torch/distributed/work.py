@@ -19,11 +19,11 @@ from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
 from .. import cuda
+from ..compat.dynamo import untraced
 from .origin import Origin, remember
 from .travel import device_of
 from .turns import turns
 from .unsupported import OF_WORKS, refusing
-from .untraced import untraced
 
 Finish = Callable[[Any], None]
 

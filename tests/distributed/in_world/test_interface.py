@@ -19,7 +19,7 @@ def default_group() -> Any:
 def test_gather_single(rank: int, size: int) -> None:
     """torch.distributed.gather_single is of torch 2.14; the group's method can be called with any release."""
     last = size - 1
-    options = dist.GatherOptions()  # type: ignore[attr-defined]
+    options = dist.GatherOptions()
     options.rootRank = last
     for tensor in (torch.full((2, 3), rank), torch.empty(0, dtype=torch.int64)):
         output = torch.empty(size * tensor.numel() if rank == last else 0, dtype=torch.int64)
@@ -29,7 +29,7 @@ def test_gather_single(rank: int, size: int) -> None:
 
 
 def test_gather_single_into_too_little_room(rank: int, size: int) -> None:
-    options = dist.GatherOptions()  # type: ignore[attr-defined]
+    options = dist.GatherOptions()
     with pytest.raises(RuntimeError if rank else ValueError, match=f"{3 * size} elements come, but the output has"):
         default_group().gather_single(torch.empty(1), torch.ones(3), options).wait()
 
@@ -88,7 +88,7 @@ def test_a_failed_work_says_so_in_its_future_result(rank: int, size: int) -> Non
 
 
 def test_a_barrier_has_a_limit_of_its_own(rank: int, size: int) -> None:
-    options = dist.BarrierOptions()  # type: ignore[attr-defined]
+    options = dist.BarrierOptions()
     options.timeout = timedelta(milliseconds=200)
     if rank == 0:
         work = default_group().barrier(options)

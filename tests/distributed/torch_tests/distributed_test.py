@@ -7,8 +7,8 @@ The tests are chosen as for gloo, the backend of which most is asked on a CPU, a
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
+from typing import Any
 
 _folder = tempfile.mkdtemp()
 os.environ.update(
@@ -19,7 +19,7 @@ os.environ.update(
 )
 
 import torch  # noqa: E402
-from torch.testing._internal.common_utils import run_tests  # noqa: E402
+from torch.testing._internal import common_utils  # noqa: E402
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 import perseus_like.torch.distributed  # noqa: E402, F401
@@ -39,11 +39,16 @@ distributed_test.BACKEND = _Perseus("perseus")
 os.environ["BACKEND"] = "mpi"  # whose tests of small groups need four ranks; the others' need eight
 
 
-class TestPerseus(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]
+_Backend: Any = distributed_test.TestDistBackend
+_Tests: Any = distributed_test.DistributedTest._DistTestBase
+
+
+class TestPerseus(_Backend, _Tests):  # type: ignore[misc]
     def setUp(self) -> None:
         super().setUp()
         self._start_processes(torch.multiprocessing.get_context("fork").Process)  # quicker than torch's spawn
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests())
+    run_tests: Any = common_utils.run_tests
+    run_tests()

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from perseus_like.gradients import BUCKET_BYTES
 
 from ...buckets import Communicate
+from ...compat.dynamo import not_compiled
 from .comm_hook import built_in, checked, communicating
 from .group import process_set_of
 from .join import Uneven
@@ -234,7 +234,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self.static_graph = True
         self._start()
 
-    @_disable_dynamo
+    @not_compiled
     def _before_forward(self) -> None:
         if not self._started and torch.is_grad_enabled():
             self._start()
@@ -260,7 +260,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         if counted is not None:
             counted.wait()
 
-    @_disable_dynamo
+    @not_compiled
     def _after_forward(self, output: Any) -> None:
         reducer = self._reducer
         syncs = torch.is_grad_enabled() and self.require_backward_grad_sync

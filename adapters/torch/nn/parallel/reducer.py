@@ -12,19 +12,19 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler
 
 from perseus_like.collectives import Average, Max
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
 from ...buckets import Communicate, GradientBuckets
+from ...compat.autograd import NO_BACKWARD, at_end_of_backward, current_backward
+from ...compat.dynamo import not_compiled
 from ...compression import NoneCompressor
 from ...reduction import Owner, Reduction
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]
-NO_TASK = -1
 _numbers = itertools.count()  # ranks make their models in one order
 
 _TOO_MANY = (
@@ -69,11 +69,11 @@ class Reducer:
 
     def expect_end(self) -> None:
         """Called in a backward pass that may reach the parameters: `finish` follows at its end if it does."""
-        task = torch._C._current_graph_task_id()
+        task = current_backward()
         ending = _endings.get(task)
         if ending is None:
             ending = _endings[task] = _Ending()
-            torch.autograd.Variable._execution_engine.queue_callback(ending)
+            at_end_of_backward(ending)
         ending.reducers[self._number] = self
 
     def communicate_by(self, communicate: Communicate) -> None:
@@ -82,7 +82,7 @@ class Reducer:
 
     def recover(self) -> None:
         """Called before a forward pass: ends a backward pass that failed, as other ranks may wait for its end."""
-        if self._is_open and torch._C._current_graph_task_id() == NO_TASK:
+        if self._is_open and current_backward() == NO_BACKWARD:
             _log.warning("a backward pass failed; its gradients are reduced as far as they had come")
             self.finish(failed=True)
 
@@ -172,7 +172,7 @@ class _Ending:
     def __init__(self) -> None:
         self.reducers: dict[int, Reducer] = {}
 
-    @_disable_dynamo  # backward runs inside compiled training steps
+    @not_compiled  # backward runs inside compiled training steps
     def __call__(self) -> None:
         errors: list[Exception] = []
         for _, reducer in sorted(self.reducers.items()):

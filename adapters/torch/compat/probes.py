@@ -1,0 +1,180 @@
+"""Checks whether the private parts of torch that this library relies on are as its functions expect them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from . import autograd, construction, dynamo, process_groups, storage
+
+
+class Changed(Exception):
+    """A private part of torch is not as expected. The text names it."""
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise Changed(f"torch {torch.__version__}: {what}")
+
+
+def _parameters(function: Any) -> list[str]:
+    return list(inspect.signature(inspect.unwrap(function)).parameters)
+
+
+def _flight_recorder() -> None:
+    attach = getattr(distributed_c10d, "_maybe_attach_flight_recorder", None)
+    attaches = hasattr(distributed_c10d, "HealthCheckHook")
+    _expect(not attaches or attach is not None, "distributed_c10d._maybe_attach_flight_recorder is missing")
+    _expect(
+        attach is None or _parameters(attach)[0] == "pg",
+        "distributed_c10d._maybe_attach_flight_recorder does not begin with the group",
+    )
+
+
+def _awaited_works() -> None:
+    has = hasattr(dist.Reducer, "_set_forward_pass_work_handle")  # type: ignore[attr-defined]
+    _expect(has, "Reducer._set_forward_pass_work_handle is missing")
+
+
+def _monitored_barrier() -> None:
+    expected = ["group", "timeout", "wait_all_ranks"]
+    _expect(_parameters(distributed_c10d.monitored_barrier) == expected, "monitored_barrier has other parameters")
+    _expect(hasattr(distributed_c10d, "_get_default_group"), "distributed_c10d._get_default_group is missing")
+
+
+def _group_names() -> None:
+    names = getattr(distributed_c10d._world, "pg_names", None)
+    _expect(isinstance(names, dict), "distributed_c10d._world.pg_names is no dictionary")
+
+
+def _factor() -> None:
+    factor = process_groups.premultiplied_factor(vars(dist)["_make_nccl_premul_sum"](3.0))
+    _expect(float(factor) == 3.0, "the factor of a PREMUL_SUM is not found")
+
+
+def _construction() -> None:
+    helper = getattr(distributed_c10d, construction._HELPER, None)
+    _expect(helper is not None, f"distributed_c10d.{construction._HELPER} is missing")
+    variables = inspect.unwrap(helper).__code__.co_varnames  # type: ignore[arg-type]
+    for name in ("backend_config", "pg", "prefix_store"):
+        _expect(name in variables, f"{construction._HELPER} has no variable {name}")
+    has_options = "backend_options" in variables or "pg_options" in variables
+    _expect(has_options, f"{construction._HELPER} has no variable backend_options")
+    backends = distributed_c10d.BackendConfig(dist.Backend("cpu:gloo,cuda:nccl")).get_device_backend_map()
+    _expect(dict(backends) == {"cpu": "gloo", "cuda": "nccl"}, "BackendConfig.get_device_backend_map gives other names")
+
+
+def _others() -> None:
+    _construction()
+    parameters = _parameters(getattr(distributed_c10d, construction._HELPER))
+    expected = ["group_size", "group_rank", "global_ranks_in_group", "backend", "store"]
+    _expect(parameters[:5] == expected, f"{construction._HELPER} begins with other parameters")
+    for name in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg"):
+        has = isinstance(getattr(distributed_c10d._world, name, None), dict)
+        _expect(has, f"distributed_c10d._world.{name} is no dictionary")
+
+
+def _set_name() -> None:
+    has = hasattr(dist.ProcessGroup, "_set_group_name")
+    _expect(has or not hasattr(dist.ProcessGroup, "group_name"), "ProcessGroup._set_group_name is missing")
+
+
+def _futures() -> None:
+    for name in ("then", "add_done_callback", "wait"):
+        method = getattr(torch._C.Future, name, None)
+        _expect(method is not None, f"torch._C.Future.{name} is missing")
+        setattr(torch._C.Future, name, method)  # TypeError if methods cannot be replaced
+
+
+def _not_compiled() -> None:
+    _expect(dynamo.not_compiled(lambda: 3)() == 3, "torch._compile._disable_dynamo changes what a function returns")
+
+
+def _untraced() -> None:
+    _expect(dynamo._can_skip(), "torch._C._dynamo.eval_frame has no function to leave out code")
+
+    class Example:
+        def method(self) -> int:
+            return 3
+
+    _expect(dynamo.untraced("method")(Example)().method() == 3, "a method without Dynamo returns something else")
+
+
+def _in_backward(look: Callable[[], Any]) -> Any:
+    """What `look` returns in a hook."""
+    seen: list[Any] = []
+    tensor: Any = torch.ones(1, requires_grad=True)
+    tensor.register_hook(lambda _: seen.append(look()))
+    tensor.sum().backward()
+    return seen[0]
+
+
+def _current_backward() -> None:
+    is_none = autograd.current_backward() == autograd.NO_BACKWARD
+    _expect(is_none, "torch._C._current_graph_task_id() is not -1 outside of a backward pass")
+    inside = _in_backward(autograd.current_backward)
+    _expect(inside >= 0, "torch._C._current_graph_task_id() is not set in a backward pass")
+
+
+def _end_of_backward() -> None:
+    called: list[int] = []
+    _in_backward(lambda: autograd.at_end_of_backward(lambda: called.append(1)))
+    _expect(called == [1], "queue_callback does not call at the end of a backward pass")
+
+
+def _called_by_backward() -> None:
+    def caller_is_entrance() -> bool:
+        frame = sys._getframe(1)  # the hook
+        return frame.f_back is not None and autograd.is_entrance(frame.f_back)
+
+    _expect(_in_backward(caller_is_entrance), "hooks have another caller than torch.autograd's entrance of the engine")
+
+
+def _shared_storage() -> None:
+    memory = torch.zeros(os.sysconf("SC_PAGESIZE"), dtype=torch.uint8).untyped_storage()
+    try:
+        storage.descriptor_of_mapping(memory)
+    except storage.UnknownMapping as error:
+        raise Changed(str(error)) from None
+
+
+# By the function that relies on the part.
+PROBES: dict[str, Callable[[], None]] = {
+    "process_groups.skip_flight_recorder": _flight_recorder,
+    "process_groups.keep_awaited_works": _awaited_works,
+    "process_groups.accept_monitored_barrier": _monitored_barrier,
+    "process_groups.find_group": _group_names,
+    "process_groups.premultiplied_factor": _factor,
+    "construction.under_construction": _construction,
+    "construction.make_others": _others,
+    "construction.set_name": _set_name,
+    "futures.watch_futures": _futures,
+    "dynamo.not_compiled": _not_compiled,
+    "dynamo.untraced": _untraced,
+    "autograd.current_backward": _current_backward,
+    "autograd.at_end_of_backward": _end_of_backward,
+    "autograd.is_called_by_backward": _called_by_backward,
+    "storage.descriptor_of_mapping": _shared_storage,
+}
+
+
+def changed() -> dict[str, str]:
+    """Runs all probes. Returns what no longer holds, by the function that relies on it."""
+    texts = {name: _text(probe) for name, probe in PROBES.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _text(probe: Callable[[], None]) -> str:
+    """Why the probe fails; nothing if it does not."""
+    try:
+        probe()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,87 @@
+"""Each private part of torch that the adapter relies on: a test of its own says by name what no longer holds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from perseus_like.torch.compat import probes
+from perseus_like.torch.distributed.process_group import PerseusGroup
+from perseus_like.torch.distributed.work import PerseusWork, Works
+
+MODULES = ["autograd", "construction", "dynamo", "futures", "process_groups", "storage"]
+# What torch's own classes do well for a group and a work in Python, or what only their C++ backends use.
+OF_THE_BASE_CLASS = {
+    *(
+        "BackendType",
+        "CUSTOM",
+        "GLOO",
+        "MPI",
+        "NCCL",
+        "UCC",
+        "UNDEFINED",
+        "XCCL",
+        "Options",
+        "options",
+        "boxed",
+        "unbox",
+    ),
+    *("_backend_id", "_id", "_pybind11_conduit_v1_", "_register_backend", "_set_default_backend", "_get_op_type"),
+    *("_set_sequence_number_for_group", "block_current_stream", "is_success"),
+}
+
+
+@pytest.mark.parametrize("name", probes.PROBES)
+def test_the_private_part_is_as_expected(name: str) -> None:
+    probes.PROBES[name]()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(PerseusGroup, dist.ProcessGroup), (PerseusWork, dist.Work)])
+def test_all_that_torch_offers_is_followed_or_refused(ours: type, theirs: type) -> None:
+    offered = {name for name in dir(theirs) if not name.startswith("__")} - OF_THE_BASE_CLASS
+    missing = [name for name in sorted(offered) if getattr(ours, name) is getattr(theirs, name)]
+    assert missing == [], f"torch {torch.__version__}: {ours.__name__} neither follows nor refuses these"
+
+
+def test_several_works_as_one_offer_the_same() -> None:
+    offered = {name for name in dir(dist.Work) if not name.startswith("__")} - OF_THE_BASE_CLASS
+    used_alone = {"source_rank", "_source_rank", "_get_sequence_number", "timeout"}
+    assert {name for name in offered - used_alone if getattr(Works, name) is getattr(dist.Work, name)} == set()
+
+
+def functions_of(module: ModuleType) -> list[str]:
+    own = [each for each in vars(module).values() if inspect.isfunction(each) and each.__module__ == module.__name__]
+    return [each.__name__ for each in own if not each.__name__.startswith("_") and each.__name__ != "is_entrance"]
+
+
+def test_each_function_says_what_it_relies_on_and_has_a_probe() -> None:
+    functions = {}
+    for name in MODULES:
+        module = importlib.import_module(f"perseus_like.torch.compat.{name}")
+        functions.update({f"{name}.{each}": getattr(module, each) for each in functions_of(module)})
+    assert functions.keys() == probes.PROBES.keys()
+    for name, function in functions.items():
+        for word in ("Relies on:", "Tried with:", "Notices:", "Lost then:"):
+            assert word in (function.__doc__ or ""), name
+
+
+def test_a_change_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    found = probes.changed()
+    assert list(found) == ["autograd.current_backward"]
+    assert "_current_graph_task_id" in found["autograd.current_backward"]
+
+
+def test_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perseus_like.torch.compat"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"torch {torch.__version__}: {len(probes.PROBES)} of {len(probes.PROBES)} private parts" in done.stdout
