@@ -106,6 +106,7 @@ lock:
 	$(foreach name,$(ENVIRONMENTS),$(call lock,$(name),tests/environments/$(name).txt))
 	$(call lock,clients,tests/clients/clients.txt build/lock-deepspeed.in,3.11)
 	$(call lock,ccl,tests/clients/ccl.txt)
+	$(call lock,horovod,tests/clients/horovod.txt,3.11)
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
@@ -198,12 +199,12 @@ $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard 
 	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps --no-build-isolation build/oneccl
 	@touch $@
 
-$(STAMPS)/horovod: tests/clients/horovod.txt $(STAMPS)/package $(wildcard bindings/horovod/*.toml bindings/horovod/*/*.py)
+$(STAMPS)/horovod: tests/clients/horovod.txt locks/horovod.txt $(STAMPS)/package $(wildcard bindings/horovod/*.toml bindings/horovod/*/*.py)
 	test -x .venv-horovod/bin/python || $(PYTHON) -m venv .venv-horovod
-	.venv-horovod/bin/python -m pip --quiet install -r $<
+	$(call pip_in,.venv-horovod) install $(call locked,horovod) --requirement $<
 	rm -rf build/horovod && cp -r bindings/horovod build/horovod
-	.venv-horovod/bin/python -m pip --quiet install --force-reinstall --no-deps build/wheel/*.whl
-	.venv-horovod/bin/python -m pip --quiet install --force-reinstall --no-deps --no-build-isolation build/horovod
+	$(call pip_in,.venv-horovod) install --force-reinstall --no-deps build/wheel/*.whl
+	$(call pip_in,.venv-horovod) install --force-reinstall --no-deps --no-build-isolation build/horovod
 	@touch $@
 
 # $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
