@@ -1,4 +1,4 @@
-"""`python -m benchmarks.allreduce`, `.many_tensors`, `.training_step`, `.tensorflow_step`, `.idle`; see README.md."""
+"""Benchmarks: `python -m benchmarks.NAME` runs the file NAME.py; see README.md."""
 
 import sys
 from pathlib import Path

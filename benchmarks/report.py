@@ -12,7 +12,7 @@ from typing import Any
 from . import ROOT
 from .record import Bar, as_text
 
-ORDER = ("allreduce", "many_tensors", "training_step", "tensorflow_step", "idle")
+ORDER = ("allreduce", "many_tensors", "training_step", "tensorflow_step", "tensorflow_eager", "idle")
 BEGIN, END = "<!-- last results: begin -->", "<!-- last results: end -->"
 
 

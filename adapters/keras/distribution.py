@@ -28,7 +28,7 @@ class Distribution:
         self._passes = backend.Passes(passes_per_step) if passes_per_step > 1 else None
         self._average_passes = average_passes
         self._local_layers = list(local_layers)
-        self._reduced_early: set[int] = set()
+        self._computed: set[int] = set()
 
     def register_local(self, variable: Any) -> None:
         self._reduction.register_local(variable)
@@ -61,6 +61,8 @@ class Distribution:
         if self._passes is None:
             return apply(self.reduce_once(gradients, variables))
 
+        self._computed = set()
+
         def last(sums: list[Any]) -> object:
             reduced = self.reduce(sums, variables)
             if self._average_passes:
@@ -69,23 +71,27 @@ class Distribution:
 
         return self._passes.step(gradients, variables, last, skip)
 
-    def reduce_early(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """The pairs of `compute_gradients` with the gradients of all ranks. The next step of these variables reduces
-        nothing. Where gradients are summed over passes, they come back as they are: the last pass reduces.
+    def compute(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """The pairs of `compute_gradients` with the gradients of all ranks. The next step of these variables takes
+        gradients as they are. Gradients that are summed over passes come back as they are: the last pass reduces.
         """
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        if self._passes is not None:
-            return list(pairs)
-        reduced = self.reduce(gradients, variables)
-        self._reduced_early = {id(variable) for variable in variables}
+        reduced = gradients if self._passes is not None else self.reduce(gradients, variables)
+        self._computed = {id(variable) for variable in variables}
         return list(zip(reduced, variables, strict=True))
 
+    def sums_computed(self, variables: Sequence[Any]) -> bool:
+        """Whether `compute` gave the gradients of these variables since the last step, and they wait to be summed."""
+        return self._passes is not None and self._are_computed(variables)
+
+    def _are_computed(self, variables: Sequence[Any]) -> bool:
+        return bool(self._computed) and self._computed.issuperset(map(id, variables))
+
     def reduce_once(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
-        """As `reduce`; the gradients as they are if `reduce_early` has reduced those of these variables."""
-        early, self._reduced_early = self._reduced_early, set()
-        if early and early.issuperset(map(id, variables)):
-            return list(gradients)
-        return self.reduce(gradients, variables)
+        """As `reduce`; the gradients as they are if `compute` has reduced those of these variables."""
+        is_reduced = self._are_computed(variables)
+        self._computed = set()
+        return list(gradients) if is_reduced else self.reduce(gradients, variables)
 
     def reduce(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
         """Those of all ranks; those of local variables are this rank's own, over the number of ranks where wanted."""

@@ -78,7 +78,7 @@ class _Keras2(_DistributedOptimizer):
         inner: Any = super()
         distribution = self._active()
         pairs: list[tuple[Any, Any]] = inner.compute_gradients(loss, var_list, tape=tape)
-        return pairs if distribution is None else distribution.reduce_early(pairs)
+        return pairs if distribution is None else distribution.compute(pairs)
 
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
@@ -101,9 +101,10 @@ class _Keras2(_DistributedOptimizer):
         inner: Any = super()
         distribution = self._active()
         aggregate = not skip_gradients_aggregation and more.pop("experimental_aggregate_gradients", True)
-        if distribution is None or not aggregate:
-            return inner.apply_gradients(grads_and_vars, name=name, skip_gradients_aggregation=not aggregate)
         gradients, variables = _unzip(grads_and_vars)
+        if distribution is None or not (aggregate or distribution.sums_computed(variables)):
+            pairs = list(zip(gradients, variables, strict=True))
+            return inner.apply_gradients(pairs, name=name, skip_gradients_aggregation=not aggregate)
         with backends.chosen().outside_of_functions():
             self.build(variables)  # type: ignore[attr-defined]
 
@@ -124,7 +125,7 @@ class _Legacy(_DistributedOptimizer):
         inner: Any = super()
         distribution = self._active()
         pairs: list[tuple[Any, Any]] = inner._compute_gradients(loss, var_list, grad_loss, tape=tape)
-        return pairs if distribution is None else distribution.reduce_early(pairs)
+        return pairs if distribution is None else distribution.compute(pairs)
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
         """As `minimize` computes them, reduced over all ranks."""
@@ -141,9 +142,10 @@ class _Legacy(_DistributedOptimizer):
     ) -> Any:
         inner: Any = super()
         distribution = self._active()
-        if distribution is None or not experimental_aggregate_gradients:
-            return inner.apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
         gradients, variables = _unzip(grads_and_vars)
+        if distribution is None or not (experimental_aggregate_gradients or distribution.sums_computed(variables)):
+            pairs = list(zip(gradients, variables, strict=True))
+            return inner.apply_gradients(pairs, name, experimental_aggregate_gradients)
         with backends.chosen().outside_of_functions():
             self._create_all_weights(variables)  # type: ignore[attr-defined]
 

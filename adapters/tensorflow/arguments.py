@@ -43,8 +43,10 @@ def as_tensor(value: Any) -> Any:
     """The tensor to communicate of a tensor, a variable or an array."""
     if isinstance(value, tf.Tensor):
         return value
-    # Reads the variable now: a graph may have cached an older value.
-    return value.read_value() if hasattr(value, "read_value") else tf.convert_to_tensor(value)
+    if not hasattr(value, "read_value"):
+        return tf.convert_to_tensor(value)
+    # In a graph, reads the variable anew: an older value may be cached. Eagerly, `value` reads too, without a copy.
+    return value.value() if tf.executing_eagerly() and isinstance(value, tf.Variable) else value.read_value()
 
 
 def with_rows(verb: str, value: Any) -> Any:

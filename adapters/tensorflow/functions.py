@@ -64,7 +64,7 @@ def _assign_all(variables: Sequence[Any], root_rank: int, name: str, process_set
     for number, chunk in enumerate(_chunks(variables)):
         request = Request("broadcast", f"{name}_{number}", set_id, grouped=True, root=root)
         values = run(request, [as_tensor(variable) for variable in chunk])
-        done += [variable.assign(value) for variable, value in zip(chunk, values, strict=True)]
+        done += [variable.assign(value, read_value=False) for variable, value in zip(chunk, values, strict=True)]
     return None if tf.executing_eagerly() else tf.group(*done)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from perseus_like.collectives import Adasum, Average, Op, Sum, core_op, resolve_
 from perseus_like.compression import is_identity, wire_dtype, wire_of
 from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.tensor import AS_IT_IS
 
 from . import autograd as autograd  # registers gradients
 from . import xla
@@ -20,6 +23,8 @@ from .compression import Compression
 from .native import operations
 from .numbers import number
 from .requests import DTYPES, Request, in_order, last_in_order, run
+
+_ANY_DEVICE = contextlib.nullcontext()
 
 
 def allreduce(
@@ -44,9 +49,9 @@ def allreduce(
     chosen = resolve_op(op, average)
     factors = (prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
-        with tf.device(device_sparse):
+        with _on(device_sparse):
             return _allreduce_sparse(tensor, chosen, name, factors, process_set, ignore_name_scope)
-    with tf.device(device_dense):
+    with _on(device_dense):
         return reduce_dense([as_tensor(tensor)], chosen, name, factors, process_set, compression, ignore_name_scope)[0]
 
 
@@ -71,11 +76,11 @@ def grouped_allreduce(
     for place, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
             own = None if name is None else f"{name}_{place}of{len(tensors)}"
-            with tf.device(device_sparse):
+            with _on(device_sparse):
                 results[place] = _allreduce_sparse(tensor, chosen, own, factors, process_set, ignore_name_scope)
     if dense:
         inputs = [as_tensor(tensors[place]) for place in dense]
-        with tf.device(device_dense):
+        with _on(device_dense):
             outputs = reduce_dense(
                 inputs, chosen, name, factors, process_set, compression, ignore_name_scope, grouped=True
             )
@@ -117,7 +122,14 @@ def reduce_dense(
     return reduced
 
 
+def _on(device: str) -> Any:
+    """`tf.device`, without its cost where no device is named."""
+    return tf.device(device) if device else _ANY_DEVICE
+
+
 def _common_wire(wire: Any, tensors: Sequence[Any]) -> int:
+    if wire is None:
+        return AS_IT_IS
     kinds = {wire_dtype(wire, DTYPES.get(tensor.dtype, -1)) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError("grouped_allreduce with compression: the tensors must all be float32 or float64, or none")
@@ -189,9 +201,18 @@ def alltoall(
     request = Request("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
     source = with_rows("alltoall", tensor)
     if splits is None:
-        return run(request, [source], tf.zeros([0], tf.int32))[0]
+        return run(request, [source], _no_splits())[0]
     received, received_splits = run(request, [source], splits_of(splits))
     return received, received_splits
+
+
+def _no_splits() -> Any:
+    return _no_splits_eagerly() if tf.executing_eagerly() else tf.zeros([0], tf.int32)
+
+
+@functools.cache
+def _no_splits_eagerly() -> Any:
+    return tf.zeros([0], tf.int32)
 
 
 def reducescatter(
@@ -240,7 +261,7 @@ def _reducescatter(
     chosen = resolve_op(op)
     if chosen not in (Average, Sum):
         raise UnsupportedOpError(f"reducescatter knows Average and Sum, not {chosen.name}")
-    with tf.device(device):
+    with _on(device):
         pairs = [compression.compress(with_rows("reducescatter", tensor)) for tensor in tensors]
         core, average = core_op(chosen)
         request = Request(

@@ -132,7 +132,7 @@ def _node(
 
 def _check_dtypes(request: Request, tensors: Sequence[Any]) -> None:
     for tensor in tensors:
-        if tensor.dtype.base_dtype not in DTYPES:
+        if tensor.dtype not in DTYPES and tensor.dtype.base_dtype not in DTYPES:
             names = ", ".join(dtype.name for dtype in DTYPES)
             raise invalid_argument(f"{request.verb}: {tensor.dtype.name} tensors cannot be communicated; {names} can")
 

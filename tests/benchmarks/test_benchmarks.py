@@ -49,6 +49,10 @@ CONTENDERS = {
     "many_tensors": {"ours", "ours, grouped", "ours, arena", "gloo", "gloo, DDP's buckets"},
     "training_step": {"one process alone", "each by itself", "ours", "our DDP", "DDP over perseus", "DDP over gloo"},
     "tensorflow_step": {"torch adapter", "as a tape reduces them", "an allreduce each", "TensorFlow copies them"},
+    "tensorflow_eager": {
+        *("allreduce", "allreduce, named", "grouped_allreduce of 5", "grouped_allgather of 5", "broadcast"),
+        *("broadcast_ of a variable", "NumPy adapter", "TensorFlow adds 1"),
+    },
 }
 
 

@@ -45,6 +45,29 @@ def test_computed_gradients_are_reduced_once(method: str, op: int, rank: int, si
         assert float(variable) == -5 * expected
 
 
+@only_keras_2
+@pytest.mark.parametrize("further", [{}, {"experimental_aggregate_gradients": False}])
+def test_computed_gradients_are_summed_over_passes(further: dict[str, bool], rank: int, size: int) -> None:
+    """Whatever Keras itself is told to do about aggregation, as in Horovod."""
+    for optimizer in optimizers(op=hvd.Average, backward_passes_per_step=2):
+        variables = [[tf.Variable(0.0)], [tf.Variable(0.0)]] if "legacy" in type(optimizer).__module__ else None
+        flat = tf.nest.flatten(variables) if variables else [tf.Variable(0.0), tf.Variable(0.0)]
+        optimizer.register_local_var(flat[1])
+
+        @tf.function
+        def step(optimizer: Any = optimizer, given: Any = variables or flat, flat: Any = flat) -> None:
+            pairs = optimizer._compute_gradients(lambda: (flat[0] + flat[1]) * rank, given, None)
+            optimizer.apply_gradients(pairs, **further)
+
+        for passes in range(1, 4):
+            step()
+            steps = passes // 2
+            assert float(flat[0]) == -2 * steps * sum(range(size)) / size
+            assert float(flat[1]) == -2 * steps * rank / size
+            assert int(optimizer.iterations) == passes
+            assert int(optimizer._agg_helper.counter) == passes % 2
+
+
 def minimized(optimizer: Any, rank: int) -> float:
     """What a variable of 0 is after one step in a tf.function, where each rank's gradient is its rank."""
     variable = tf.Variable(0.0)
