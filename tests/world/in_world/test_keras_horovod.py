@@ -54,7 +54,7 @@ def test_computed_gradients_are_summed_over_passes(further: dict[str, bool], ran
         flat = tf.nest.flatten(variables) if variables else [tf.Variable(0.0), tf.Variable(0.0)]
         optimizer.register_local_var(flat[1])
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]
         def step(optimizer: Any = optimizer, given: Any = variables or flat, flat: Any = flat) -> None:
             pairs = optimizer._compute_gradients(lambda: (flat[0] + flat[1]) * rank, given, None)
             optimizer.apply_gradients(pairs, **further)
@@ -72,7 +72,7 @@ def minimized(optimizer: Any, rank: int) -> float:
     """What a variable of 0 is after one step in a tf.function, where each rank's gradient is its rank."""
     variable = tf.Variable(0.0)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step() -> None:
         optimizer.minimize(lambda: variable * rank, [variable])
 
@@ -116,7 +116,7 @@ DATA, TARGETS = tf.ones([8, 4]), tf.ones([8, 1], tf.int64)
 def test_synthetic_benchmark_of_a_tape(rank: int) -> None:
     network, optimizer = model(), tf.optimizers.SGD(0.01)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(first_batch: bool) -> None:
         with tf.GradientTape() as tape:
             loss = tf.losses.sparse_categorical_crossentropy(TARGETS, network(DATA, training=True))
