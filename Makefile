@@ -1,4 +1,4 @@
-# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `bench`,
+# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
 # `build`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
@@ -23,6 +23,7 @@ TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes t
 	$(TENSORFLOW) keras
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
+DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* types-PyYAML
 DEEPSPEED := deepspeed==0.19.8
 
@@ -47,7 +48,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ lock:
 		.venv-lock/bin/python -m pip --quiet install --require-hashes --requirement locks/uv.txt; }
 	@mkdir -p build
 	for tool in pip uv; do echo $$tool > build/lock-$$tool.in; done
-	printf '%s\n' $(call quoted,$(sort $(BUILD_NEEDS) $(RUN_NEEDS) $(TEST_NEEDS) $(BENCH_NEEDS) $(FUZZ_NEEDS) $(LINT_NEEDS))) \
+	printf '%s\n' $(call quoted,$(sort $(BUILD_NEEDS) $(RUN_NEEDS) $(TEST_NEEDS) $(BENCH_NEEDS) $(FUZZ_NEEDS) $(DOCS_NEEDS) $(LINT_NEEDS))) \
 		> build/lock-main.in
 	echo '$(DEEPSPEED)' > build/lock-deepspeed.in
 	$(call lock,pip,build/lock-pip.in)
@@ -155,6 +156,15 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 bench-transport: $(STAMPS)/package
 	$(BIN)/cmake --build build/core --target perseus_transport_benchmark
 	build/core/perseus_transport_benchmark $(BENCH_ARGS)
+
+# --- documents -------------------------------------------------------------------------------------------------------
+
+# The site in build/site. A broken link or a reference to something that does not exist fails.
+docs: $(STAMPS)/run $(STAMPS)/package
+	$(call install,$(DOCS_NEEDS))
+	$(link_installed_layout)
+	$(BIN)/python docs/site/stage.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f docs/site/mkdocs.yml
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 

@@ -290,7 +290,8 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: of Keras 3 or Keras 2, with any schedule, or a LossScaleOptimizer; it shares its state with the
             result. `LossScaleOptimizer(DistributedOptimizer(…))`, as `compile` makes for mixed_float16, works, too.
         name: what the collectives are called; "Distributed" and the optimizer's class by default.
-        device_dense, device_sparse: accepted and not needed: gradients stay on the device they are on.
+        device_dense: accepted without effect: gradients stay on the device they are on.
+        device_sparse: accepted without effect, as `device_dense`.
         compression: `Compression.fp16`, `bf16`: how gradients travel.
         sparse_as_dense: gradients of embeddings are made dense.
         gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.

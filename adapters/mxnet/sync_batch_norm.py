@@ -25,11 +25,12 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
 
     Ranks make their layers in the same order, or name them alike. In evaluation it is local.
 
+    All other arguments are those of gluon's BatchNorm.
+
     Args:
         comm_scope: 0: the ranks of this host; 1: all ranks. With 0 the first forward in training is collective over the
             job where there are several hosts, as it registers a process set for each.
         num_devices: not needed, and there for MXNet's SyncBatchNorm's sake.
-        others: as for BatchNorm.
     """
 
     def __init__(

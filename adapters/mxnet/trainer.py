@@ -20,7 +20,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     """A Trainer whose `step` uses the mean of all ranks' gradients; `step(batch_size)` takes this rank's batch size.
 
     Args:
-        params, optimizer, optimizer_params: as for gluon's Trainer. A list of parameters is put in the order of names.
+        params: the parameters, as for gluon's Trainer. A list of parameters is put in the order of names.
+        optimizer: the optimizer or its name, as for gluon's Trainer.
+        optimizer_params: the optimizer's arguments, as for gluon's Trainer.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
         gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
         prefix: goes into the names of what is reduced, for the timeline and for error texts.

@@ -119,7 +119,8 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: a tf.compat.v1.train optimizer, or one of Keras.
         name: of the requests, for error texts.
         use_locking: there for Horovod's sake; the wrapped optimizer has its own.
-        device_dense, device_sparse: where gradients are reduced; "" where they are.
+        device_dense: the device on which dense gradients are reduced; "" for the device they are on.
+        device_sparse: the same for IndexedSlices.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
         sparse_as_dense: IndexedSlices are made dense, and travel with the others.
         backward_passes_per_step: so many backward passes are summed before gradients are reduced.

@@ -70,7 +70,8 @@ def DistributedGradientTape(  # noqa: N802
 
     Args:
         gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
-        device_dense, device_sparse: where gradients are reduced; "" where they are.
+        device_dense: the device on which dense gradients are reduced; "" for the device they are on.
+        device_sparse: the same for IndexedSlices.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
         sparse_as_dense: IndexedSlices are made dense, and travel with the others.
         op: Average, Sum or Adasum.
