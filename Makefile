@@ -164,7 +164,7 @@ docs: $(STAMPS)/run $(STAMPS)/package
 	$(call install,$(DOCS_NEEDS))
 	$(link_installed_layout)
 	$(BIN)/python docs/site/stage.py build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 

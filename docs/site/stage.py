@@ -1,4 +1,4 @@
-"""Copies what the site of `make docs` is made of to a folder, at the same relative paths, so that links stay as they are.
+"""Copies the sources of the site of `make docs` to a folder, at the same relative paths, so that links stay as they are.
 
     python docs/site/stage.py build/docs
 
@@ -64,7 +64,7 @@ def write_launcher_page(to: Path) -> None:
         check=True,
         env={"COLUMNS": "100"},
     )
-    head = "# Options of perseusrun\n\n[Launching](../launching.md) explains how jobs are started. `perseusrun --help`:\n\n"
+    head = "# Options of perseusrun\n\n[Launching](../launching.md) explains how jobs start. `perseusrun --help`:\n\n"
     (to / "docs/api/launcher.md").write_text(f"{head}```text\n{shown.stdout}```\n")
 
 
