@@ -1,4 +1,4 @@
-"""Copies the sources of the site of `make docs` to a folder, at the same relative paths, so that links stay as they are.
+"""Copies the sources of the site of `make docs` to a folder, at the same relative paths, so that links stay valid.
 
     python docs/site/stage.py build/docs
 
