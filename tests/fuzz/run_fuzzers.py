@@ -90,7 +90,7 @@ def main(build: Path, seconds: int, names: list[str]) -> int:
         return 2
     chosen = {name: known[name] for name in names or known}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda item: run(*item, seconds, build / "fuzz-work"), chosen.items())
+        results = pool.map(lambda item: run(item[0], item[1], seconds, build / "fuzz-work"), chosen.items())
         findings = [finding for finding in results if finding]
     for finding in findings:
         print(finding, file=sys.stderr)
