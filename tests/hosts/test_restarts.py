@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -77,7 +78,7 @@ def agents(lab: Lab | None, folder: Path, backend: str) -> list[subprocess.Popen
             where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29500" if lab else "127.0.0.1:0"]
             where += ["--rdzv-id", "restarts"]
         if lab is None and backend == "static":
-            where = ["--master-port", "0"]
+            where = ["--master-port", str(free_port())]
         command = [*line, *where, "program.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if lab is None:
@@ -94,6 +95,12 @@ def agents(lab: Lab | None, folder: Path, backend: str) -> list[subprocess.Popen
             )
         )
     return processes
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,163 @@
+"""A process group whose ranks change while the program runs: the interface that torchft's manager asks for.
+
+torchft decides before each step which replicas take part. When that changes, after a replica was lost and when one has
+come back, it calls `reconfigure` on all of them (`configure` up to release 0.2). Each time a group of the backend
+`perseus` is made, with a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
+
+from perseus_like.errors import UnavailableError
+
+from .backend import make_group
+from .process_group import PerseusGroup
+
+C = TypeVar("C", bound=type)
+_ProcessGroup: Any = dist.ProcessGroup
+
+_VERBS = (
+    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced"),
+    *("_allgather_base", "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter"),
+    *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier"),
+    *("send", "recv", "recv_anysource"),
+)
+
+
+def _delegating(cls: C) -> C:
+    """Class decorator: makes the verbs."""
+    for name in _VERBS:
+        setattr(cls, name, _verb(name))
+    return cls
+
+
+def _verb(name: str) -> Callable[..., Any]:
+    def call(self: ReconfigurableGroup, *arguments: Any, **options: Any) -> Any:
+        return getattr(self.group, name)(*arguments, **options)
+
+    call.__name__ = name
+    return call
+
+
+class _Done:
+    """What `reconfigure` returns: the group is made by then."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+
+@_delegating
+class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
+    """`torchft.Manager(pg=ReconfigurableGroup(timeout=timedelta(seconds=30)), …)`: one per process, for the CPU.
+
+    A process has one session, so the ranks of a replica cannot be a world of `perseus` as well; use gloo among them.
+    """
+
+    supports_reconfigure = True
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
+        super().__init__(0, 1)
+        self._id = uuid.uuid4().hex
+        self._store: TCPStore | None = None  # serves the ranks if this one is the first of them
+        self._timeout = timeout
+        self._group: PerseusGroup | None = None
+        self._error: Exception | None = None
+
+    @property
+    def group(self) -> PerseusGroup:
+        """The group of the ranks that take part now. Errors: UnavailableError if there is none."""
+        if self._group is None:
+            raise UnavailableError("this process group has no ranks: call reconfigure() first, and again after abort()")
+        return self._group
+
+    def get_reconfigure_handle(self) -> str:
+        """What other processes need to know of this one for `reconfigure`."""
+        if self._store is None:
+            self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
+        return json.dumps({"id": self._id, "store": f"{socket.gethostname()}:{self._store.port}"})
+
+    def reconfigure(self, options: Any) -> _Done:
+        """Leaves the group that there is, and makes one of the processes whose handles `options.handles` lists.
+
+        Collective over them, with the same list and `options.uuid`, which must be new. A process's rank is the place of
+        its handle.
+        """
+        peers = [json.loads(handle) for handle in options.handles]
+        rank = [peer["id"] for peer in peers].index(self._id)
+        self.configure(f"{peers[0]['store']}/{options.uuid}", "", rank, len(peers))
+        return _Done()
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: Sequence[int] | None = None,
+    ) -> None:
+        """Leaves the group that there is, and makes one of the ranks that call this with the same `store_addr`.
+
+        `store_addr`: "host:port/prefix" of a TCPStore that runs; the prefix must be new. The arguments after
+        `world_size` are torchft's, for its logs.
+        """
+        self._leave()
+        self._error = None
+        address, _, prefix = store_addr.partition("/")
+        host, _, port = address.rpartition(":")
+        store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=self._timeout, wait_for_workers=False)
+        self._group = make_group(PrefixStore(prefix, store), rank, world_size, self._timeout, name="reconfigurable")
+        self._group.setGroupName(store_addr)
+
+    def abort(self) -> None:
+        """Fails what is under way, on the other ranks as well. From any thread."""
+        self._error = UnavailableError("the process group was aborted; reconfigure() makes a new one")
+        self._leave()
+
+    def shutdown(self) -> None:
+        """Leaves the group; work that all ranks have asked for before is carried out."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.shutdown()
+
+    def errored(self) -> Exception | None:
+        """Why the group must be made again, apart from errors of its collectives, which their works raise."""
+        return self._error
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For the next group, and for waits of this rank from now on."""
+        self._timeout = timeout
+        if self._group is not None:
+            self._group.set_timeout(timeout)
+
+    def size(self) -> int:
+        return self.group.getSize()
+
+    def rank(self) -> int:
+        return self.group.getRank()
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "perseus"
+
+    def broadcast_one(self, tensor: Any, root: int) -> Any:
+        """torchft's short form of `broadcast`."""
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        return self.group.broadcast([tensor], options)
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()

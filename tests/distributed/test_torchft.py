@@ -1,0 +1,142 @@
+"""torchft's manager over ReconfigurableGroup, as in its own example: replicas of one process each, a lighthouse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+Popen = subprocess.Popen
+
+LIGHTHOUSE = """
+import sys
+from torchft.coordination import LighthouseServer
+
+server = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=2000)
+print(server.address(), flush=True)
+sys.stdin.read()
+server.shutdown()
+"""
+
+REPLICA = """
+import hashlib, os, sys
+from datetime import timedelta
+import torch
+from torch import nn
+from torch.distributed import TCPStore
+from torchft import DistributedDataParallel, Manager, Optimizer
+from torchft.checkpointing.pg_transport import PGTransport
+from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
+
+lighthouse, number = sys.argv[1], int(sys.argv[2])
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+def load_state_dict(state):
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+def state_dict():
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+pg = ReconfigurableGroup(timeout=timedelta(seconds=30))
+manager = Manager(
+    pg=pg,
+    min_replica_size=1,
+    load_state_dict=load_state_dict,
+    state_dict=state_dict,
+    replica_id=f"replica_{number}",
+    lighthouse_addr=lighthouse,
+    store_addr="127.0.0.1",
+    store_port=store.port,
+    rank=0,
+    world_size=1,
+    timeout=timedelta(seconds=30),
+    checkpoint_transport=PGTransport(pg, timeout=timedelta(seconds=30), device=torch.device("cpu")),
+)
+torch.manual_seed(number)  # replicas begin with different weights: the manager has to make them equal
+model = DistributedDataParallel(manager, nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)))
+optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=1e-3))
+generator = torch.Generator().manual_seed(os.getpid())
+while not os.path.exists("end") or manager.current_step() < int(open("end").read()):
+    before = manager.current_step()
+    inputs = torch.randn(16, 8, generator=generator)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True)).backward()
+    optimizer.step()
+    if manager.current_step() > before:
+        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        line = f"{manager.current_step()} {manager.num_participants()} {hashlib.sha256(weights).hexdigest()}"
+        with open(f"steps-{number}", "a") as file:
+            file.write(line + "\\n")
+manager.shutdown(wait=False)
+pg.shutdown()
+"""
+
+
+@pytest.fixture
+def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Popen[str]]]:
+    """Starts a program in the environment that has torchft; what it says on standard error goes to a file."""
+    python = environment("torch-clients")
+    with ExitStack() as stack:
+
+        def run(name: str, text: str, *arguments: str) -> Popen[str]:
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+            process = Popen(
+                [str(python), f"{name}.py", *arguments],
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stack.enter_context((tmp_path / f"{name}.log").open("a")),
+                text=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Popen[str]], tmp_path: Path) -> None:
+    """Steps go on without it, it gets the others' weights when it is back, and after that weights are equal."""
+    lighthouse = start("lighthouse", LIGHTHOUSE)
+    assert lighthouse.stdout is not None
+    address = lighthouse.stdout.readline().strip()
+
+    def steps(number: int) -> dict[int, tuple[int, str]]:
+        """By step: how many replicas took part, and the digest of the weights after it."""
+        file = tmp_path / f"steps-{number}"
+        lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return {int(step): (int(participants), digest) for step, participants, digest in lines}
+
+    def wait(number: int, after: int, wanted: int) -> int:
+        """Waits for three more steps of a replica with so many participants; returns the last step."""
+        deadline = time.monotonic() + 80
+        while (
+            len(found := [step for step, (count, _) in steps(number).items() if step > after and count == wanted]) < 3
+        ):
+            assert time.monotonic() < deadline, "\n".join(log.read_text()[-6000:] for log in tmp_path.glob("*.log"))
+            time.sleep(0.05)
+        return found[-1]
+
+    replicas = [start(f"replica-{number}", REPLICA, address, str(number)) for number in range(2)]
+    last = wait(1, 0, wanted=2)
+    for _ in range(3):
+        replicas[1].send_signal(signal.SIGKILL)
+        replicas[1].wait()
+        alone = wait(0, last, wanted=1)
+        replicas[1] = start("replica-1", REPLICA, address, "1")
+        last = wait(1, alone, wanted=2)
+    (tmp_path / "end").write_text(str(last + 300))
+    assert [replica.wait(100) for replica in replicas] == [0, 0]
+    first, second = steps(0), steps(1)
+    both = [step for step in first if first[step][0] == 2 and second.get(step, (0,))[0] == 2]
+    assert last + 300 in both
+    assert [first[step][1] for step in both] == [second[step][1] for step in both]
