@@ -48,7 +48,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -194,6 +194,25 @@ test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
 # `make test` runs those that are quick, where its wheels install.
 test-oneccl: $(STAMPS)/test $(STAMPS)/environment-oneccl
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/world/test_oneccl.py -m "slow or not slow" $(PYTEST_ARGS)
+
+# The oldest torch that is supported and the newest ones: gigabytes each, so not part of `make test`.
+TORCH_VERSIONS ?= 2.1.2 2.14.1 2.15.0
+TORCH_VERSION_TESTS := tests/unit/test_torch_compat.py tests/distributed/test_works.py tests/distributed/test_worlds.py \
+	tests/distributed/test_device_backends.py
+# torch 2.1 was built for the first generation of NumPy.
+numpy_for = $(if $(filter 2.1.%,$(1)),'numpy<2',numpy)
+
+test-torch-versions: $(foreach version,$(TORCH_VERSIONS),test-torch-$(version))
+
+test-torch-%: $(STAMPS)/torch-%
+	PATH="$(CURDIR)/.venv-torch-$*/bin:$$PATH" .venv-torch-$*/bin/pytest $(TORCH_VERSION_TESTS) $(PYTEST_ARGS)
+
+$(STAMPS)/torch-%: $(STAMPS)/package
+	test -x .venv-torch-$*/bin/python || $(PYTHON) -m venv .venv-torch-$*
+	$(call pip_in,.venv-torch-$*) install torch==$* $(call numpy_for,$*) setuptools pytest pytest-timeout hypothesis \
+		cloudpickle mpich expecttest
+	$(call pip_in,.venv-torch-$*) install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
 
 $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients

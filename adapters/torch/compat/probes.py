@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import autograd, construction, dynamo, process_groups, storage
+from . import autograd, construction, dynamo, process_groups, storage, stores
 
 
 class Changed(Exception):
@@ -145,6 +145,13 @@ def _shared_storage() -> None:
         raise Changed(str(error)) from None
 
 
+def _stores() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    store.set("known", "")
+    _expect(stores.has_keys(store, ["known"]), "a store does not find a key")
+    _expect(not stores.has_keys(store, ["known", "unknown"]), "a store finds a key that was not set")
+
+
 # By the function that relies on the part.
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
@@ -161,6 +168,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "autograd.current_backward": _current_backward,
     "autograd.at_end_of_backward": _end_of_backward,
     "autograd.is_called_by_backward": _called_by_backward,
+    "stores.has_keys": _stores,
     "storage.descriptor_of_mapping": _shared_storage,
 }
 

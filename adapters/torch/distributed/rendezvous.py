@@ -26,6 +26,8 @@ from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import HorovodInternalError, PeerLostError, TimedOutError, TransportError, UnavailableError
 
+from ..compat.stores import has_keys
+
 _LENGTH = struct.Struct("!Q")
 _NAME = re.compile(r"[0-9a-f]{32}")
 # Rank 0 reports who is missing, so the others give up a little later than rank 0.
@@ -92,11 +94,11 @@ class StoreRendezvous:
         for _ in self._polls(self._timeout.total_seconds()):
             self._invite()
             keys = [self._piece(self._invited[rank]) for rank in sorted(self._invited)]
-            if len(keys) == self._size - 1 and self._store.check(keys):
+            if len(keys) == self._size - 1 and has_keys(self._store, keys):
                 parts = [mine, *(self._read(key) for key in keys)]
                 self._answer(_ALL, *parts)
                 return parts
-            if self._store.check([self._key("failed")]):
+            if has_keys(self._store, [self._key("failed")]):
                 raise self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
         missing = [rank for rank in range(1, self._size) if not self._has_contributed(rank)]
         raise self._end(_TIMED_OUT, self._missing_text(missing))
@@ -105,7 +107,7 @@ class StoreRendezvous:
         """Invites each rank that has announced a name which is new to this rendezvous."""
         for rank in range(1, self._size):
             key = self._announcement(rank)
-            if not self._store.check([key]):
+            if not has_keys(self._store, [key]):
                 continue
             name = self._store.get(key).decode(errors="replace")
             if name == self._invited.get(rank) or not _NAME.fullmatch(name):
@@ -128,13 +130,13 @@ class StoreRendezvous:
             if rendezvous != contributed_to:
                 self._set(self._piece(self._name), mine.hex())
                 contributed_to = rendezvous
-            if rendezvous and self._store.check([self._key(f"{self._round}/answer")]):
+            if rendezvous and has_keys(self._store, [self._key(f"{self._round}/answer")]):
                 return self._read_answer()
         raise TimedOutError(self._missing_text([0]))
 
     def _read_invitation(self) -> str:
         key = self._invitation(self._name)
-        if not self._store.check([key]):
+        if not has_keys(self._store, [key]):
             return ""
         name = self._store.get(key).decode(errors="replace")
         if not _NAME.fullmatch(name):
@@ -161,7 +163,7 @@ class StoreRendezvous:
         self._set(self._key(f"{self._round}/answer"), pack(parts).hex())
 
     def _has_contributed(self, rank: int) -> bool:
-        return rank in self._invited and self._store.check([self._piece(self._invited[rank])])
+        return rank in self._invited and has_keys(self._store, [self._piece(self._invited[rank])])
 
     def _announcement(self, rank: int) -> str:
         return f"{self._prefix}/announced/{rank}"

@@ -12,7 +12,8 @@ FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 UNSIGNED = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *UNSIGNED]
 COMPLEX = [torch.complex64, torch.complex128]
-BYTE_FLOATS = [torch.float8_e4m3fn, torch.float8_e5m2]
+# torch before 2.3 cannot copy some of them.
+BYTE_FLOATS = [torch.float8_e4m3fn, torch.float8_e5m2] if UNSIGNED else []
 ALL_TYPES = [*FLOATING, *INTEGERS, *COMPLEX, *BYTE_FLOATS, torch.bool]
 
 
