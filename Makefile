@@ -202,6 +202,7 @@ TORCH_VERSION_TESTS := tests/unit/test_torch_compat.py tests/distributed/test_wo
 # torch 2.1 was built for the first generation of NumPy.
 numpy_for = $(if $(filter 2.1.%,$(1)),'numpy<2',numpy)
 
+.SECONDARY: $(foreach version,$(TORCH_VERSIONS),$(STAMPS)/torch-$(version))
 test-torch-versions: $(foreach version,$(TORCH_VERSIONS),test-torch-$(version))
 
 test-torch-%: $(STAMPS)/torch-%
