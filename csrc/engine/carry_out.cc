@@ -122,13 +122,17 @@ void Lane::finish_batch(const std::vector<Task>& tasks, const Status& status) {
   }
 }
 
-// A transport's failure.
+// A transport's failure. Peers in the same collective notice it by the transport itself; what is on a device they do
+// not.
 void Lane::fail_batch(const Status& status, bool on_host) {
   link_.transport->give_up(status);
   if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
   break_off(status);
   if (!on_host) tell_failure(status);
 }
+
+// A failure between collectives, which no peer notices by itself.
+void Lane::fail_lane(const Status& status) { fail_batch(status, false); }
 
 // Finishes the works of each as soon as its data are there. What is under way is said to be the first that is not done.
 class Lane::Overlapping final : public Observer {
@@ -311,6 +315,9 @@ void Lane::break_off(const Status& reason, bool all) {
     letters_.fail(reason);
   }
   for (auto& [name, work] : std::exchange(pending_, {})) finish(*work, broken_);
+  for (auto& work : std::exchange(taken_, {})) {
+    if (work) finish(*work, broken_);
+  }
   for (auto& work : inbox_.take()) finish(*work, broken_);
   if (auto joining = std::exchange(joining_, nullptr)) {
     {

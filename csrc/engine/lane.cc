@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -140,21 +141,21 @@ void Lane::wait_or_drive(Completion& completion, bool rung, Clock::time_point un
   const WaitTracing traced(tracing_);
   while (!completion.done() && Clock::now() < until) {
     urgent_.store(true, std::memory_order_release);
-    bool driving = false;
+    std::unique_lock driving(driver_, std::defer_lock);
     for (int i = 0; i < kTries && !driving && !completion.done(); ++i) {
-      driving = driver_.try_lock();
-      if (!driving) pause();
+      if (!driving.try_lock()) pause();
     }
     if (!driving) {
       if (!std::exchange(rung, true)) wake();
       completion.wait(std::min(kLook, left(until)));
       continue;
     }
-    drive(completion, until);
+    drive(std::move(driving), completion, until);
   }
 }
 
-void Lane::drive(Completion& completion, Clock::time_point until) {
+// Runs cycles on the caller's thread until the completion is done. `driving` holds driver_.
+void Lane::drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until) {
   auto& bell = link_.control->doorbell();
   auto seen = bell.rings();
   auto spin_until = Clock::now() + spin_;
@@ -181,7 +182,7 @@ void Lane::drive(Completion& completion, Clock::time_point until) {
   spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
   // What waits needs an engine that looks at the clock; it may have gone to sleep without a limit.
   const bool rouse = negotiator_.waiting() && (link_.control->needs_polling() || std::exchange(dozing_, false));
-  driver_.unlock();
+  driving.unlock();
   bell.hand_back(rouse ? bell.rings() - 1 : seen);
 }
 
@@ -199,12 +200,11 @@ void Lane::run() {
     auto limit = kLook;  // somebody else drives, and may stop any moment
     auto linger = std::chrono::microseconds(0);
     auto result = Cycle::idle;
-    if (driver_.try_lock()) {
+    if (const std::unique_lock driving(driver_, std::try_to_lock); driving) {
       result = cycle();
       limit = sleep_limit();
       linger = linger_;
       dozing_ = limit > kLook;
-      driver_.unlock();
     }
     if (result == Cycle::linger) std::this_thread::sleep_for(linger);
     if (result == Cycle::idle) bell.wait(seen, Sleeper::engine, limit);
@@ -220,13 +220,41 @@ std::chrono::microseconds Lane::sleep_limit() {
   return poll_;
 }
 
+// The engine's only catch. An exception that `call` throws fails all pending work with its text: it must end neither
+// the process, on the engine's thread, nor the caller's wait.
+template <class Call>
+void Lane::guarded(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    end_by_exception(Status::from(error));
+  } catch (const std::bad_alloc&) {
+    end_by_exception({ErrorKind::unavailable, "the engine has not enough memory"});
+  } catch (const std::exception& error) {
+    end_by_exception({ErrorKind::transport, std::string("the engine failed: ") + error.what()});
+  }
+}
+
+void Lane::end_by_exception(const Status& why) {
+  // The exception may have come between begin() and end().
+  options_.underway->end();
+  fail_lane(liveness_.any_lost() ? liveness_.status() : why);
+}
+
+// After an exception the lane is broken and all waits are over: there is nothing to do until the next ring.
 Lane::Cycle Lane::cycle() {
+  auto result = Cycle::idle;
+  guarded([&] { result = run_cycle(); });
+  return result;
+}
+
+Lane::Cycle Lane::run_cycle() {
   if (liveness_.any_lost() && (broken_.ok() || !letters_.is_over())) break_off(liveness_.status());
   const auto now = Clock::now();
   const bool traced = tracing_.on();
   negotiator_.note_arrivals(traced);
   if (urgent_.exchange(false, std::memory_order_acq_rel)) negotiator_.urge();
-  const bool posted = attend_letters();
+  const bool posted = letters_.attend();
   attend_roll_call(now);
   const bool arrived = take_inbox(now);
   const bool heard = receive(now);
@@ -253,18 +281,22 @@ Lane::Cycle Lane::cycle() {
 }
 
 bool Lane::take_inbox(Clock::time_point now) {
-  auto taken = inbox_.take();
-  for (auto& work : taken) {
+  // In a member, so that an exception here leaves none of them out.
+  taken_ = inbox_.take();
+  const bool any_taken = !taken_.empty();
+  for (auto& work : taken_) {
     if (!broken_.ok()) {
-      finish(*work, broken_);
+      finish(*std::exchange(work, nullptr), broken_);
       continue;
     }
     constexpr std::int64_t kSmall = 256 << 10;
     small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
     const auto& request = work->request;
-    pending_.emplace(request.name, std::move(work));
+    pending_.emplace(request.name, work);
+    work.reset();
     negotiator_.submit(request, now);
   }
+  taken_.clear();
   {
     std::scoped_lock lock(join_mutex_);
     if (asked_join_ && !joining_) {
@@ -286,16 +318,7 @@ bool Lane::take_inbox(Clock::time_point now) {
     }
     return true;
   }
-  return !taken.empty();
-}
-
-bool Lane::attend_letters() {
-  try {
-    return letters_.attend();
-  } catch (const Error& error) {
-    break_off(Status::from(error));
-    return true;
-  }
+  return any_taken;
 }
 
 // What a rank has sent before it left can be received afterwards.
@@ -305,7 +328,7 @@ void Lane::hear_last_letters() {
     while (link_.control->receive(message)) {
       if (Letters::is_letter(message.bytes)) letters_.hear(message.from, message.bytes);
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());
   }
 }
@@ -315,16 +338,12 @@ bool Lane::receive(Clock::time_point now) {
   ControlMessage message;
   while ((broken_.ok() || !letters_.is_over()) && link_.control->receive(message)) {
     any = true;
-    try {
-      if (Letters::is_letter(message.bytes)) {
-        letters_.hear(message.from, message.bytes);
-      } else if (RollCall::is_of(message.bytes)) {
-        roll_call_.hear(message.bytes, now);
-      } else if (broken_.ok()) {
-        negotiator_.receive(message.from, message.bytes, now);
-      }
-    } catch (const Error& error) {
-      break_off(Status::from(error));
+    if (Letters::is_letter(message.bytes)) {
+      letters_.hear(message.from, message.bytes);
+    } else if (RollCall::is_of(message.bytes)) {
+      roll_call_.hear(message.bytes, now);
+    } else if (broken_.ok()) {
+      negotiator_.receive(message.from, message.bytes, now);
     }
   }
   return any;
@@ -364,7 +383,7 @@ bool Lane::should_linger(bool arrived, Clock::time_point now) {
 void Lane::send_last_letters(Clock::time_point deadline) {
   constexpr std::chrono::microseconds kPatience{200};
   auto& bell = link_.control->doorbell();
-  for (auto seen = bell.rings(); attend_letters() || letters_.has_outgoing(); seen = bell.rings()) {
+  for (auto seen = bell.rings(); letters_.attend() || letters_.has_outgoing(); seen = bell.rings()) {
     if (liveness_.any_lost() || Clock::now() >= deadline) return;
     receive(Clock::now());
     if (letters_.has_outgoing()) bell.wait(seen, Sleeper::caller, kPatience);
@@ -384,9 +403,11 @@ void Lane::close(std::chrono::milliseconds grace) {
     // The engine may be in a collective whose peers are gone; transports look at the liveness and return.
     thread_.join();
     std::scoped_lock lock(driver_);
-    send_last_letters(deadline);
-    take_inbox(Clock::now());
-    say_last_words();
+    guarded([&] {
+      send_last_letters(deadline);
+      take_inbox(Clock::now());
+      say_last_words();
+    });
     const Status reason(ErrorKind::shut_down, "this rank was shut down while it waited");
     break_off(reason);
     letters_.close(reason);

@@ -122,12 +122,15 @@ class Lane {
   std::unique_ptr<Autotuner> make_autotuner() const;
   void run();
   Cycle cycle();
-  void drive(Completion& completion, Clock::time_point until);
+  Cycle run_cycle();
+  template <class Call>
+  void guarded(const Call& call);
+  void end_by_exception(const Status& why);
+  void drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until);
   void wait_or_drive(Completion& completion, bool rung, Clock::time_point until);
   void tell_waiting(Clock::time_point now);
   void forget_waiting();
   bool take_inbox(Clock::time_point now);
-  bool attend_letters();
   void attend_roll_call(Clock::time_point now);
   void hear_last_letters();
   void send_last_letters(Clock::time_point deadline);
@@ -143,6 +146,7 @@ class Lane {
   void run_overlapping(std::span<const std::vector<Task>> batches);
   void finish_batch(const std::vector<Task>& tasks, const Status& status);
   void fail_batch(const Status& status, bool on_host);
+  void fail_lane(const Status& status);
   Status move_data(const std::vector<Task>& tasks);
   Status move_data_on_device(const std::vector<Task>& tasks);
   DeviceLane& device_lane(const std::vector<Task>& tasks);
@@ -170,8 +174,9 @@ class Lane {
   RollCall roll_call_;
   std::map<std::uint64_t, std::shared_ptr<Question>> questions_;  // by number
   std::uint64_t next_question_ = 0;
-  Registry registry_;                                                    // of memory for the device's transports
-  std::unique_ptr<DeviceLane> device_lane_;                              // made by the first plan that needs it
+  Registry registry_;                         // of memory for the device's transports
+  std::unique_ptr<DeviceLane> device_lane_;   // made by the first plan that needs it
+  std::vector<std::shared_ptr<Work>> taken_;  // from the inbox, on its way to pending_; null where it is there
   std::unordered_map<std::string_view, std::shared_ptr<Work>> pending_;  // by the names in the works themselves
   std::shared_ptr<Completion> joining_;
   Status broken_;

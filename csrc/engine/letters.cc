@@ -311,7 +311,7 @@ void Letters::fail(const Status& reason) {
   if (over_.ok()) over_ = reason;
   try {
     static_cast<void>(attend());
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // It failed for another reason already.
   }
   for (auto& letter : std::exchange(expected_, {})) letter->completion.finish(over_);
