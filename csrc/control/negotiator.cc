@@ -116,7 +116,7 @@ void Negotiator::complete_if_ready(std::uint32_t id) {
   report_.cached.push_back(id);
   waiting.open = false;
   --open_repeats_;
-  if (!notes_.empty()) notes_.erase(cache_.at(id).name);
+  forget_stall(cache_.at(id).name);
 }
 
 // Somebody asks for something else under this name: what the others want is told in full.
@@ -167,7 +167,7 @@ void Negotiator::complete_if_ready(const std::string& name) {
   const auto found = entries_.find(name);
   if (!all_here(found->second.have)) return;
   report_.claims.push_back(std::move(found->second.claims));
-  notes_.erase(name);
+  forget_stall(name);
   entries_.erase(found);
 }
 
@@ -356,6 +356,7 @@ void Negotiator::apply(Plan plan) {
     if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
       cache_.put(decision.id, decision.request);
     }
+    if (decision.kind == Decision::Kind::fail) forget(decision.request.name);
     if (decision.kind == Decision::Kind::joined) {
       joined_.assign(joined_.size(), false);
       any_joined_ = false;

@@ -132,9 +132,17 @@ class Negotiator {
   Decision decide_again(std::uint32_t id);
   void decide_joined(std::vector<Decision>& plan);
   void hear_of_stall(StallNote note, Clock::time_point now);
+  void forget_stall(const std::string& name);
   void warn_of_stalls(Clock::time_point now);
   void warn_of_stall(const Waiting& waiting, Clock::time_point now);
   std::vector<int> world_ranks_missing(const std::vector<int>& present) const;
+
+  // In verb_mismatch.cc. What the caller named a request → the names it has with a verb in front → ranks that asked.
+  using Calls = std::map<std::string, std::map<std::string, std::vector<int>>>;
+  Calls settled_calls(Clock::time_point now) const;
+  void check_verbs(Clock::time_point now);
+  void fail_mismatch(const std::string& plain, const std::map<std::string, std::vector<int>>& names);
+  void forget(const std::string& name);
 
   Tree tree_;
   NegotiatorOptions options_;
@@ -148,8 +156,9 @@ class Negotiator {
   std::deque<std::vector<Decision>> plans_;  // for this rank
   std::vector<bool> joined_;                 // by group rank
   bool any_joined_ = false;
-  std::vector<int> join_order_;           // root: in the order of arrival
-  std::map<std::string, Waiting> notes_;  // root: stalled names by what was heard of them
+  std::vector<int> join_order_;                         // root: in the order of arrival
+  std::map<std::string, Waiting> notes_;                // root: stalled names by what was heard of them
+  std::map<std::string, std::size_t> told_mismatches_;  // elsewhere: names the root was told of, and of how many ranks
   std::vector<Arrival> arrivals_;
   bool noting_arrivals_ = false;
   bool urgent_ = false;

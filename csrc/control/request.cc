@@ -7,6 +7,12 @@ namespace perseus {
 
 namespace {
 
+// By the numbers of Verb.
+constexpr std::array<std::string_view, 9> kNames = {
+    "allreduce",     "adasum",  "broadcast",       "allgather",          "alltoall",
+    "reducescatter", "barrier", "add_process_set", "remove_process_set",
+};
+
 bool first_dimension_is_free(Verb verb) { return verb == Verb::allgather || verb == Verb::alltoall; }
 
 bool members_agree(const Member& a, const Member& b, bool first_is_free) {
@@ -17,12 +23,15 @@ bool members_agree(const Member& a, const Member& b, bool first_is_free) {
 
 }  // namespace
 
-std::string_view name_of(Verb verb) {
-  constexpr std::array<std::string_view, 9> kNames = {
-      "allreduce",     "adasum",  "broadcast",       "allgather",          "alltoall",
-      "reducescatter", "barrier", "add_process_set", "remove_process_set",
-  };
-  return kNames[static_cast<std::size_t>(verb)];
+std::string_view name_of(Verb verb) { return kNames[static_cast<std::size_t>(verb)]; }
+
+std::string_view name_without_verb(std::string_view name) {
+  constexpr std::string_view kGrouped = "grouped_";
+  const auto dot = name.find('.');
+  if (dot == std::string_view::npos) return name;
+  auto word = name.substr(0, dot);
+  if (word.starts_with(kGrouped)) word.remove_prefix(kGrouped.size());
+  return std::find(kNames.begin(), kNames.end(), word) == kNames.end() ? name : name.substr(dot + 1);
 }
 
 std::int64_t Request::bytes() const {

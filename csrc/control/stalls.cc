@@ -43,7 +43,15 @@ void Negotiator::check_stalls(Clock::time_point now) {
     auto& waiting = repeats_[id];
     if (waiting.open) check_stall(cache_.at(id), waiting.have, waiting.since, waiting.warned, now);
   }
+  check_verbs(now);
   warn_of_stalls(now);
+}
+
+// A name waits no more: neither here nor, by a note that is still to be sent, at the root.
+void Negotiator::forget_stall(const std::string& name) {
+  if (!notes_.empty()) notes_.erase(name);
+  if (!told_mismatches_.empty()) told_mismatches_.erase(name);
+  std::erase_if(report_.stalls, [&](const StallNote& note) { return note.name == name; });
 }
 
 // Every node tells of what waits below it. One warning has what all know: where there are other nodes it waits for the
@@ -80,6 +88,8 @@ void Negotiator::check_stall(const Request& request, const std::vector<bool>& ha
 }
 
 void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
+  // Told because of another verb with the same name, see verb_mismatch.cc.
+  const bool early = std::chrono::milliseconds(note.waited_ms) < options_.stall_warning;
   auto [found, fresh] = notes_.try_emplace(note.name);
   auto& waiting = found->second;
   if (fresh) waiting.since = now - std::chrono::milliseconds(note.waited_ms);
@@ -96,7 +106,7 @@ void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
   // Late notes of a period that was warned of already wait for the next.
   const auto period = options_.stall_warning;
   const bool over = options_.stall_shutdown.count() > 0 && now - waiting.since >= options_.stall_shutdown;
-  if (!over && now - waiting.warned < period / 2) return;
+  if (!over && (early || now - waiting.warned < period / 2)) return;
   waiting.fresh = waiting.fresh || !waiting.due;
   waiting.due = true;
 }

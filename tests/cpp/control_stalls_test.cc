@@ -121,5 +121,75 @@ TEST(Stalls, JoinedRanksAreNotMissing) {
       << decisions.front().text;
 }
 
+// Adapters put the verb in front of a name, so these are different names, of which none would ever be complete.
+TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
+  Job job({0, 0, 0}, stalls(60s, 0s));
+  for (const int r : {0, 2}) job.submit(r, allreduce("allreduce.x"));
+  job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
+  job.settle();
+  look(job);
+  EXPECT_TRUE(job.take_all().empty()) << "the other verb may follow on each rank";
+  job.now += 500ms;
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 2U);
+  for (const auto& decision : decisions) {
+    EXPECT_EQ(decision.kind, Kind::fail);
+    EXPECT_EQ(decision.error, ErrorKind::disagreement);
+    EXPECT_EQ(decision.text,
+              "allreduce 'x': ranks 0, 2 call allreduce, rank 1 calls broadcast; all ranks must pass the same");
+  }
+  EXPECT_EQ(decisions[0].request.name, "allreduce.x");
+  EXPECT_EQ(decisions[1].request.name, "broadcast.x");
+  job.submit_all(allreduce("allreduce.x"));
+  const auto after = job.take_all();
+  ASSERT_EQ(after.size(), 1U) << "what failed is forgotten";
+  EXPECT_EQ(after.front().kind, Kind::run);
+}
+
+// A host that is not of one mind reports nothing by itself; names that were agreed before go by a number.
+TEST(Mismatches, AreSeenBelowAnotherHostAndForKnownNames) {
+  for (const unsigned seed : {1U, 2U, 3U, 4U}) {
+    Job job({0, 0, 1, 1, 1}, stalls(0s, 0s), seed);
+    for (int i = 0; i < 3; ++i) {
+      job.submit_all(allreduce("allreduce.x"));
+      job.take_all();
+    }
+    for (const int r : {0, 1, 2, 4}) job.submit(r, allreduce("allreduce.x"));
+    job.submit(3, request(Verb::barrier, "barrier.x", {}));
+    job.settle();
+    job.now += 500ms;
+    look(job);
+    job.settle();
+    look(job);
+    const auto decisions = job.take_all();
+    ASSERT_EQ(decisions.size(), 2U);
+    EXPECT_EQ(decisions.front().text,
+              "allreduce 'x': ranks 0-2, 4 call allreduce, rank 3 calls barrier; all ranks must pass the same");
+    job.submit_all(allreduce("allreduce.x"));
+    EXPECT_EQ(job.take_all().size(), 1U);
+  }
+}
+
+TEST(Mismatches, ARankThatHasNotComeIsWaitedFor) {
+  Job job({0, 0, 1, 1}, stalls(60s, 0s));
+  job.submit(0, allreduce("allreduce.x"));
+  job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
+  job.submit(2, allreduce("allreduce.x"));
+  job.settle();
+  job.now += 10s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  // Rank 3 does not decide it: each rank submits both in an order of its own.
+  job.submit(3, allreduce("allreduce.x"));
+  job.submit(1, allreduce("allreduce.x"));
+  for (const int r : {0, 2, 3}) job.submit(r, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
+  job.settle();
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 2U);
+  for (const auto& decision : decisions) EXPECT_EQ(decision.kind, Kind::run);
+}
+
 }  // namespace
 }  // namespace perseus

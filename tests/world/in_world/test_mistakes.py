@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,33 @@ def test_ranks_that_disagree(rank: int, size: int) -> None:
     all_fail(lambda: hvd.reducescatter(np.ones((size, 2 + last)), name="scattered"), "scattered")
     wire = hvd.Compression.fp16 if last else hvd.Compression.none
     all_fail(lambda: hvd.allreduce(np.ones(2), compression=wire, name="wires"), "wires")
+
+
+@needs_two
+def test_another_verb_under_one_name(rank: int, size: int) -> None:
+    last = rank == size - 1
+    one = np.ones((size, 2))
+    verbs: list[Callable[[str], Any]] = [
+        lambda name: hvd.allreduce(one, name=name),
+        lambda name: hvd.broadcast(one, 0, name=name),
+        lambda name: hvd.allgather(one, name=name),
+        lambda name: hvd.grouped_allreduce([one], name=name),
+    ]
+    for number, (first, second) in enumerate(itertools.pairwise(verbs)):
+        for _ in range(3):  # the third time names are known by numbers
+            hvd.allreduce(one, name=f"other{number}")
+        name = f"other{number}"
+        all_fail(lambda: (second if last else first)(name), name, "; all ranks must pass the same")  # noqa: B023
+
+
+@needs_two
+def test_two_verbs_under_one_name_in_another_order_on_each_rank(rank: int, size: int) -> None:
+    one = np.ones(3)
+    started = [hvd.allreduce_async, lambda tensor, **rest: hvd.broadcast_async(tensor, 0, **rest)]
+    if rank == size - 1:
+        started.reverse()
+    for handle in [start(one, name="twice") for start in started]:
+        assert hvd.synchronize(handle).tolist() == [1.0] * 3
 
 
 @needs_two

@@ -1,0 +1,100 @@
+// Negotiator's third part: ranks that call different verbs with one name.
+//
+// Adapters put the verb in front of a name, so that one rank may have an allreduce and a broadcast called "x" in flight
+// at once. Ranks that call different verbs therefore ask for different names, and each would wait for the others.
+#include <algorithm>
+#include <utility>
+
+#include "control/negotiator.h"
+
+namespace perseus {
+
+namespace {
+
+// Ranks may submit two verbs with one name in different orders; the second follows soon.
+constexpr std::chrono::milliseconds kSettling{500};
+
+void add(std::vector<int>& ranks, const std::vector<int>& more) {
+  for (const int rank : more) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  }
+}
+
+std::string verb_of(const std::string& name, const std::string& plain) {
+  return name.substr(0, name.size() - plain.size() - 1);
+}
+
+}  // namespace
+
+// All open names that have waited for kSettling, by what the caller named them.
+Negotiator::Calls Negotiator::settled_calls(Clock::time_point now) const {
+  Calls calls;
+  const auto add_open = [&](const std::string& name, const std::vector<bool>& have, Clock::time_point since) {
+    if (now - since < kSettling) return;
+    if (const auto plain = name_without_verb(name); plain != name) calls[std::string(plain)][name] = present(have);
+  };
+  for (const auto& [name, waiting] : entries_) add_open(name, waiting.have, waiting.since);
+  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
+    if (repeats_[id].open) add_open(cache_.at(id).name, repeats_[id].have, repeats_[id].since);
+  }
+  for (const auto& [name, waiting] : notes_) {
+    if (const auto plain = name_without_verb(name); plain != name) {
+      add(calls[std::string(plain)][name], waiting.note.present);
+    }
+  }
+  std::erase_if(calls, [](const auto& call) { return call.second.size() < 2; });
+  return calls;
+}
+
+// The root fails all names of a mismatch once every rank has submitted one of them. Other nodes tell the root what it
+// cannot see: names that not all ranks below them have submitted.
+void Negotiator::check_verbs(Clock::time_point now) {
+  for (const auto& [plain, names] : settled_calls(now)) {
+    if (tree_.is_root()) {
+      std::vector<int> ranks;
+      for (const auto& [name, present] : names) add(ranks, present);
+      if (world_ranks_missing(ranks).empty()) fail_mismatch(plain, names);
+      continue;
+    }
+    for (const auto& [name, present] : names) {
+      if (std::exchange(told_mismatches_[name], present.size()) == present.size()) continue;
+      report_.stalls.push_back({.name = name, .label = verb_of(name, plain) + " '" + plain + "'", .present = present});
+    }
+  }
+}
+
+void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::string, std::vector<int>>& names) {
+  std::vector<std::pair<std::vector<int>, std::string>> callers;  // ranks, and the verb that they call
+  for (const auto& [name, present] : names) {
+    std::vector<int> ranks;
+    for (const int rank : present) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+    std::sort(ranks.begin(), ranks.end());
+    callers.emplace_back(std::move(ranks), verb_of(name, plain));
+  }
+  std::sort(callers.begin(), callers.end());
+  std::string text;
+  for (const auto& [ranks, verb] : callers) {
+    text += (text.empty() ? verb + " '" + plain + "': " : ", ") + describe_ranks(ranks) +
+            (ranks.size() > 1 ? " call " : " calls ") + verb;
+  }
+  text += "; all ranks must pass the same";
+  for (const auto& [name, present] : names) {
+    Decision decision;
+    decision.kind = Decision::Kind::fail;
+    decision.request.name = name;
+    decision.text = text;
+    extra_.push_back(std::move(decision));
+  }
+}
+
+// A name has failed: what was submitted under it does not count for its next use.
+void Negotiator::forget(const std::string& name) {
+  entries_.erase(name);
+  forget_stall(name);
+  const auto id = cache_.id_of(name);
+  if (!id || *id >= repeats_.size() || !repeats_[*id].open) return;
+  repeats_[*id].open = false;
+  --open_repeats_;
+}
+
+}  // namespace perseus
