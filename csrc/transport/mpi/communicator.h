@@ -21,7 +21,8 @@ struct WaitOptions {
   const Liveness* liveness = nullptr;
   std::chrono::microseconds spin{30};  // polls so long before it sleeps between looks
   std::chrono::milliseconds limit{0};  // a wait without any progress for so long is an error; 0: none
-  Sends* sends = nullptr;              // of ranks without an mpirun
+  Sends* sends = nullptr;              // guards what is sent, unless it is null
+  bool has_no_mpirun = false;          // which would end ranks that wait in MPI for a lost one
 };
 
 class Communicator;

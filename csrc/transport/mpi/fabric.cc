@@ -72,7 +72,7 @@ class MpiFabric final : public Fabric {
   // With an mpirun around us it ends those that wait here for a rank that is lost.
   template <class Result, class Call>
   Result made(const Call& call) const {
-    if (options_.sends == nullptr) return call();
+    if (!options_.has_no_mpirun) return call();
     try {
       return apart<Result>(call, options_.liveness, std::chrono::milliseconds(0));
     } catch (const Error& error) {
@@ -99,14 +99,13 @@ int common_streams(Bootstrap& bootstrap) {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness, std::chrono::microseconds spin) {
   const auto* mpi = dynamic_cast<MpiBootstrap*>(&bootstrap);
   if (mpi == nullptr) return nullptr;
-  const WaitOptions options{.liveness = &liveness, .spin = spin, .sends = guarded_sends()};
-  if (auto* sends = options.sends) {
-    liveness.on_lost([sends, &liveness] {
-      const auto text = liveness.status().text();
-      sends->lose(text);
-      mark_broken(text);
-    });
-  }
+  const WaitOptions options{.liveness = &liveness, .spin = spin, .sends = &sends(), .has_no_mpirun = has_no_mpirun()};
+  liveness.on_lost([&liveness, alone = options.has_no_mpirun] {
+    const auto status = liveness.status();
+    // A rank that was only waited for too long may live: MPI can go on, in a later session.
+    if (alone || status.kind() == ErrorKind::peer_lost) sends().lose(status.text());
+    if (alone) mark_broken(status.text());
+  });
   return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), retired(), options);
 }
 

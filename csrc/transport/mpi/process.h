@@ -25,8 +25,11 @@ Api& start_met(const MpiJob& job, std::vector<int>& ranks);
 // Of the library that is open.
 std::optional<Family> family_in_use();
 
-// Of ranks that have no mpirun, which would end those that wait for a lost one; null for others.
-Sends* guarded_sends();
+// Guards this process's sends once a rank is lost.
+Sends& sends();
+
+// Whether these ranks were started without an mpirun, which would end those that wait for a lost one.
+bool has_no_mpirun();
 
 // Of such ranks: MPI is left as it is from now on. It cannot lose a rank, and a thread may still wait in it.
 void mark_broken(const std::string& why);

@@ -20,14 +20,20 @@ constexpr std::chrono::milliseconds kLook{20};
 Sends::Call::Call(Sends* sends) : sends_(sends) {
   if (sends_ == nullptr) return;
   ++sends_->inside_;
-  if (!sends_->lost_) return;
+  const auto status = sends_->status();
+  if (status.ok()) return;
   --sends_->inside_;
-  const std::scoped_lock lock(sends_->mutex_);
-  throw Error(ErrorKind::peer_lost, sends_->text_);
+  status.throw_if_failed();
 }
 
 Sends::Call::~Call() {
   if (sends_ != nullptr) --sends_->inside_;
+}
+
+Status Sends::status() const {
+  if (!lost_) return {};
+  const std::scoped_lock lock(mutex_);
+  return {ErrorKind::peer_lost, text_};
 }
 
 void Sends::lose(const std::string& text) {

@@ -1,10 +1,12 @@
-// Sends of ranks without an mpirun: libfabric may try for ever to reach a process that has ended, within MPI_Isend, and
-// nobody ends the process that is in there.
+// Guards sends against lost ranks: MPI may try for ever to reach a process that has ended, within MPI_Isend, and no
+// mpirun ends the process that is in there if it takes the lost rank's end for an orderly one.
 #pragma once
 
 #include <atomic>
 #include <mutex>
 #include <string>
+
+#include "base/error.h"
 
 namespace perseus::mpi {
 
@@ -14,9 +16,12 @@ class Sends {
   // if one does not come back from MPI within some seconds.
   void lose(const std::string& text);
 
+  // Ok, or Error(peer_lost) with the text of lose().
+  Status status() const;
+
   class Call {
    public:
-    // Null: nothing to look after.
+    // Null: sends are not guarded.
     explicit Call(Sends* sends);
     ~Call();
     Call(const Call&) = delete;
@@ -31,7 +36,7 @@ class Sends {
 
   std::atomic<int> inside_{0};
   std::atomic<bool> lost_{false};
-  std::mutex mutex_;  // guards the text
+  mutable std::mutex mutex_;  // guards the text
   std::string text_;
 };
 
