@@ -55,7 +55,8 @@ class Fabric {
   // The destruction that follows is orderly. Without it the peers take it for the death of this rank.
   virtual void say_goodbye() {}
 
-  // In a forked child: lets go of what would tell peers that the parent still lives.
+  // In a forked child: lets go of what would tell peers that the parent still lives, and makes memory that the parent
+  // shares with them copy-on-write.
   virtual void close_after_fork() {}
 
   // One line for the log: "shm on 1 host", "mpi (Open MPI 5.0.11) between 4 hosts, shm inside".

@@ -25,6 +25,27 @@ def test_a_child_is_refused_and_the_parent_goes_on(run: Any) -> None:
     assert world.code == 0, world.output
 
 
+def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
+    """Gradients lie there: what a child writes to them must not reach its parent, nor the other ranks."""
+    world = run(
+        2,
+        """
+        start()
+        shared = hvd.empty(1_000_000)
+        shared[:] = rank + 1
+        child = os.fork()
+        if child == 0:
+            seen = (shared == rank + 1).all()
+            shared[:] = 7
+            os._exit(0 if seen and (shared == 7).all() else 9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (shared == rank + 1).all(), shared
+        assert (hvd.allreduce_(shared, op=hvd.Sum) == 3).all()
+        """,
+    )
+    assert world.code == 0, world.output
+
+
 def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run: Any) -> None:
     world = run(
         2,

@@ -39,6 +39,9 @@ class Arena {
   // The place of a range of a peer's segment, or nullptr when the range is not inside it.
   std::byte* at(int local_rank, std::uint64_t offset, std::uint64_t bytes) const;
 
+  // In a forked child: what it writes to this rank's memory from now on is its own copy, see Segment::make_private().
+  void make_private() const { mine_.make_private(); }
+
  private:
   bool commit(Heap::Range range);
   void decommit_free();

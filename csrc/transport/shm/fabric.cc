@@ -119,6 +119,7 @@ void ShmFabric::say_goodbye() {
 }
 
 void ShmFabric::close_after_fork() {
+  arena_->make_private();
   if (star_) star_->close_after_fork();
 }
 

@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -16,6 +21,7 @@ namespace perseus::shm {
 
 namespace {
 
+constexpr const char* kName = "perseus-arena";
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 #ifndef MFD_NOEXEC_SEAL
@@ -32,10 +38,32 @@ Error unavailable(const std::string& what, int error) {
 
 UniqueFd new_memory() {
   // Older kernels do not know the flag that keeps the memory from being executed.
-  UniqueFd fd(memfd_create("perseus-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
-  if (!fd && errno == EINVAL) fd.reset(memfd_create("perseus-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+  if (!fd && errno == EINVAL) fd.reset(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw unavailable("cannot make shared memory", errno);
   return fd;
+}
+
+// A mapping as /proc/self/maps tells it.
+struct Mapping {
+  std::uintptr_t begin = 0, end = 0;
+  std::uint64_t offset = 0, inode = 0;
+  int protection = 0;
+  bool shared = false;
+};
+
+// "7f10a000-7f10b000 rw-s 00001000 00:01 2051 /memfd:perseus-arena (deleted)"
+std::optional<Mapping> mapping_in(const std::string& line) {
+  std::istringstream words(line);
+  std::string rights, device, path;
+  char dash = 0;
+  Mapping mapping;
+  words >> std::hex >> mapping.begin >> dash >> mapping.end >> rights >> mapping.offset >> device >> std::dec >>
+      mapping.inode >> path;
+  if (words.fail() || rights.size() != 4 || path != std::string("/memfd:") + kName) return std::nullopt;
+  mapping.protection = (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0);
+  mapping.shared = rights[3] == 's';
+  return mapping;
 }
 
 }  // namespace
@@ -88,6 +116,24 @@ void Segment::decommit(std::size_t offset, std::size_t bytes) {
   // Where it fails the pages stay: no harm but the memory.
   [[maybe_unused]] const int result = fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                                 static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+// A framework's tensor may be a second mapping, see show_at(): only the kernel knows them all.
+void Segment::make_private() const {
+  struct stat status{};
+  if (fstat(fd_.get(), &status) != 0) return;
+  std::vector<Mapping> mappings;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto mapping = mapping_in(line);
+    if (mapping && mapping->shared && mapping->inode == status.st_ino) mappings.push_back(*mapping);
+  }
+  for (const auto& mapping : mappings) {
+    // Where it fails the mapping stays as it was; there is nobody to tell.
+    [[maybe_unused]] void* const again =
+        mmap(reinterpret_cast<void*>(mapping.begin), mapping.end - mapping.begin, mapping.protection,
+             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(), static_cast<off_t>(mapping.offset));
+  }
 }
 
 }  // namespace perseus::shm

@@ -29,6 +29,10 @@ class Segment {
   // Gives pages back; they read as zero afterwards.
   void decommit(std::size_t offset, std::size_t bytes);
 
+  // In a forked child, of memory that create() made: every mapping of it, at whatever place, becomes copy-on-write.
+  // What the child writes from then on reaches no other process.
+  void make_private() const;
+
  private:
   Segment(UniqueFd fd, std::size_t bytes);
 
