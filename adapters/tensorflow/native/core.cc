@@ -47,6 +47,8 @@ std::int32_t core_dtype(TF_DataType dtype) {
   return -1;
 }
 
+bool is_core_dtype(std::int32_t number) { return number >= 0 && static_cast<std::size_t>(number) < kTypes.size(); }
+
 TF_DataType tensorflow_dtype(std::int32_t dtype) { return kTypes[static_cast<std::size_t>(dtype)].dtype; }
 
 std::size_t bytes_per_element(TF_DataType dtype) {

@@ -15,6 +15,7 @@ void use_core(const PerseusApi* api);
 
 // The core's number of a type, -1 for those it does not carry; and back.
 std::int32_t core_dtype(TF_DataType dtype);
+bool is_core_dtype(std::int32_t number);
 TF_DataType tensorflow_dtype(std::int32_t dtype);
 std::size_t bytes_per_element(TF_DataType dtype);
 

@@ -58,20 +58,52 @@ struct Description {
   std::vector<std::size_t> result_bytes;
   std::string name;
   std::string member_names;
+  std::string problem;  // why it cannot be used; empty: it can
 
+  // The text is part of a graph, which may come from a file: what it says is checked before it is used.
   explicit Description(const std::string& text) {
     std::istringstream words(text);
     words >> request.verb >> request.process_set >> rank >> size >> request.op >> request.average >> request.prescale >>
-        request.postscale >> request.wire_dtype >> request.root >> request.tensor_count;
-    for (int i = 0; i < request.tensor_count; ++i) {
-      std::size_t dimensions = 0;
-      words >> dtypes.emplace_back() >> result_bytes.emplace_back() >> dimensions;
-      auto& shape = shapes.emplace_back(dimensions);
-      for (auto& extent : shape) words >> extent;
-    }
+        request.postscale >> request.wire_dtype >> request.root;
+    request.tensor_count = static_cast<std::int32_t>(count(words, text.size(), "tensors"));
+    for (int i = 0; i < request.tensor_count && problem.empty(); ++i) read_tensor(words, text.size());
     words >> name;
+    if (problem.empty() && (words.fail() || name.empty())) problem = "it ends too early";
+    const bool has_tensors = request.verb < PERSEUS_BARRIER;
+    const bool is_verb = request.verb >= PERSEUS_ALLREDUCE && request.verb <= PERSEUS_JOIN;
+    if (problem.empty() && (!is_verb || has_tensors != (request.tensor_count > 0))) {
+      problem = "verb " + std::to_string(request.verb) + " with " + std::to_string(request.tensor_count) + " tensors";
+    }
+    if (!problem.empty()) {
+      problem = error_text(0, "the text of a compiled collective makes no sense (" + problem +
+                                  "); trace the function again with this version of perseus_like");
+      return;
+    }
     words.ignore();
     member_names.assign(std::istreambuf_iterator<char>(words), {});
+  }
+
+  // How many of something follow: each takes two characters at least.
+  std::size_t count(std::istringstream& words, std::size_t characters, const char* what) {
+    std::int64_t value = -1;
+    words >> value;
+    if (!words.fail() && value >= 0 && static_cast<std::uint64_t>(value) <= characters / 2) {
+      return static_cast<std::size_t>(value);
+    }
+    if (problem.empty()) problem = std::string("no number of ") + what;
+    return 0;
+  }
+
+  void read_tensor(std::istringstream& words, std::size_t characters) {
+    std::int64_t bytes = -1;
+    words >> dtypes.emplace_back() >> bytes;
+    auto& shape = shapes.emplace_back(count(words, characters, "dimensions"));
+    for (auto& extent : shape) words >> extent;
+    result_bytes.push_back(static_cast<std::size_t>(bytes));
+    const bool negative = bytes < 0 || std::any_of(shape.begin(), shape.end(), [](auto extent) { return extent < 0; });
+    if (problem.empty() && (words.fail() || negative || !is_core_dtype(dtypes.back()))) {
+      problem = "tensor " + std::to_string(shapes.size() - 1);
+    }
   }
 
   // Ranks are constants in a compiled function, and shapes follow from them.
@@ -99,6 +131,12 @@ void completed(void* raw, const PerseusOutcome* outcome) {
   }
   if (!execution.has_tensors)
     *static_cast<std::int32_t*>(execution.targets[0]) = static_cast<std::int32_t>(outcome->number);
+  const auto count = static_cast<std::size_t>(outcome->result_count);
+  if (count > execution.bytes.size()) {
+    execution.failure = error_text(0, "a compiled graph has room for " + std::to_string(execution.bytes.size()) +
+                                          " results, and there are " + std::to_string(count));
+    return;
+  }
   for (int i = 0; i < outcome->result_count; ++i) {
     const auto& result = outcome->results[i];
     std::size_t bytes = bytes_per_element(tensorflow_dtype(result.dtype));
@@ -121,6 +159,10 @@ bool allocates_results(std::int32_t verb) {
 // operand.
 void target(void* out, const void** in, const char* opaque, std::size_t length, CallStatus* status) {
   Description description(std::string(opaque, length));
+  if (!description.problem.empty()) {
+    status->message = description.problem;
+    return;
+  }
   auto& request = description.request;
   const auto count = static_cast<std::size_t>(request.tensor_count);
   const auto result_count = std::max<std::size_t>(count, 1);

@@ -15,6 +15,46 @@ def total(tensor: Any) -> Any:
     return hvd.allreduce(tensor, op=hvd.Sum)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0 0 0 1 0 0 1 1 -1 0",
+        "0 0 0 1 0 0 1 1 -1 0 -1 name",
+        "0 0 0 1 0 0 1 1 -1 0 1000000 name",
+        "0 0 0 1 0 0 1 1 -1 0 99999999999999999999 name",
+        "0 0 0 1 0 0 1 1 -1 0 1 7 4 -1 1 name",
+        "0 0 0 1 0 0 1 1 -1 0 1 7 4 18446744073709551615 1 name",
+        "0 0 0 1 0 0 1 1 -1 0 1 7 4 1 -1 name",
+        "0 0 0 1 0 0 1 1 -1 0 1 7 -4 1 1 name",
+        "0 0 0 1 0 0 1 1 -1 0 1 77 4 1 1 name",
+        "0 0 0 1 0 0 1 1 -1 0 0 name",
+        "6 0 0 1 0 0 1 1 -1 0 1 7 4 1 1 name",
+        "-1 0 0 1 0 0 1 1 -1 0 0 name",
+        "99 0 0 1 0 0 1 1 -1 0 1 7 4 1 1 name",
+    ],
+)
+def test_a_text_that_makes_no_sense(size: int, text: str) -> None:
+    """A graph from a file may have any text in the place of ours."""
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    @tf.function(jit_compile=True)
+    def call() -> Any:
+        total(tf.constant([1.0]))  # makes the custom call known to XLA
+        return gen_xla_ops.xla_custom_call_v2(
+            [tf.constant([1.0]), tf.zeros([], tf.float32)],
+            call_target_name="perseus_collective",
+            backend_config=text,
+            has_side_effect=True,
+            result_dtypes=[tf.float32, tf.float32],
+            result_shapes=[[1], []],
+        )
+
+    with pytest.raises(Exception, match="the text of a compiled collective makes no sense"):
+        call()
+    assert float(tf.function(total, jit_compile=True)(tf.constant([1.0]))[0]) == size
+
+
 def test_a_function_within_and_outside(size: int) -> None:
     """Traced for XLA and for TensorFlow, in either order."""
     first_outside, first_within = tf.function(total), tf.function(total)
