@@ -117,6 +117,11 @@ constexpr std::array kUnused = {
     Unused{"HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "There are no Spark estimators."},
 };
 
+constexpr double kMostBytes = 1LL << 48;      // the address space of a process
+constexpr double kMostSeconds = 100'000'000;  // three years; more would not fit into the clocks' numbers
+constexpr double kMostMicroseconds = 1'000'000;
+constexpr double kMostCacheEntries = 1LL << 31;
+
 // Values by name: overrides first, then the environment, then the table's default.
 class Reader {
  public:
@@ -142,22 +147,31 @@ class Reader {
     return given(setting).value_or(std::string(setting.default_value));
   }
 
-  double number(std::string_view name) const {
+  // NaN and infinity are words that from_chars takes, and no comparison with NaN is true.
+  double number(std::string_view name, double most) const {
     const auto value = text(name);
     double result = 0;
     const auto* end = value.data() + value.size();
     if (const auto [stop, error] = std::from_chars(value.data(), end, result);
-        error != std::errc() || stop != end || result < 0) {
+        error != std::errc() || stop != end || !(result >= 0)) {
       throw Error(ErrorKind::invalid_argument,
                   std::string(name) + "='" + value + "' is not a number of at least 0; unset it or correct it");
+    }
+    if (result > most) {
+      throw Error(ErrorKind::invalid_argument, std::string(name) + "='" + value + "' is more than " +
+                                                   std::to_string(static_cast<std::int64_t>(most)) +
+                                                   ", the most there can be; unset it or correct it");
     }
     return result;
   }
 
-  std::int64_t integer(std::string_view name) const { return static_cast<std::int64_t>(number(name)); }
+  std::int64_t integer(std::string_view name, double most = kMostBytes) const {
+    return static_cast<std::int64_t>(number(name, most));
+  }
+  double seconds(std::string_view name) const { return number(name, kMostSeconds); }
   // One of 0, 1, … most.
   int choice(std::string_view name, int most) const {
-    const double value = number(name);
+    const double value = number(name, kMostBytes);
     for (int choice = 0; choice <= most; ++choice) {
       if (value == choice) return choice;
     }
@@ -170,8 +184,8 @@ class Reader {
   const std::map<std::string, std::string>& overrides_;
 };
 
-std::chrono::milliseconds seconds(double value) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 // "0,4": the cores of local ranks 0 and 1.
@@ -224,17 +238,17 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   Config config;
   config.fusion_threshold_bytes = from.integer("PERSEUS_FUSION_THRESHOLD");
   if (!from.is_given("PERSEUS_FUSION_THRESHOLD") && from.is_given("PERSEUS_ALLREDUCE_FUSION")) {
-    config.fusion_threshold_bytes = from.integer("PERSEUS_ALLREDUCE_FUSION") << 20;
+    config.fusion_threshold_bytes = from.integer("PERSEUS_ALLREDUCE_FUSION", kMostBytes / (1 << 20)) << 20;
   }
-  config.cache_capacity = from.integer("PERSEUS_CACHE_CAPACITY");
-  config.linger = std::chrono::microseconds(from.integer("PERSEUS_LINGER_US"));
-  config.spin = std::chrono::microseconds(from.integer("PERSEUS_SPIN_US"));
+  config.cache_capacity = from.integer("PERSEUS_CACHE_CAPACITY", kMostCacheEntries);
+  config.linger = std::chrono::microseconds(from.integer("PERSEUS_LINGER_US", kMostMicroseconds));
+  config.spin = std::chrono::microseconds(from.integer("PERSEUS_SPIN_US", kMostMicroseconds));
   const bool quiet = from.integer("PERSEUS_STALL_CHECK_DISABLE") != 0;
   config.stall_warning =
-      quiet ? std::chrono::milliseconds(0) : seconds(from.number("PERSEUS_STALL_CHECK_TIME_SECONDS"));
-  config.stall_shutdown = seconds(from.number("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
-  config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT"));
-  config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT"));
+      quiet ? std::chrono::milliseconds(0) : milliseconds(from.seconds("PERSEUS_STALL_CHECK_TIME_SECONDS"));
+  config.stall_shutdown = milliseconds(from.seconds("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
+  config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT", kMostSeconds));
+  config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT", kMostSeconds));
   config.network_interfaces = from.text("PERSEUS_NETWORK_INTERFACES");
   config.arena_bytes = from.integer("PERSEUS_ARENA_BYTES");
   config.chunk_bytes = from.integer("PERSEUS_CHUNK_BYTES");

@@ -14,7 +14,6 @@ import weakref
 import torch
 from torch import Tensor
 
-from perseus_like.errors import UnavailableError
 from perseus_like.gradients import LARGE_BYTES
 from perseus_like.session import session
 
@@ -24,7 +23,6 @@ from ..gradient_memory import say_once
 from ..tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
-_SHARED_MEMORY = "/dev/shm"  # where torch makes the mapping, for as long as the move takes
 
 _seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 # Buckets that have come again, and their bytes in the arena; None for one that had to stay.
@@ -55,7 +53,9 @@ def _move(storage: torch.UntypedStorage) -> Tensor | None:
     megabytes = storage.nbytes() / 1e6
     try:
         memory = empty(storage.nbytes(), dtype=torch.uint8)
-        descriptor = _descriptor_of_mapping(storage)
+        # torch makes a file in /dev/shm for as long as the move takes. It reserves the room with posix_fallocate and
+        # raises RuntimeError if there is none, so that no rank is ended by a write to a full file system.
+        descriptor = descriptor_of_mapping(storage)
         try:
             session.core.show_at(storage.data_ptr(), tensors.view(memory))
         finally:
@@ -65,14 +65,6 @@ def _move(storage: torch.UntypedStorage) -> Tensor | None:
         return None
     _log.debug("a bucket of %.0f MB was moved to shared memory", megabytes)
     return memory
-
-
-def _descriptor_of_mapping(storage: torch.UntypedStorage) -> int:
-    """Makes the storage's memory a mapping that is nobody else's. UnavailableError where that cannot be had."""
-    room = os.statvfs(_SHARED_MEMORY)
-    if room.f_bavail * room.f_frsize < 2 * storage.nbytes() * session.core.local_size():
-        raise UnavailableError(f"{_SHARED_MEMORY} has no room for as long as the move takes")
-    return descriptor_of_mapping(storage)
 
 
 def _forget_file(descriptor: int) -> None:

@@ -1,11 +1,12 @@
 #include "transport/mpi/library.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <vector>
 
+#include "base/config.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "transport/mpi/search.h"
 
@@ -74,7 +75,7 @@ void open_libfabric(const std::string& libmpi) {
     const auto library = folder / "libfabric.so.1";
     if (!fs::exists(library)) continue;
     const auto providers = fs::is_directory(folder / "prov") ? folder / "prov" : folder;
-    setenv("FI_PROVIDER_PATH", providers.c_str(), /*replace=*/0);
+    if (!environment("FI_PROVIDER_PATH")) set_environment("FI_PROVIDER_PATH", providers.string());
     if (dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
   }
 }

@@ -1,7 +1,6 @@
 #include "transport/mpi/pmi_server.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/environment.h"
 #include "base/error.h"
 
 namespace perseus::mpi {
@@ -28,24 +28,16 @@ class Variables {
   Variables(const Variables&) = delete;
   Variables& operator=(const Variables&) = delete;
   ~Variables() {
-    for (auto it = before_.rbegin(); it != before_.rend(); ++it) put(it->first, it->second);
+    for (auto it = before_.rbegin(); it != before_.rend(); ++it) set_environment(it->first, it->second);
   }
 
   // Nothing takes it away.
   void set(const std::string& name, const std::optional<std::string>& value) {
     before_.emplace_back(name, environment(name));
-    put(name, value);
+    set_environment(name, value);
   }
 
  private:
-  static void put(const std::string& name, const std::optional<std::string>& value) {
-    if (value) {
-      setenv(name.c_str(), value->c_str(), /*replace=*/1);
-    } else {
-      unsetenv(name.c_str());
-    }
-  }
-
   std::vector<std::pair<std::string, std::optional<std::string>>> before_;
 };
 

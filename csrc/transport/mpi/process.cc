@@ -1,6 +1,5 @@
 #include "transport/mpi/process.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "bootstrap/local_star.h"
@@ -64,7 +64,7 @@ Streams arrange_streams(Api& api, const MpiJob& job, bool initialized) {
                         .initialized = initialized,
                         .fast_network = has_fast_network()};
   auto streams = plan_streams(wish, job.environment);
-  for (const auto& [name, value] : streams.variables) setenv(name.c_str(), value.c_str(), /*replace=*/1);
+  for (const auto& [name, value] : streams.variables) set_environment(name, value);
   return streams;
 }
 
@@ -271,10 +271,12 @@ std::optional<Family> family_in_use() {
   return mpi.api ? std::optional(mpi.api->family()) : std::nullopt;
 }
 
-Sends* guarded_sends() {
+Sends& sends() { return state().sends; }
+
+bool has_no_mpirun() {
   auto& mpi = state();
   const std::scoped_lock lock(mpi.mutex);
-  return mpi.launcher == nullptr ? nullptr : &mpi.sends;
+  return mpi.launcher != nullptr;
 }
 
 void mark_broken(const std::string& why) {
@@ -318,8 +320,11 @@ bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
   const bool alone = mpi.launcher != nullptr;
   if (alone) limit = std::min(limit, mpi::kPatience);
   const auto patience = failing ? std::min(limit, mpi::kGrace) : limit;
-  const auto left =
-      alone ? mpi::all_leave_apart(api, mpi.farewell, patience) : mpi::all_leave(api, mpi.farewell, patience);
+  // A message to a rank that has ended may never come back from MPI.
+  const auto lost = mpi.sends.status();
+  const auto left = !lost.ok() ? lost
+                    : alone    ? mpi::all_leave_apart(api, mpi.farewell, patience)
+                               : mpi::all_leave(api, mpi.farewell, patience);
   if (left.ok()) return mpi::finalize_within(api, limit);
   if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "MPI is left without MPI_Finalize: " + left.text());
   // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory_limits.h"
 
 namespace perseus::shm {
 
@@ -26,35 +27,22 @@ std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-std::size_t number_in(const char* path, std::size_t otherwise) {
-  std::ifstream file(path);
-  std::size_t value = 0;
-  return file >> value ? value : otherwise;
+std::size_t address_space_in_use() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  return file >> pages ? pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
-// "MemAvailable:    24000000 kB"
-std::size_t memory_available() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::size_t value = 0;
-  while (file >> key >> value >> unit) {
-    if (key == "MemAvailable:") return value * 1024;
-  }
-  return SIZE_MAX;
-}
-
-// What may still be taken without waking the out-of-memory killer, which ends processes instead of failing calls.
 std::size_t memory_left() {
-  const auto limit = number_in("/sys/fs/cgroup/memory.max", SIZE_MAX);  // "max" is no number
-  const auto used = number_in("/sys/fs/cgroup/memory.current", 0);
-  return std::min(memory_available(), limit > used ? limit - used : 0);
+  static const MemoryLimits limits;
+  return limits.left();
 }
 
 // A quarter of what the address-space limit leaves, shared by the segments of all ranks.
 std::size_t address_space_per_rank(int ranks) {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-  const auto used = number_in("/proc/self/statm", 0) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto used = address_space_in_use();
   const auto left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
   return left / 4 / static_cast<std::size_t>(ranks);
 }

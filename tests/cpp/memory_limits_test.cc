@@ -1,0 +1,90 @@
+// Limits of memory as containers and Slurm set them, in made-up /proc and /sys.
+#include "base/memory_limits.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace perseus::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kGiB = std::size_t{1} << 30;
+
+class MemoryLimit : public ::testing::Test {
+ protected:
+  void SetUp() override { write("proc/meminfo", "MemTotal: 99 kB\nMemAvailable:   67108864 kB\n"); }  // 64 GiB
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write(const std::string& file, const std::string& text) const {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  void second_version(const std::string& group, const std::string& limit, std::size_t used,
+                      std::size_t cache = 0) const {
+    write("sys/fs/cgroup" + group + "/memory.max", limit + "\n");
+    write("sys/fs/cgroup" + group + "/memory.current", std::to_string(used) + "\n");
+    write("sys/fs/cgroup" + group + "/memory.stat", "anon 1\ninactive_file " + std::to_string(cache) + "\n");
+  }
+  std::size_t left() const { return MemoryLimits(root_).left(); }
+
+  fs::path root_ = fs::temp_directory_path() / ("perseus_limits_" + std::to_string(getpid()));
+};
+
+const std::string kSecondVersion = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+
+TEST_F(MemoryLimit, WithoutCgroupsIsWhatTheMachineHas) { EXPECT_EQ(left(), 64 * kGiB); }
+
+// Slurm limits the job's cgroup, not that of the task.
+TEST_F(MemoryLimit, TheLeastOfAllCgroupsAboveCounts) {
+  write("proc/self/cgroup", "0::/system.slice/job_7/step_0/task_1\n");
+  write("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + kSecondVersion);
+  second_version("/system.slice/job_7/step_0/task_1", "max", kGiB);
+  second_version("/system.slice/job_7/step_0", std::to_string(32 * kGiB), kGiB);
+  second_version("/system.slice/job_7", std::to_string(8 * kGiB), 3 * kGiB);
+  second_version("/system.slice", "max", 9 * kGiB);
+  EXPECT_EQ(left(), 5 * kGiB);
+}
+
+TEST_F(MemoryLimit, CacheThatCanBeDroppedIsFree) {
+  write("proc/self/cgroup", "0::/\n");
+  write("proc/self/mountinfo", kSecondVersion);
+  second_version("", std::to_string(8 * kGiB), 7 * kGiB, 4 * kGiB);
+  EXPECT_EQ(left(), 5 * kGiB);
+  second_version("", std::to_string(8 * kGiB), 9 * kGiB);
+  EXPECT_EQ(left(), 0U);
+}
+
+// A container sees a part of the hierarchy: at the mount point is its own cgroup.
+TEST_F(MemoryLimit, AMountMayShowAPartOfTheHierarchy) {
+  write("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+  second_version("", std::to_string(4 * kGiB), kGiB);
+  second_version("/inner", std::to_string(2 * kGiB), kGiB / 2);
+  for (const auto* group : {"0::/docker/abc\n", "0::/../elsewhere\n"}) {
+    write("proc/self/cgroup", group);
+    EXPECT_EQ(left(), 3 * kGiB) << group;
+  }
+  write("proc/self/cgroup", "0::/docker/abc/inner\n");
+  EXPECT_EQ(left(), 3 * kGiB / 2);
+}
+
+TEST_F(MemoryLimit, TheFirstVersionHasFilesOfOtherNames) {
+  write("proc/self/cgroup", "9:cpu,cpuacct:/slurm\n5:memory:/slurm/uid_0/job_7\n0::/ignored\n");
+  write("proc/self/mountinfo",
+        "40 23 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "41 23 0:34 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  const std::string folder = "sys/fs/cgroup/memory/slurm/uid_0";
+  write(folder + "/job_7/memory.limit_in_bytes", "9223372036854771712\n");
+  write(folder + "/job_7/memory.usage_in_bytes", std::to_string(kGiB));
+  write(folder + "/memory.limit_in_bytes", std::to_string(6 * kGiB));
+  write(folder + "/memory.usage_in_bytes", std::to_string(2 * kGiB));
+  write(folder + "/memory.stat", "total_inactive_file " + std::to_string(kGiB) + "\n");
+  EXPECT_EQ(left(), 5 * kGiB);
+}
+
+}  // namespace
+}  // namespace perseus::testing

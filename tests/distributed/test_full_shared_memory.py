@@ -1,0 +1,45 @@
+"""A /dev/shm without room for a bucket that moves to the arena: it stays where it is, and no rank dies of SIGBUS."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import logging
+import torch
+import torch.distributed as dist
+import perseus_like.torch.distributed
+
+logging.basicConfig()
+dist.init_process_group("perseus")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1500, 1500), bucket_cap_mb=4)
+for _ in range(4):
+    model(torch.ones(1, 1500)).sum().backward()
+assert model.module.weight.grad[0, 0].item() == 4.0
+dist.destroy_process_group()
+"""
+
+
+def test_a_bucket_stays_in_private_memory(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting a small /dev/shm needs root and unshare")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    launch = f"exec {sys.executable} -m perseus_like.launch -np 2 {sys.executable} {program}"
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=2m tmpfs /dev/shm && {launch}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = [line for line in ended.stderr.splitlines() if "stays in private memory" in line]
+    assert len(said) == 2, ended.stderr  # once on each rank
+    assert all("No space left on device" in line for line in said), said

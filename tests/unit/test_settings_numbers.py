@@ -1,0 +1,42 @@
+"""Numbers in settings that no number of this kind can be are refused, with the name and the value."""
+
+import subprocess
+import sys
+
+SETTINGS = [
+    "PERSEUS_FUSION_THRESHOLD",
+    "PERSEUS_ALLREDUCE_FUSION",
+    "PERSEUS_ALLREDUCE_STREAMS",
+    "PERSEUS_CACHE_CAPACITY",
+    "PERSEUS_LINGER_US",
+    "PERSEUS_SPIN_US",
+    "PERSEUS_STALL_CHECK_TIME_SECONDS",
+    "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS",
+    "PERSEUS_START_TIMEOUT",
+    "PERSEUS_HEARTBEAT_TIMEOUT",
+    "PERSEUS_ARENA_BYTES",
+    "PERSEUS_CHUNK_BYTES",
+    "PERSEUS_AUTOTUNE_WARMUP_SAMPLES",
+]
+PROGRAM = """
+import os, sys
+import perseus_like.numpy as hvd
+for name in sys.argv[1:]:
+    for value in ("nan", "inf", "1e30", "-1", "-inf", "1e400", "much"):
+        os.environ[name] = value
+        try:
+            hvd.init()
+        except ValueError as error:
+            assert f"{name}='{value}'" in str(error) and "unset it or correct it" in str(error), error
+        else:
+            raise AssertionError(f"{name}={value} was taken")
+    del os.environ[name]
+hvd.init()
+"""
+
+
+def test_numbers_that_cannot_be() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
