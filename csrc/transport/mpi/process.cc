@@ -329,7 +329,11 @@ bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
   if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "MPI is left without MPI_Finalize: " + left.text());
   // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.
   const bool overlooked = api.family() == mpi::Family::mpich || api.family() == mpi::Family::standard;
-  if (failing && overlooked && !alone) api.abort(1);
+  if (failing && overlooked && !alone) {
+    // all_leave() takes that long otherwise.
+    if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
+    api.abort(1);
+  }
   return false;
 }
 
