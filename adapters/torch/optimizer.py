@@ -62,6 +62,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         handle = allreduce_async_(p.grad, None, name, reduction.op, *factors, reduction.process_set)
         return handle, None
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes are summed locally before gradients are reduced."""
+        return self._passes
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
         self._passes = _checked_passes(passes)

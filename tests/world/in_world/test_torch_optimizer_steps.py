@@ -363,6 +363,7 @@ def test_one_gradient_is_reduced_by_hand(rank: int, size: int) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     frozen = torch.nn.Parameter(torch.ones(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, frozen], lr=0.1), [("w", weight), ("f", frozen)])
+    assert optimizer.backward_passes_per_step == 1
     weight.grad = torch.full((3,), float(rank))
     for parameter in (weight, frozen):
         handle, _ = optimizer._allreduce_grad_async(parameter)
