@@ -11,9 +11,9 @@ struct Row {
 };
 
 constexpr Row kTable[kDTypeCount] = {
-    {1, "uint8", false},  {1, "int8", false},    {2, "int16", false},  {4, "int32", false},  {8, "int64", false},
-    {2, "float16", true}, {2, "bfloat16", true}, {4, "float32", true}, {8, "float64", true}, {1, "bool", false},
-    {2, "uint16", false},
+    {1, "uint8", false},  {1, "int8", false},   {2, "int16", false},   {4, "int32", false},
+    {8, "int64", false},  {2, "float16", true}, {2, "bfloat16", true}, {4, "float32", true},
+    {8, "float64", true}, {1, "bool", false},   {2, "uint16", false},
 };
 
 const Row& row(DType dtype) { return kTable[static_cast<std::size_t>(dtype)]; }

@@ -93,7 +93,8 @@ std::int64_t contribution(DType dtype, ReduceOp op, int rank, std::int64_t eleme
   if (dtype == DType::boolean) return (element * 7 + rank * 3) % 5 < 3 ? 1 : 0;
   if (op == ReduceOp::product) return 1 + (element + rank) % 2;
   const auto value = (element * 7 + rank * 5) % 6;
-  const bool may_be_negative = dtype != DType::uint8 && dtype != DType::uint16 && op != ReduceOp::band && op != ReduceOp::bor;
+  const bool may_be_negative =
+      dtype != DType::uint8 && dtype != DType::uint16 && op != ReduceOp::band && op != ReduceOp::bor;
   return (may_be_negative ? value - 2 : value) * unit;
 }
 

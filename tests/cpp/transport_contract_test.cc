@@ -16,9 +16,9 @@
 namespace perseus::testing {
 namespace {
 
-constexpr std::array kDTypes = {DType::uint8,   DType::int8,     DType::int16,   DType::int32,   DType::int64,
-                                DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::boolean,
-                                DType::uint16};
+constexpr std::array kDTypes = {DType::uint8,   DType::int8,    DType::int16,    DType::int32,
+                                DType::int64,   DType::float16, DType::bfloat16, DType::float32,
+                                DType::float64, DType::boolean, DType::uint16};
 constexpr std::array kPlaces = {Place::heap, Place::arena, Place::mixed};
 // Small ones, both sides of one step, of a chunk (16 KiB), and of several.
 constexpr std::array<std::int64_t, 9> kCounts = {0, 1, 3, 17, 1023, 16384, 16385, 70'001, 200'000};

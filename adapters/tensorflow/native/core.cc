@@ -67,7 +67,7 @@ std::string error_text(std::int32_t kind, const std::string& message) {
 TF_Code error_code(std::int32_t kind) {
   switch (kind) {
     case 0: return TF_INVALID_ARGUMENT;
-    case 1:  // not_initialized
+    case 1:                                 // not_initialized
     case 2: return TF_FAILED_PRECONDITION;  // disagreement
     default: return TF_UNKNOWN;
   }

@@ -284,19 +284,19 @@ PERSEUS_DEVICE void unpack_tile(const Segment* segments, int count, const void* 
 
 // What there is a kernel for: X(name of the tensor's type, name of the wire's, the two types). A kernel is called
 // perseus_pack_TENSOR_WIRE or perseus_unpack_TENSOR_WIRE.
-#define PERSEUS_PACKINGS(X)                   \
-  X(byte, byte, Byte, Byte)                   \
-  X(uint8, uint8, std::uint8_t, std::uint8_t) \
-  X(int8, int8, std::int8_t, std::int8_t)     \
-  X(int16, int16, std::int16_t, std::int16_t) \
+#define PERSEUS_PACKINGS(X)                       \
+  X(byte, byte, Byte, Byte)                       \
+  X(uint8, uint8, std::uint8_t, std::uint8_t)     \
+  X(int8, int8, std::int8_t, std::int8_t)         \
+  X(int16, int16, std::int16_t, std::int16_t)     \
   X(uint16, uint16, std::uint16_t, std::uint16_t) \
-  X(int32, int32, std::int32_t, std::int32_t) \
-  X(int64, int64, std::int64_t, std::int64_t) \
-  X(float16, float16, Half, Half)             \
-  X(bfloat16, bfloat16, BFloat16, BFloat16)   \
-  X(float32, float32, float, float)           \
-  X(float32, float16, float, Half)            \
-  X(float32, bfloat16, float, BFloat16)       \
-  X(float64, float64, double, double)         \
-  X(float64, float16, double, Half)           \
+  X(int32, int32, std::int32_t, std::int32_t)     \
+  X(int64, int64, std::int64_t, std::int64_t)     \
+  X(float16, float16, Half, Half)                 \
+  X(bfloat16, bfloat16, BFloat16, BFloat16)       \
+  X(float32, float32, float, float)               \
+  X(float32, float16, float, Half)                \
+  X(float32, bfloat16, float, BFloat16)           \
+  X(float64, float64, double, double)             \
+  X(float64, float16, double, Half)               \
   X(float64, bfloat16, double, BFloat16)

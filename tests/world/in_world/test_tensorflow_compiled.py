@@ -38,7 +38,7 @@ def test_a_text_that_makes_no_sense(size: int, text: str) -> None:
     """A graph from a file may have any text in the place of ours."""
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
     def call() -> Any:
         total(tf.constant([1.0]))  # makes the custom call known to XLA
         return gen_xla_ops.xla_custom_call_v2(
