@@ -16,7 +16,7 @@ from perseus_like.torch.compat import probes
 from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.work import PerseusWork, Works
 
-MODULES = ["autograd", "construction", "dynamo", "futures", "process_groups", "storage", "stores"]
+MODULES = ["autograd", "construction", "dynamo", "futures", "process_groups", "storage", "stores", "works"]
 # What torch's own classes do well for a group and a work in Python, or what only their C++ backends use.
 OF_THE_BASE_CLASS = {
     *(

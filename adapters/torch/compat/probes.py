@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import autograd, construction, dynamo, process_groups, storage, stores
+from . import autograd, construction, dynamo, process_groups, storage, stores, works
 
 
 class Changed(Exception):
@@ -152,6 +152,10 @@ def _stores() -> None:
     _expect(not stores.has_keys(store, ["known", "unknown"]), "a store finds a key that was not set")
 
 
+def _works() -> None:
+    works._loses_works()  # fails if groups and works in Python are made otherwise
+
+
 # By the function that relies on the part.
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
@@ -168,6 +172,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "autograd.current_backward": _current_backward,
     "autograd.at_end_of_backward": _end_of_backward,
     "autograd.is_called_by_backward": _called_by_backward,
+    "works.keep_alive": _works,
     "stores.has_keys": _stores,
     "storage.descriptor_of_mapping": _shared_storage,
 }

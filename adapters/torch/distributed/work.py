@@ -20,6 +20,7 @@ from perseus_like.session import session
 
 from .. import cuda
 from ..compat.dynamo import untraced
+from ..compat.works import keep_alive
 from .origin import Origin, remember
 from .travel import device_of
 from .turns import turns
@@ -91,6 +92,7 @@ class PerseusWork(dist.Work):
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
+        keep_alive(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """True. Raises what made the work fail, or TimedOutError after `timeout` (the group's where it is 0)."""
@@ -223,6 +225,7 @@ class Works(dist.Work):
     def __init__(self, works: Sequence[PerseusWork]) -> None:
         super().__init__()
         self._works = works
+        keep_alive(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for work in self._works:
