@@ -1,6 +1,6 @@
 """torch's own DistributedTest, which its wheel ships, over the backend `perseus`.
 
-`python distributed_test.py [-v] [-k NAME]`; WORLD_SIZE says how many ranks, and `pip install expecttest` is needed.
+`python run_torch_tests.py [-v] [-k NAME]`; WORLD_SIZE says how many ranks, and `pip install expecttest` is needed.
 The tests are chosen as for gloo, the backend of which most is asked on a CPU, and then run over perseus.
 """
 
