@@ -69,7 +69,10 @@ def test_another_verb_under_one_name(rank: int, size: int) -> None:
 @needs_two
 def test_two_verbs_under_one_name_in_another_order_on_each_rank(rank: int, size: int) -> None:
     one = np.ones(3)
-    started: list[Callable[..., Any]] = [hvd.allreduce_async, lambda tensor, **rest: hvd.broadcast_async(tensor, 0, **rest)]
+    started: list[Callable[..., Any]] = [
+        hvd.allreduce_async,
+        lambda tensor, **rest: hvd.broadcast_async(tensor, 0, **rest),
+    ]
     if rank == size - 1:
         started.reverse()
     for handle in [start(one, name="twice") for start in started]:
