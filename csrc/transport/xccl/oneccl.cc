@@ -1,18 +1,20 @@
 #include "transport/xccl/oneccl.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "base/config.h"
+#include "base/environment.h"
 #include "base/error.h"
 
 namespace perseus::xccl {
 namespace {
 
-void set_default(const char* name, const std::string& value) { setenv(name, value.c_str(), /*replace=*/0); }
+void set_default(const char* name, const std::string& value) {
+  if (!environment(name)) set_environment(name, value);
+}
 
 void prepare_environment(const Topology& topology, bool has_intel_mpi) {
   set_default("CCL_PLUGIN", "ONECCL_LEGACY_CPU");
