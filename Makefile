@@ -42,6 +42,13 @@ define install
 	$(PIP) install $(call locked,main) $(call quoted,$(filter-out $(CHOSEN),$(1)))
 endef
 
+# $(call torch_for_cpus,VENV): installs the release of LOCKED_TORCH for CPUs alone where pip finds its wheel (PIP_FIND_LINKS).
+# pip would otherwise prefer the index's wheel, with gigabytes of CUDA, because the index tells its hash in advance.
+torch_for_cpus = mkdir -p build && echo '$(LOCKED_TORCH)+cpu --hash=$(TORCH_CPU_HASH)' > build/torch-for-cpus.txt && \
+	{ $(call pip_in,$(1)) install --require-hashes --no-deps --requirement build/torch-for-cpus.txt 2>/dev/null || true; }
+# The wheel torch-2.13.0+cpu for CPython 3.11 on x86_64, which is in no package index.
+TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+
 SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard cmake/*.cmake) \
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
 # Folders too, so that a file taken away makes a new wheel.
@@ -63,6 +70,7 @@ $(STAMPS)/venv: Makefile locks/pip.txt locks/main.txt
 	@touch $@
 
 $(STAMPS)/run: $(STAMPS)/venv
+	$(if $(filter $(LOCKED_TORCH),$(TORCH)),$(call torch_for_cpus,$(VENV)))
 	$(call install,$(RUN_NEEDS))
 	@touch $@
 
@@ -79,10 +87,6 @@ $(STAMPS)/lint: $(STAMPS)/test
 	@touch $@
 
 # --- the lock files --------------------------------------------------------------------------------------------------
-
-# The release of LOCKED_TORCH for CPUs alone (torch-2.13.0+cpu, CPython 3.11, x86_64) is in no package index. pip prefers it
-# to that of the index where its wheel is at hand (PIP_FIND_LINKS).
-TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
 # $(call lock,NAME,REQUIREMENTS FILES,PYTHON): writes locks/NAME.txt for this release of Python (3.10) and later ones.
 define lock
@@ -127,6 +131,7 @@ ENVIRONMENTS := $(patsubst tests/environments/%.txt,%,$(wildcard tests/environme
 
 $(STAMPS)/environment-%: tests/environments/%.txt locks/%.txt $(STAMPS)/package
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-$*); fi
 	$(call pip_in,.venv-$*) install $(call locked,$*) --requirement $<
 	$(call pip_in,.venv-$*) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
@@ -217,6 +222,7 @@ $(STAMPS)/torch-%: $(STAMPS)/package
 
 $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-clients); fi
 	$(call pip_in,.venv-clients) install $(call locked,clients) --requirement $<
 	$(call pip_in,.venv-clients) install $(call locked,clients) --no-build-isolation $(DEEPSPEED)
 	$(call pip_in,.venv-clients) install --force-reinstall --no-deps build/wheel/*.whl
@@ -224,6 +230,7 @@ $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 
 $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)
 	test -x .venv-ccl/bin/python || $(PYTHON) -m venv .venv-ccl
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-ccl); fi
 	$(call pip_in,.venv-ccl) install $(call locked,ccl) --requirement $<
 	rm -rf build/oneccl && cp -r bindings/oneccl build/oneccl
 	$(call pip_in,.venv-ccl) install --force-reinstall --no-deps build/wheel/*.whl
@@ -232,6 +239,7 @@ $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard 
 
 $(STAMPS)/horovod: tests/clients/horovod.txt locks/horovod.txt $(STAMPS)/package $(wildcard bindings/horovod/*.toml bindings/horovod/*/*.py)
 	test -x .venv-horovod/bin/python || $(PYTHON) -m venv .venv-horovod
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-horovod); fi
 	$(call pip_in,.venv-horovod) install $(call locked,horovod) --requirement $<
 	rm -rf build/horovod && cp -r bindings/horovod build/horovod
 	$(call pip_in,.venv-horovod) install --force-reinstall --no-deps build/wheel/*.whl

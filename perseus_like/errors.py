@@ -76,6 +76,8 @@ class UnavailableError(RuntimeError):
 class UnsupportedOpError(NotImplementedError, ValueError):
     """A reduction that a verb does not know. Horovod raises a RuntimeError, which NotImplementedError is."""
 
+    __init__ = Exception.__init__  # as above
+
 
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added or removed. `skip_sync`: they were only removed, so the state needs no new copy."""

@@ -84,13 +84,17 @@ class Distribution:
         """Whether `compute` gave the gradients of these variables since the last step, and they wait to be summed."""
         return self._passes is not None and self._are_computed(variables)
 
+    def forget_computed(self) -> None:
+        """The step takes gradients as they are, so what `compute` gave does not wait for it any more."""
+        self._computed = set()
+
     def _are_computed(self, variables: Sequence[Any]) -> bool:
         return bool(self._computed) and self._computed.issuperset(map(id, variables))
 
     def reduce_once(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:
         """As `reduce`; the gradients as they are if `compute` has reduced those of these variables."""
         is_reduced = self._are_computed(variables)
-        self._computed = set()
+        self._computed = self._computed - set(map(id, variables)) if is_reduced else set()
         return list(gradients) if is_reduced else self.reduce(gradients, variables)
 
     def reduce(self, gradients: Gradients, variables: Sequence[Any]) -> list[Any]:

@@ -103,6 +103,8 @@ class _Keras2(_DistributedOptimizer):
         aggregate = not skip_gradients_aggregation and more.pop("experimental_aggregate_gradients", True)
         gradients, variables = _unzip(grads_and_vars)
         if distribution is None or not (aggregate or distribution.sums_computed(variables)):
+            if distribution is not None:
+                distribution.forget_computed()
             pairs = list(zip(gradients, variables, strict=True))
             return inner.apply_gradients(pairs, name=name, skip_gradients_aggregation=not aggregate)
         with backends.chosen().outside_of_functions():
@@ -144,6 +146,8 @@ class _Legacy(_DistributedOptimizer):
         distribution = self._active()
         gradients, variables = _unzip(grads_and_vars)
         if distribution is None or not (experimental_aggregate_gradients or distribution.sums_computed(variables)):
+            if distribution is not None:
+                distribution.forget_computed()
             pairs = list(zip(gradients, variables, strict=True))
             return inner.apply_gradients(pairs, name, experimental_aggregate_gradients)
         with backends.chosen().outside_of_functions():

@@ -67,6 +67,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """How many backward passes are summed locally before gradients are reduced."""
         return self._passes
 
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
         self._passes = _checked_passes(passes)

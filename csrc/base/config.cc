@@ -120,7 +120,8 @@ constexpr std::array kUnused = {
 constexpr double kMostBytes = 1LL << 48;      // the address space of a process
 constexpr double kMostSeconds = 100'000'000;  // three years; more would not fit into the clocks' numbers
 constexpr double kMostMicroseconds = 1'000'000;
-constexpr double kMostCacheEntries = 1LL << 31;
+constexpr double kMostCacheEntries = 1LL << 18;    // as many ids as one control message may have (control/wire.h)
+constexpr double kMostHeartbeatSeconds = 300'000;  // the kernel takes no longer times between its probes
 
 // Values by name: overrides first, then the environment, then the table's default.
 class Reader {
@@ -248,7 +249,7 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
       quiet ? std::chrono::milliseconds(0) : milliseconds(from.seconds("PERSEUS_STALL_CHECK_TIME_SECONDS"));
   config.stall_shutdown = milliseconds(from.seconds("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
   config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT", kMostSeconds));
-  config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT", kMostSeconds));
+  config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT", kMostHeartbeatSeconds));
   config.network_interfaces = from.text("PERSEUS_NETWORK_INTERFACES");
   config.arena_bytes = from.integer("PERSEUS_ARENA_BYTES");
   config.chunk_bytes = from.integer("PERSEUS_CHUNK_BYTES");

@@ -16,6 +16,7 @@ void Liveness::report_lost(const Loss& loss) {
     text_ = "rank " + std::to_string(loss.rank) + host + " " + loss.text;
     kind_ = loss.stalled ? ErrorKind::timed_out : ErrorKind::peer_lost;
     cut_off_.store(loss.cut_off, std::memory_order_release);
+    may_live_.store(loss.stalled || loss.gave_up, std::memory_order_release);
     lost_.store(true, std::memory_order_release);
     wakes = std::move(wakes_);
   }

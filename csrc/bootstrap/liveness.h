@@ -18,6 +18,7 @@ struct Loss {
   std::string text;      // how it was noticed; follows the rank's name
   bool cut_off = false;  // a whole host is, so that launchers, too, may wait for what never comes
   bool stalled = false;  // it may live, and was waited for too long
+  bool gave_up = false;  // it lives, and told that its session failed
 };
 
 class Liveness {
@@ -41,6 +42,9 @@ class Liveness {
   // Whether a host is cut off: see Loss.
   bool is_cut_off() const { return cut_off_.load(std::memory_order_acquire); }
 
+  // Whether the process of the lost rank may live, and take part in a later session.
+  bool may_live() const { return may_live_.load(std::memory_order_acquire); }
+
   // ErrorKind::peer_lost, or timed_out where it stalled, with the first report's text; or ok.
   Status status() const;
 
@@ -51,7 +55,7 @@ class Liveness {
   void forget_wakes();
 
  private:
-  std::atomic<bool> lost_{false}, cut_off_{false};
+  std::atomic<bool> lost_{false}, cut_off_{false}, may_live_{false};
   std::vector<std::string> hosts_;
   std::mutex calling_;  // guards tellers_, and is held while others are called, so that forgetting waits for them
   std::map<int, Tell> tellers_;

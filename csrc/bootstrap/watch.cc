@@ -118,7 +118,8 @@ void Watch::take(Peer& peer, const WatchNote& note) {
     case WatchNote::Word::goodbye: peer.left = true; break;
     case WatchNote::Word::lost:
     case WatchNote::Word::cut_off:
-    case WatchNote::Word::stalled: liveness_.report_lost(note.loss()); break;
+    case WatchNote::Word::stalled:
+    case WatchNote::Word::gave_up: liveness_.report_lost(note.loss()); break;
     case WatchNote::Word::words: {
       const std::scoped_lock lock(listening_);
       if (listener_) listener_(peer.rank, note.words());

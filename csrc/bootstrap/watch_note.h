@@ -17,7 +17,7 @@ inline constexpr std::string_view kEnded =
     "ended without shutting down (it was killed, crashed, or left because of an error)";
 
 struct WatchNote {
-  enum class Word : std::int32_t { goodbye = 1, lost = 2, cut_off = 3, stalled = 4, words = 5 };
+  enum class Word : std::int32_t { goodbye = 1, lost = 2, cut_off = 3, stalled = 4, words = 5, gave_up = 6 };
 
   static constexpr std::size_t kText = 248;
 
@@ -27,7 +27,12 @@ struct WatchNote {
 
   static WatchNote goodbye() { return {}; }
   static WatchNote of(const Loss& loss) {
-    WatchNote note{loss.cut_off ? Word::cut_off : loss.stalled ? Word::stalled : Word::lost, loss.rank, {}};
+    WatchNote note{loss.cut_off   ? Word::cut_off
+                   : loss.stalled ? Word::stalled
+                   : loss.gave_up ? Word::gave_up
+                                  : Word::lost,
+                   loss.rank,
+                   {}};
     std::copy_n(loss.text.data(), std::min(loss.text.size(), note.text.size() - 1), note.text.data());
     return note;
   }
@@ -43,7 +48,8 @@ struct WatchNote {
     return {number,
             {text.begin(), std::find(text.begin(), text.end(), '\0')},
             word == Word::cut_off,
-            word == Word::stalled};
+            word == Word::stalled,
+            word == Word::gave_up};
   }
   std::string_view words() const {
     return {text.data(), static_cast<std::size_t>(std::clamp<std::int32_t>(number, 0, kText))};

@@ -1,10 +1,15 @@
 #include "control/messages.h"
 
+#include <algorithm>
+
 #include "control/wire.h"
 
 namespace perseus {
 
 namespace {
+
+// A year. Clocks cannot hold every number that a message can.
+constexpr std::int64_t kLongestWaitMs = 365LL * 24 * 3600 * 1000;
 
 [[noreturn]] void nonsense(const std::string& what) {
   throw Error(ErrorKind::transport, "a " + what +
@@ -92,7 +97,7 @@ Report decode_report(std::string_view bytes) {
     note.name = from.text();
     note.label = from.text();
     note.present = from.numbers();
-    note.waited_ms = from.signed_number();
+    note.waited_ms = std::clamp<std::int64_t>(from.signed_number(), 0, kLongestWaitMs);
     report.stalls.push_back(std::move(note));
   }
   if (!from.at_end()) nonsense("report");

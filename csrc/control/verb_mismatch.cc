@@ -52,7 +52,12 @@ void Negotiator::check_verbs(Clock::time_point now) {
   for (const auto& [plain, names] : settled_calls(now)) {
     if (tree_.is_root()) {
       std::vector<int> ranks;
-      for (const auto& [name, present] : names) add(ranks, present);
+      std::size_t submissions = 0;
+      for (const auto& [name, present] : names) {
+        add(ranks, present);
+        submissions += present.size();
+      }
+      if (submissions > ranks.size()) continue;  // a rank calls several of the verbs: the other ranks may follow
       if (world_ranks_missing(ranks).empty()) fail_mismatch(plain, names);
       continue;
     }
@@ -91,7 +96,9 @@ void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::str
 void Negotiator::forget(const std::string& name) {
   entries_.erase(name);
   forget_stall(name);
+  std::erase_if(report_.claims, [&](const auto& claims) { return claims.front().request.name == name; });
   const auto id = cache_.id_of(name);
+  if (id) std::erase(report_.cached, *id);
   if (!id || *id >= repeats_.size() || !repeats_[*id].open) return;
   repeats_[*id].open = false;
   --open_repeats_;

@@ -257,7 +257,8 @@ void Lane::check_device() {
 // The others may see nothing of it: their part is queued, and waits on their devices for this rank's.
 void Lane::tell_failure(const Status& why) {
   if (why.kind() == ErrorKind::peer_lost) return;
-  liveness_.report_lost(tree_.world_ranks[static_cast<std::size_t>(tree_.rank)], "could not go on: " + why.text());
+  const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];
+  liveness_.report_lost({.rank = rank, .text = "could not go on: " + why.text(), .gave_up = true});
 }
 
 void Lane::tune(const std::vector<Task>& tasks) {

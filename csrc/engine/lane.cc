@@ -10,6 +10,7 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/futex.h"
@@ -238,6 +239,11 @@ void Lane::guarded(const Call& call) {
 void Lane::end_by_exception(const Status& why) {
   // The exception may have come between begin() and end().
   options_.underway->end();
+  // A transport may notice a peer's end before the liveness connections do.
+  const auto until = Clock::now() + std::chrono::seconds(1);
+  while (why.kind() == ErrorKind::transport && !liveness_.any_lost() && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   fail_lane(liveness_.any_lost() ? liveness_.status() : why);
 }
 

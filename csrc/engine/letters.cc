@@ -152,7 +152,12 @@ void Letters::take_from_place(Incoming& message) {
   if (data == nullptr) throw Error(ErrorKind::transport, "a message lies where nobody can reach it");
   add(message, static_cast<const char*>(data), message.bytes());
   const Head head{.mark = kMark, .kind = Kind::taken, .place = *message.place};
-  if (over_.ok()) channel_.send(message.from, bytes_of(head, nullptr, 0));
+  if (!over_.ok()) return;
+  try {
+    channel_.send(message.from, bytes_of(head, nullptr, 0));
+  } catch (const Error&) {
+    // The sender is lost, and with it the memory that it would take back.
+  }
 }
 
 void Letters::finish_if_complete(const std::shared_ptr<Incoming>& message) {
@@ -170,7 +175,11 @@ void Letters::refuse(Incoming& message) {
   const auto& text = message.refusal.text();
   const Head head{.mark = kMark, .kind = Kind::refusal};
   if (over_.ok() && message.from != channel_.rank()) {
-    channel_.send(message.from, bytes_of(head, text.data(), text.size()));
+    try {
+      channel_.send(message.from, bytes_of(head, text.data(), text.size()));
+    } catch (const Error&) {
+      // The sender is lost. The receiver gets the refusal even so.
+    }
   }
 }
 

@@ -115,8 +115,10 @@ def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:
 
 
 def _check_ranks_here(size: int, hosts: list[Host] | None) -> None:
-    here = size if hosts is None else sum(host.slots for host in hosts if is_this_machine(host.name))
     cores = usable_cores()
+    if size <= MOST_RANKS_PER_CORE * cores:
+        return  # without looking names of hosts up, which can take long
+    here = size if hosts is None else sum(host.slots for host in hosts if is_this_machine(host.name))
     if here > MOST_RANKS_PER_CORE * cores:
         raise LaunchError(
             f"{here} ranks on this host, which has {cores} usable cores: more than {MOST_RANKS_PER_CORE} for each; "

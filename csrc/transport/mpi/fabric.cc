@@ -102,8 +102,8 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
   const WaitOptions options{.liveness = &liveness, .spin = spin, .sends = &sends(), .has_no_mpirun = has_no_mpirun()};
   liveness.on_lost([&liveness, alone = options.has_no_mpirun] {
     const auto status = liveness.status();
-    // A rank that was only waited for too long may live: MPI can go on, in a later session.
-    if (alone || status.kind() == ErrorKind::peer_lost) sends().lose(status.text());
+    // MPI can go on, in a later session, unless a process has ended.
+    if (alone || !liveness.may_live()) sends().lose(status.text());
     if (alone) mark_broken(status.text());
   });
   return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), retired(), options);

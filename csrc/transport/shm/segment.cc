@@ -129,10 +129,13 @@ void Segment::make_private() const {
     if (mapping && mapping->shared && mapping->inode == status.st_ino) mappings.push_back(*mapping);
   }
   for (const auto& mapping : mappings) {
-    // Where it fails the mapping stays as it was; there is nobody to tell.
-    [[maybe_unused]] void* const again =
-        mmap(reinterpret_cast<void*>(mapping.begin), mapping.end - mapping.begin, mapping.protection,
-             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(), static_cast<off_t>(mapping.offset));
+    // mmap() in the mapping's place could fail after the old mapping is gone. If this fails, the old one stays.
+    const auto bytes = mapping.end - mapping.begin;
+    void* const copy = mmap(nullptr, bytes, mapping.protection, MAP_PRIVATE | MAP_NORESERVE, fd_.get(),
+                            static_cast<off_t>(mapping.offset));
+    if (copy == MAP_FAILED) continue;
+    auto* const place = reinterpret_cast<void*>(mapping.begin);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) munmap(copy, bytes);
   }
 }
 

@@ -6,15 +6,12 @@ change what it holds.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 _VARIABLE = "PERSEUS_TORCH_STORE"  # the port for which this store stands, and its folder
-# Every rendezvous needs a file of its own. All ranks take part in each, so the numbers are the same on all of them.
-_numbers = itertools.count()
 
 
 def is_wanted(url: str) -> bool:
@@ -31,10 +28,20 @@ def meet(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
 
     folder = os.environ[_VARIABLE].partition(" ")[2]
     rank, size = int(_fact(url, "rank")), int(_fact(url, "world_size"))
-    store = FileStore(f"{folder}/{next(_numbers)}", size)
+    store = FileStore(f"{folder}/{_count(folder, rank)}", size)
     store.set_timeout(timeout or default_pg_timeout)
     yield store, rank, size
     raise RuntimeError("env:// cannot be used for another rendezvous")
+
+
+def _count(folder: str, rank: int) -> int:
+    """Returns how many rendezvous this rank had before, in this process or in an earlier program of the same rank.
+
+    Every rendezvous needs a file of its own. All ranks take part in each, so the numbers are the same on all of them.
+    """
+    with open(f"{folder}/rendezvous-of-{rank}", "ab", buffering=0) as counted:  # noqa: PTH123
+        counted.write(b".")
+        return counted.tell() - 1
 
 
 def _fact(url: str, name: str) -> str:
