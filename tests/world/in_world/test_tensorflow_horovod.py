@@ -36,7 +36,7 @@ def test_disagreements_are_failed_preconditions(mode: Any, two_ranks: None, rank
         lambda: hvd.allreduce(tf.ones([2], tf.float32 if rank else tf.int32), name="weight"),
         lambda: hvd.allgather(tf.ones([2, 3 + rank]), name="weight"),
         lambda: hvd.broadcast(tf.ones([2]), rank, name="weight"),
-        lambda: hvd.alltoall(tf.ones([2, 3 + rank]), name="weight"),
+        lambda: hvd.alltoall(tf.ones([hvd.size(), 3 + rank]), name="weight"),
         lambda: hvd.reducescatter(tf.ones([2, 3 + rank]), name="weight"),
     ]
     for disagreement in disagreements:
