@@ -19,7 +19,7 @@ class Settings:
         return default if found is None else found[1]
 
     def snapshots_after_training(self, iteration: int) -> bool:
-        """Whether Caffe takes a snapshot when training ends here; not where it took one for `snapshot` just before."""
+        """Returns whether Caffe takes a last snapshot here. At a multiple of `snapshot` it has just taken one."""
         wanted = self.get("snapshot_after_train", "true").lower() in ("true", "t", "1")
         every = int(self.get("snapshot", "0"))
         return wanted and (every == 0 or iteration % every != 0)

@@ -44,7 +44,7 @@ class Distribution:
 
     @property
     def passes(self) -> Any:
-        """What sums gradients over backward passes, with their number as `counter`. None if each pass is a step."""
+        """The object that sums gradients over passes and counts them in `counter`. None if each pass is a step."""
         return self._passes
 
     def step(
@@ -81,7 +81,7 @@ class Distribution:
         return list(zip(reduced, variables, strict=True))
 
     def sums_computed(self, variables: Sequence[Any]) -> bool:
-        """Whether `compute` gave the gradients of these variables since the last step, and they wait to be summed."""
+        """Returns whether `compute` gave these variables' gradients since the last step, and they wait to be summed."""
         return self._passes is not None and self._are_computed(variables)
 
     def forget_computed(self) -> None:

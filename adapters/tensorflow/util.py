@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 
 
 def _executing_eagerly() -> bool:
-    """Whether operations are executed at once, outside of any graph."""
+    """Returns whether operations are executed at once, outside of any graph."""
     return bool(tf.executing_eagerly())
 
 

@@ -64,7 +64,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes are summed locally before gradients are reduced."""
+        """The number of backward passes that are summed locally before gradients are reduced."""
         return self._passes
 
     @backward_passes_per_step.setter

@@ -14,7 +14,7 @@ namespace perseus {
 
 namespace {
 
-// What was ever published. Other threads may hold on to any of it.
+// All tables that were ever published. Other threads may still read any of them.
 struct Published {
   std::mutex mutex;  // guards the rest
   std::vector<std::unique_ptr<std::vector<char*>>> tables;

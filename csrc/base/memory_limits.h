@@ -1,4 +1,4 @@
-// How much memory this process may still take before the kernel's out-of-memory killer ends processes.
+// The memory that this process may still take before the kernel's out-of-memory killer ends processes.
 #pragma once
 
 #include <cstddef>

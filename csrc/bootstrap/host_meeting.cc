@@ -40,7 +40,7 @@ struct Endpoint {
   int port = 0;
 };
 
-// What rank 0 hands to all over the bootstrap, as text.
+// The text that rank 0 hands to all ranks over the bootstrap.
 struct Invitation {
   int timeout_seconds = 0;
   std::string secret;
@@ -184,7 +184,7 @@ struct Attempt {
   }
   bool is_done() const { return handshake.missing() == 0; }
 
-  // What entry() asks for is there; false if the attempt has failed.
+  // Handles the event that entry() asks for. Returns false if the attempt has failed.
   bool go_on() {
     if (!is_connected) {
       int error = 0;

@@ -42,7 +42,7 @@ class Liveness {
   // Whether a host is cut off: see Loss.
   bool is_cut_off() const { return cut_off_.load(std::memory_order_acquire); }
 
-  // Whether the process of the lost rank may live, and take part in a later session.
+  // Returns true if the process of the lost rank may live, and take part in a later session.
   bool may_live() const { return may_live_.load(std::memory_order_acquire); }
 
   // ErrorKind::peer_lost, or timed_out where it stalled, with the first report's text; or ok.

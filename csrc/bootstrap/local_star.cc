@@ -18,7 +18,7 @@ namespace perseus {
 
 namespace {
 
-// What a rank says first, after the handshake.
+// The first message of a rank after the handshake.
 struct Hello {
   std::int32_t rank = 0;
   std::int32_t size = 0;

@@ -7,7 +7,7 @@ namespace perseus {
 
 namespace {
 
-// By the numbers of Verb.
+// Indexed by Verb.
 constexpr std::array<std::string_view, 9> kNames = {
     "allreduce",     "adasum",  "broadcast",       "allgather",          "alltoall",
     "reducescatter", "barrier", "add_process_set", "remove_process_set",

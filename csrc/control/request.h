@@ -26,7 +26,8 @@ enum class Verb : std::uint8_t {
 
 std::string_view name_of(Verb verb);
 
-// What the caller named a request: adapters put the verb in front of it, as in "broadcast.x" and "grouped_allreduce.x".
+// Returns the name that the caller gave to a request. Adapters put the verb in front of it, as in "broadcast.x" and
+// "grouped_allreduce.x".
 std::string_view name_without_verb(std::string_view name);
 
 struct Member {

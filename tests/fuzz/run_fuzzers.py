@@ -4,7 +4,8 @@
 
 Each `NAME.cc` was built by CMake as `BUILD_FOLDER/tests/fuzz/fuzz_NAME`; each `fuzz_NAME.py` is run by this Python with
 atheris. Both take libFuzzer's options. `corpus/NAME.zip` holds the inputs that earlier runs found to reach new code.
-After a run without a finding it is replaced with the smallest set of inputs that reaches the same code.
+After a run without a finding it is replaced with the inputs of that run; for C++ with the smallest set of them that
+reaches the same code.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ def run(name: str, command: list[str], seconds: int, work: Path) -> str | None:
     text = log.read_text(errors="replace")
     if code != 0:
         return f"{name}: exit code {code}; the input is in {findings}, the log is {log}\n{text[-4000:]}"
-    smallest = work / name / "smallest"
-    smallest.mkdir(exist_ok=True)
-    for old in smallest.iterdir():
-        old.unlink()
-    with log.open("ab") as file:
-        merge = [*command, "-merge=1", f"-max_len={LONGEST_INPUT_BYTES}", str(smallest), str(corpus)]
-        subprocess.run(merge, stdout=file, stderr=file, env=environment, check=True)
+    smallest = corpus
+    if command[0] != sys.executable:  # libFuzzer starts its own program again to merge, which atheris cannot do
+        smallest = work / name / "smallest"
+        smallest.mkdir(exist_ok=True)
+        for old in smallest.iterdir():
+            old.unlink()
+        with log.open("ab") as file:
+            merge = [*command, "-merge=1", f"-max_len={LONGEST_INPUT_BYTES}", str(smallest), str(corpus)]
+            subprocess.run(merge, stdout=file, stderr=file, env=environment, check=True)
     kept = pack(smallest, FOLDER / "corpus" / f"{name}.zip")
     executed = [line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line]
     print(f"{name}: no finding in {seconds} s, {executed[-1] if executed else '?'} inputs, {kept} kept", flush=True)

@@ -83,7 +83,7 @@ struct Description {
     member_names.assign(std::istreambuf_iterator<char>(words), {});
   }
 
-  // How many of something follow: each takes two characters at least.
+  // Returns a count of items that follow. Each item takes at least two characters.
   std::size_t count(std::istringstream& words, std::size_t characters, const char* what) {
     std::int64_t value = -1;
     words >> value;

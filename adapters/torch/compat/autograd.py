@@ -1,4 +1,4 @@
-"""What torch's autograd engine does at the moment."""
+"""Queries of the state of torch's autograd engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 
 
 def is_called_by_backward(package: str) -> bool:
-    """Whether autograd's C++ called the first function of `package` on the stack, and not Python.
+    """Returns whether autograd's C++ called the first function of `package` on the stack, and not Python.
 
     Relies on: the Python function `_engine_run_backward`, from which torch enters its engine: what C++ calls from there
     on the same thread has its frame as the caller.
@@ -49,6 +49,6 @@ def is_called_by_backward(package: str) -> bool:
 
 
 def is_entrance(frame: FrameType) -> bool:
-    """Whether this is the function from which torch enters its engine."""
+    """Returns whether this is the function from which torch enters its engine."""
     is_in_autograd = str(frame.f_globals.get("__name__")).startswith("torch.autograd")
     return is_in_autograd and frame.f_code.co_name in ("_engine_run_backward", "backward")

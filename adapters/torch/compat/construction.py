@@ -1,4 +1,4 @@
-"""How torch constructs a process group in which devices have backends of their own."""
+"""Construction by torch of a process group with one backend for each device type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How code is kept away from torch.compile."""
+"""Decorators that keep code away from torch.compile."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _untraced() -> None:
 
 
 def _in_backward(look: Callable[[], Any]) -> Any:
-    """What `look` returns in a hook."""
+    """Returns what `look` returns in a hook."""
     seen: list[Any] = []
     tensor: Any = torch.ones(1, requires_grad=True)
     tensor.register_hook(lambda _: seen.append(look()))
@@ -156,7 +156,7 @@ def _works() -> None:
     works._loses_works()  # fails if groups and works in Python are made otherwise
 
 
-# By the function that relies on the part.
+# The probe of each function that relies on a private part.
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
     "process_groups.keep_awaited_works": _awaited_works,

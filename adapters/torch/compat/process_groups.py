@@ -1,4 +1,4 @@
-"""Where torch.distributed expects a group of C++ backends, and meets a group that is written in Python."""
+"""Functions of torch.distributed that expect a group of C++ backends, for a group that is written in Python."""
 
 from __future__ import annotations
 

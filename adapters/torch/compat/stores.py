@@ -11,7 +11,7 @@ _ANSWER = timedelta(milliseconds=50)
 
 
 def has_keys(store: Any, keys: Sequence[str]) -> bool:
-    """Whether the store has all of the keys.
+    """Returns whether the store has all of the keys.
 
     Relies on: `Store.check(keys)`, which torch 2.1 does not offer to Python; then a short `Store.wait(keys, timeout)`,
     whose RuntimeError means that a key is missing.

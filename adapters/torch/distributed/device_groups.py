@@ -21,7 +21,7 @@ from .backend import create_group
 C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
 
-# By method: which of its arguments has the tensors.
+# The argument of each method that has the tensors.
 _VERBS = {
     **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_anysource"), 0),
     **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
@@ -55,7 +55,7 @@ def _device_type(tensors: Any) -> str:
 
 
 def create(options: Any, backend_options: Any, name: str) -> Any:
-    """What torch calls on the members of a new group. `name`: the backend's, as it was registered."""
+    """The functions that torch calls on the members of a new group. `name`: the backend's, as it was registered."""
     making = under_construction()
     if making is None or set(making.backends.values()) == {name}:
         return _named(create_group(options, backend_options), options)
@@ -86,7 +86,7 @@ def _others(making: Construction, options: Any, name: str) -> dict[str, Part]:
 
 
 class Part(NamedTuple):
-    """What serves a device type: a group that takes its calls, and the backend in it that torch may ask for."""
+    """A device type's group, which takes its calls, and the backend in it that torch may ask for."""
 
     group: Any
     backend: Any
@@ -145,7 +145,7 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
-    # What torch asks a group.
+    # Queries of torch.
     def getBackendName(self) -> str:  # noqa: N802
         return "perseus beside others"
 
@@ -191,7 +191,7 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
         return part.group.barrier(*(() if opts is None else (opts,)), *arguments, **options)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """By the CPU's backend."""
+        """Runs on the CPU's backend."""
         group = self.part_for("cpu").group
         if timeout is None:
             group.monitored_barrier(wait_all_ranks=wait_all_ranks)

@@ -58,7 +58,7 @@ class MonitoredBarrier(Messages):
             raise TimedOutError(text)
 
     def _verdict(self, missing: Sequence[int], gave_up: Sequence[int], limit: float, all_first: bool) -> str:
-        """What went wrong, in words; nothing if all ranks came."""
+        """Returns an error text, or an empty one if all ranks came."""
         if missing:
             named = missing if all_first else missing[:1]
             rest = [] if all_first else missing[1:]

@@ -50,7 +50,7 @@ def _verb(name: str) -> Callable[..., Any]:
 
 
 class _Done:
-    """What `reconfigure` returns: the group is made by then."""
+    """The work that `reconfigure` returns. The group is complete by then."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return True
@@ -81,7 +81,7 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         return self._group
 
     def get_reconfigure_handle(self) -> str:
-        """What other processes need to know of this one for `reconfigure`."""
+        """Returns what other processes pass to `reconfigure` for this one."""
         if self._store is None:
             self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
         return json.dumps({"id": self._id, "store": f"{socket.gethostname()}:{self._store.port}"})

@@ -1,4 +1,4 @@
-"""What is changed in torch before the first process group of this library is made."""
+"""Changes of torch before the first process group of this library is made."""
 
 from __future__ import annotations
 

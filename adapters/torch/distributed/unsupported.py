@@ -1,4 +1,4 @@
-"""What torch's process groups and works can do elsewhere and these cannot: each is refused, with a text."""
+"""Methods of torch's process groups and works that this backend does not support. Each is refused with a text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 C = TypeVar("C", bound=type)
 
-# By method: what to use in its place.
+# The replacement for each method.
 OF_GROUPS = {
     "split_group": "torch.distributed.new_group(ranks) makes a group of some of its ranks",
     "merge_remote_group": "start a new job, or an elastic one, to add ranks",

@@ -28,7 +28,7 @@ std::optional<Family> family_in_use();
 // Guards this process's sends once a rank is lost.
 Sends& sends();
 
-// Whether these ranks were started without an mpirun, which would end those that wait for a lost one.
+// Returns true if these ranks were started without an mpirun, which would end those that wait for a lost one.
 bool has_no_mpirun();
 
 // Of such ranks: MPI is left as it is from now on. It cannot lose a rank, and a thread may still wait in it.

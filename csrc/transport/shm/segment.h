@@ -30,7 +30,7 @@ class Segment {
   void decommit(std::size_t offset, std::size_t bytes);
 
   // In a forked child, of memory that create() made: every mapping of it, at whatever place, becomes copy-on-write.
-  // What the child writes from then on reaches no other process.
+  // Writes of the child from then on reach no other process.
   void make_private() const;
 
  private:

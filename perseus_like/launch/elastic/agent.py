@@ -51,7 +51,7 @@ _BLOCK = 1 << 16
 _MOST_DESCRIPTORS = 4  # of a worker that says nothing about them
 # Strangers may connect at the same time as the workers of this host.
 _EXPECTED_WORKERS = 64
-# What a message with unexpected content can raise: int(Infinity) an OverflowError.
+# Exceptions that a message with unexpected content can raise: int(Infinity) is an OverflowError.
 _INVALID = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
