@@ -83,7 +83,7 @@ def test_workers_hear_of_a_new_host_before_its_workers_are_ready(start: Start, t
     job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.02",))
     job.commit_of(1)
     job.hosts("localhost:1,127.0.0.2:1")
-    job.next_event("host message")
+    job.next_event("interrupted")
     (tmp_path / "go").touch()
     job.commit_of(2)
     assert job.finish() == 0, job.text

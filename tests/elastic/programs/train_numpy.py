@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import perseus_like.numpy as hvd
+from perseus_like import HostsUpdatedInterrupt
 from perseus_like.basics import restart
 from perseus_like.elastic import ObjectState, run_fn
 
@@ -43,14 +44,16 @@ def train(state: Any, pause: float) -> None:
     right = task.rank_variables() == [str(fact) for fact in facts]
     task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step, has_right_variables=right)
     while state.last is None or state.step < state.last:
-        if not state._host_messages.empty():
-            task.tell("host message", step=state.step)
         mine = np.full(task.WEIGHTS, task.gradient(state.step), np.float32)
         state.momentum = task.MOMENTUM * state.momentum + hvd.allreduce(mine, name="gradient")
         state.weights = state.weights - np.float32(task.LEARNING_RATE) * state.momentum
         if str(state.step + 1) == os.environ.get("FAILS_AT_STEP"):
             raise RuntimeError("the same in every generation")
-        task.end_step(hvd, state, pause)
+        try:
+            task.end_step(hvd, state, pause)
+        except HostsUpdatedInterrupt:
+            task.tell("interrupted", step=state.step)
+            raise
 
 
 if __name__ == "__main__":
