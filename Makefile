@@ -8,18 +8,26 @@
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
-VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
-STAMPS := $(VENV)/stamps
 
 # Exactly this torch: what pip finds for a looser pin may be another build, or a gigabyte of CUDA.
 LOCKED_TORCH := torch==2.13.0
 LOCKED_TENSORFLOW := tensorflow-cpu==2.21.0
-TORCH ?= $(LOCKED_TORCH)
+# `make test TORCH=2.1.2`, or any other requirement for pip: TORCH=torch==2.13.0+cu130.
+override TORCH := $(if $(TORCH),$(if $(findstring torch,$(TORCH)),$(TORCH),torch==$(TORCH)),$(LOCKED_TORCH))
 TENSORFLOW ?= $(LOCKED_TENSORFLOW)
+# torch before 2.3 was built for the first generation of NumPy.
+USES_NUMPY_1 := $(filter torch==2.1 torch==2.1.% torch==2.2 torch==2.2.%,$(TORCH))
+NUMPY := $(if $(USES_NUMPY_1),numpy<2,numpy)
+ML_DTYPES := $(if $(USES_NUMPY_1),ml_dtypes<0.6,ml_dtypes)
+
+# Another torch has an environment of its own: .venv-torch-2.1.2.
+VENV := $(if $(filter $(LOCKED_TORCH),$(TORCH)),.venv,.venv-$(subst ==,-,$(TORCH)))
+BIN := $(CURDIR)/$(VENV)/bin
+STAMPS := $(VENV)/stamps
+
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
-RUN_NEEDS := $(TORCH) numpy cloudpickle scikit-learn tqdm mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml ml_dtypes tabulate matplotlib \
+RUN_NEEDS := $(TORCH) $(NUMPY) cloudpickle scikit-learn tqdm mpich
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib \
 	$(TENSORFLOW) keras
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
@@ -33,13 +41,19 @@ PIP := $(BIN)/python -m pip --quiet
 pip_in = $(BIN)/python -m pip --quiet --python $(1)/bin/python
 # The exact versions and their hashes, renewed by `make lock`: $(call locked,NAME)
 locked = --require-hashes --constraint locks/$(1).txt
-# Releases chosen on make's command line have no hashes in locks/.
-CHOSEN := $(filter-out $(LOCKED_TORCH) $(LOCKED_TENSORFLOW),$(TORCH) $(TENSORFLOW))
+# Releases chosen on make's command line, and what these need, have no hashes in locks/.
+CHOSEN := $(filter-out $(LOCKED_TORCH) $(LOCKED_TENSORFLOW) numpy ml_dtypes,$(TORCH) $(TENSORFLOW) $(NUMPY) $(ML_DTYPES))
 quoted = $(foreach need,$(1),'$(need)')
+# locks/main.txt without these packages, so that pip keeps the chosen releases: an entry begins a line, its hashes are indented.
+names_of = $(shell printf '%s\n' $(call quoted,$(1)) | sed 's/[=<>~![].*//; s/_/-/g')
+unchosen = $(VENV)/lock.txt
+write_unchosen = awk -F'==' -v chosen=' $(call names_of,$(CHOSEN)) ' \
+	'/^[^ ]/ { kept = !index(chosen, " " $$1 " ") } kept' locks/main.txt > $(unchosen)
 # $(call install,NEEDS) into .venv
 define install
 	$(if $(filter $(CHOSEN),$(1)),$(PIP) install $(call quoted,$(filter $(CHOSEN),$(1))))
-	$(PIP) install $(call locked,main) $(call quoted,$(filter-out $(CHOSEN),$(1)))
+	$(write_unchosen)
+	$(PIP) install --require-hashes --constraint $(unchosen) $(call quoted,$(filter-out $(CHOSEN),$(1)))
 endef
 
 # $(call torch_for_cpus,VENV): installs the release of LOCKED_TORCH for CPUs alone where pip finds its wheel (PIP_FIND_LINKS).
@@ -55,7 +69,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions torch-tests pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -115,10 +129,14 @@ lock:
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
-$(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
+define build_wheel
 	rm -rf build/wheel
 	PERSEUS_BUILD_FOLDER=build/core CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS" \
 		$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+endef
+
+$(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
+	$(if $(WHEEL_IS_BUILT),,$(build_wheel))
 	$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
@@ -204,20 +222,18 @@ test-oneccl: $(STAMPS)/test $(STAMPS)/environment-oneccl
 TORCH_VERSIONS ?= 2.1.2 2.14.1 2.15.0
 TORCH_VERSION_TESTS := tests/unit/test_torch_compat.py tests/distributed/test_works.py tests/distributed/test_worlds.py \
 	tests/distributed/test_device_backends.py
-# torch 2.1 was built for the first generation of NumPy.
-numpy_for = $(if $(filter 2.1.%,$(1)),'numpy<2',numpy)
 
-.SECONDARY: $(foreach version,$(TORCH_VERSIONS),$(STAMPS)/torch-$(version))
 test-torch-versions: $(foreach version,$(TORCH_VERSIONS),test-torch-$(version))
 
-test-torch-%: $(STAMPS)/torch-%
-	PATH="$(CURDIR)/.venv-torch-$*/bin:$$PATH" .venv-torch-$*/bin/pytest $(TORCH_VERSION_TESTS) $(PYTEST_ARGS)
+# One wheel serves all releases.
+test-torch-%: $(STAMPS)/package
+	$(MAKE) TORCH=$* WHEEL_IS_BUILT=yes torch-tests
 
-$(STAMPS)/torch-%: $(STAMPS)/package
-	test -x .venv-torch-$*/bin/python || $(PYTHON) -m venv .venv-torch-$*
-	$(call pip_in,.venv-torch-$*) install torch==$* $(call numpy_for,$*) setuptools pytest pytest-timeout hypothesis \
-		cloudpickle mpich expecttest
-	$(call pip_in,.venv-torch-$*) install --force-reinstall --no-deps build/wheel/*.whl
+torch-tests: $(STAMPS)/torch-tests $(STAMPS)/package
+	PATH="$(BIN):$$PATH" $(BIN)/pytest $(TORCH_VERSION_TESTS) $(PYTEST_ARGS)
+
+$(STAMPS)/torch-tests: $(STAMPS)/run
+	$(call install,$(filter pytest% hypothesis ml_dtypes%,$(TEST_NEEDS)))
 	@touch $@
 
 $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package

@@ -39,7 +39,8 @@ class CMakeExtension(Extension):
 
     def __init__(self, name: str, target: str, built: Callable[[str], str]) -> None:
         files = [Path("CMakeLists.txt"), Path("adapters/__init__.py"), *tree("cmake"), *tree("csrc")]
-        files += [file for folder in natives() for file in tree(folder.as_posix())]
+        inside = [tree(name) for folder in natives() for name in (folder.as_posix(), f"{folder.parent}/compat")]
+        files += [file for found in inside for file in found if file.suffix in (".cc", ".h")]
         super().__init__(name, sources=[], depends=[file.as_posix() for file in files])
         self.target = target
         self.built = built  # the built file in the build folder, from the name of the module's file

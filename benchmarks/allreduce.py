@@ -70,7 +70,7 @@ def exchange(private: torch.Tensor, count: int) -> Callable[[], object]:
     return lambda: hvd.grouped_allreduce_(group, op=hvd.Sum, name=f"exchange.{count}")
 
 
-def contenders(memory: Memory, count: int, reducers: dict[str, peers.Reducer]) -> list[Contender]:
+def contenders(memory: Memory, count: int, reducers: dict[str, harness.Reducer]) -> list[Contender]:
     arena, private, out = memory.arena[:count], memory.private[:count], memory.out[:count]
     made = [
         Contender.of(ARENA, ours(arena, f"arena.{count}")),
@@ -129,7 +129,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
         sizes = [4, 64 * KIB]
     memory = Memory(max(sizes) // 4)
     check(world, memory)
-    reducers: dict[str, peers.Reducer] = {}
+    reducers: dict[str, harness.Reducer] = {}
     missing: dict[str, str] = {}
     if not options.ours_only:
         reducers, missing = peers.start_peers(world)

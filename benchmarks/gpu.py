@@ -1,4 +1,4 @@
-"""What a GPU is kept busy with beside the model: packing, and the host's time for a step's hooks.
+"""Measures the GPU's time for packing and the host's time for a step's hooks.
 
     perseusrun -np 1 python -m benchmarks.gpu
     perseusrun -np 2 python -m benchmarks.gpu       # two GPUs, or one: see gpu.md

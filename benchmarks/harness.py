@@ -1,4 +1,4 @@
-"""A world of ranks, and contenders measured in turn within one run, so that ratios hold whatever the machine does."""
+"""A job of ranks, and contenders that alternate within one run, so that their ratios do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,21 @@ from . import ROOT
 FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
 LAUNCH_GRACE_SECONDS = 20
 
+# A function that returns, for a tensor, the function that reduces it once.
+Reducer = Callable[[Any], Callable[[], object]]
+# The reason that the results show for a peer that is not installed.
+NOT_INSTALLED = "not installed"
+
+
+class Missing(Exception):
+    """A peer cannot take part in the measurement. The text says why."""
+
 
 @dataclass
 class Contender:
-    """One way to do the work: `run` does it so many times in a row. `alone`: on rank 0, while the others sleep.
+    """One way to do the work. `run` repeats it, and returns the seconds if it has a clock of its own.
 
-    `run` gives the seconds by its own clock, if it has one.
+    If `alone` is true, only rank 0 runs it while the other ranks sleep.
     """
 
     name: str
@@ -45,7 +54,7 @@ class Contender:
 
 @dataclass
 class Summary:
-    """Seconds of one operation over all rounds: of each round the slowest rank's mean."""
+    """The seconds of one operation over all rounds. The time of a round is the slowest rank's mean."""
 
     median: float
     low: float  # a quarter of the rounds is below
@@ -65,9 +74,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure."""
+    """The length of a measurement."""
 
-    seconds: float  # about, for all contenders of a row together
+    seconds: float  # the approximate time for all contenders of a row together
     least_rounds: int = 5
     most_rounds: int = 200
     burst_seconds: float = 0.002  # operations in a row, as training does them: at least this long
@@ -97,7 +106,7 @@ class World:
         self._hvd.barrier()
 
     def most(self, values: Sequence[float]) -> list[float]:
-        """Of each value the largest of any rank."""
+        """Returns the largest value of any rank, for each value."""
         import torch
 
         mine = torch.tensor(values, dtype=torch.float64)

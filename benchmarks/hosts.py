@@ -1,7 +1,7 @@
 """Several hosts, which are network namespaces with slow links: ours beside the MPI alone, and the least time possible.
 
-    python -m benchmarks.hosts                  # every lab, as root
-    python -m benchmarks.hosts --labs cap two   # some of them
+    python -m benchmarks.hosts                  # every scenario, as root
+    python -m benchmarks.hosts --scenarios cap two   # some of them
 
 Times are of the slowest rank, and the least of some rounds: what limits is the link, and the rest is other processes.
 """
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.lab import Lab
 from tests.hosts.links import Links, why_not
+from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
 from .hosts_world import (
@@ -43,7 +43,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """Work in a lab. `bound`: seconds that the wire needs for it at least. `bar`: what ours is to reach."""
+    """A measured scenario on a network-namespace test bed.
+
+    `bound` is the least number of seconds that the network needs for it, and `bar` is the goal for perseus_like.
+    """
 
     name: str
     hosts: int
@@ -88,15 +91,18 @@ CASES = [
 
 
 def run(case: Case, options: Any) -> dict[str, Any]:
-    """Brings the lab up and the world in it; gives what rank 0 measured."""
-    with Lab(case.hosts, case.links) as lab, tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
+    """Brings the test bed up and starts the ranks in it. Returns what rank 0 measured."""
+    with (
+        NetworkTestBed(case.hosts, case.links) as test_bed,
+        tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder,
+    ):
         result = Path(folder, "result.json")
         # Only for the ranks: the launcher would import its package from there.
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         mpirun = ["--mpirun", options.mpirun] if options.mpirun else []
-        ranks = dict.fromkeys(lab.hosts, case.ranks)
+        ranks = dict.fromkeys(test_bed.hosts, case.ranks)
         # Not from the source tree, where `-m perseus_like.launch` would find another package than the installed one.
-        line = lab.perseusrun(ranks, *mpirun, "-x", f"PYTHONPATH={path}", folder=Path(folder))
+        line = test_bed.perseusrun(ranks, *mpirun, "-x", f"PYTHONPATH={path}", folder=Path(folder))
         environment = {
             **os.environ,
             RESULT_VARIABLE: str(result),
@@ -130,23 +136,25 @@ def as_text(case: Case, measured: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [case.name for case in CASES]
-    parser.add_argument("--labs", nargs="+", choices=names, default=names, help="which (default: all)")
+    parser.add_argument("--scenarios", nargs="+", choices=names, default=names, help="which (default: all)")
     parser.add_argument("--rounds", type=int, default=4, help="of which the best counts (default %(default)s)")
     parser.add_argument("--mpirun", help="whose MPI (default: of this Python's prefix)")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the results")
     options: Any = parser.parse_args(arguments)
-    chosen = [case for case in CASES if case.name in options.labs]
+    chosen = [case for case in CASES if case.name in options.scenarios]
     for case in chosen:
         if (reason := why_not(case.links)) is not None:
-            print(f"no lab here: {reason}", file=sys.stderr)
+            print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
             return 77
     results: list[dict[str, Any]] = []
     for case in chosen:
         measured = run(case, options)
         if not results:
-            print(f"{measured['transport']}\n\n| lab | bound, s | ours, s | others, s | bar |\n|---|---|---|---|---|")
+            print(
+                f"{measured['transport']}\n\n| scenario | bound, s | ours, s | others, s | bar |\n|---|---|---|---|---|"
+            )
         print(as_text(case, measured), flush=True)
-        results.append({"lab": case.name, "what": str(case), "bound": case.bound, **measured})
+        results.append({"scenario": case.name, "what": str(case), "bound": case.bound, **measured})
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "hosts.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""What benchmarks.hosts has every rank do: one piece of work, ours and the MPI's alone in turn."""
+"""The program of each rank of benchmarks.hosts: one kind of work, alternately by perseus_like and by the MPI alone."""
 
 from __future__ import annotations
 

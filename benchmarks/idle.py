@@ -1,4 +1,4 @@
-"""What a process pays for being part of a job: processor time while idle, and memory beyond the gradients.
+"""Measures the cost of a process that is part of a job: CPU time while idle, and memory beyond the gradients.
 
 python -m benchmarks.idle -np 2
 """
@@ -33,7 +33,7 @@ def processor_share(seconds: float) -> float:
 
 def memory_bytes() -> float:
     """In use by this process, with its part of what it shares: the sum over the ranks counts everything once."""
-    # What malloc keeps for later use is not in use; the gradients of one phase would be counted again in the next.
+    # Returns unused memory of malloc to the system, so that gradients of one phase do not count in the next.
     ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):

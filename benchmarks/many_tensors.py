@@ -68,7 +68,7 @@ def ddp_buckets(tensors: Tensors) -> list[Tensors]:
 
 
 def gloo_in_buckets(tensors: Tensors) -> Callable[[], object]:
-    """What DDP does with them: pack, reduce, unpack."""
+    """Packs, reduces and unpacks the tensors, as DDP does."""
     buckets = ddp_buckets(tensors)
     flats = [torch.empty(sum(tensor.numel() for tensor in bucket)) for bucket in buckets]
 
@@ -157,7 +157,7 @@ def on_every_rank(options: Any) -> None:
     other = None
     try:
         other = peers.start_horovod(world)
-    except peers.Missing as reason:
+    except harness.Missing as reason:
         missing[HOROVOD] = str(reason)
     result = Result("many_tensors", "Many tensors asynchronously", world, (OURS, GROUPED, ARENA), missing=missing)
     result.quick = options.quick

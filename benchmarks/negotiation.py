@@ -1,4 +1,4 @@
-"""What agreeing costs between hosts: measured on a few of them, and a model of many.
+"""The cost of negotiation between hosts: measured on a few hosts, and modelled for many.
 
     python -m benchmarks.negotiation            # 2, 4 and 8 hosts in network namespaces, as root
     python -m benchmarks.negotiation --model 15 5   # the model alone: microseconds of a message's way, of handling one
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.lab import Lab
 from tests.hosts.links import why_not
+from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
 from .negotiation_world import RESULT_VARIABLE, TENSORS
@@ -53,7 +53,7 @@ def predict(hosts: int, way: float, handling: float) -> float:
 
 
 def _handled(arrivals: list[float], handling: float) -> float:
-    """When the last of the messages that come has been handled."""
+    """Returns the time at which the last message has been handled."""
     now = 0.0
     for arrival in sorted(arrivals):
         now = max(now, arrival) + handling
@@ -71,10 +71,10 @@ def fit(measured: dict[int, float]) -> tuple[float, float]:
 
 
 def measure(hosts: int) -> dict[str, Any]:
-    with Lab(hosts) as lab, tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
+    with NetworkTestBed(hosts) as test_bed, tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
         result = Path(folder, "result.json")
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        line = lab.perseusrun(dict.fromkeys(lab.hosts, 1), "-x", f"PYTHONPATH={path}", folder=Path(folder))
+        line = test_bed.perseusrun(dict.fromkeys(test_bed.hosts, 1), "-x", f"PYTHONPATH={path}", folder=Path(folder))
         work = [sys.executable, "-m", "benchmarks.negotiation_world"]
         environment = {**os.environ, RESULT_VARIABLE: str(result), "OMP_NUM_THREADS": "1"}
         subprocess.run([*line, *work], env=environment, stdin=subprocess.DEVNULL, timeout=120, check=True)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(options.model[0] * 1e-6, options.model[1] * 1e-6, {})
         return 0
     if (reason := why_not()) is not None:
-        print(f"no lab here: {reason}", file=sys.stderr)
+        print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
         return 77
     measured: dict[int, float] = {}
     columns = " | ".join(f"bytes for {count}" for count in TENSORS)

@@ -1,4 +1,4 @@
-"""What benchmarks.negotiation has every rank do: barriers, and steps of many tensors that have no elements."""
+"""The program of each rank of benchmarks.negotiation: barriers, and steps of many tensors without elements."""
 
 from __future__ import annotations
 

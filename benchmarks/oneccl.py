@@ -11,16 +11,15 @@ from pathlib import Path
 
 import torch
 
-from .harness import World
-from .peers import NOT_INSTALLED, Missing, Reducer
+from .harness import NOT_INSTALLED, Missing, Reducer, World
 
 FLOAT32, SUM = 7, 0
-# What its plugin needs lies beside it, where the loader does not look; opened before, it is found by name.
+# Libraries in oneCCL's folder, where the loader does not search. Once they are loaded, oneCCL's plugin finds them.
 COMPANIONS = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libsycl.so.9", "libccl.so.2", "libccl.so.1")
 
 
 class UniqueId(ctypes.Structure):
-    """More bytes than any version has: it is passed by value and on the stack, where too many do no harm."""
+    """oneCCL's unique id, with more bytes than any version has. It is passed by value, so that does no harm."""
 
     _fields_ = (("bytes", ctypes.c_char * 4096),)
 
@@ -65,7 +64,7 @@ def _communicator(library: ctypes.CDLL, world: World) -> ctypes.c_void_p:
 
 
 def start(world: World) -> Reducer:
-    """Joins all ranks; Missing where it is not installed or cannot start."""
+    """Starts oneCCL on all ranks. Missing if it is not installed or cannot start."""
     library = _library()
     communicator = _communicator(library, world)
 

@@ -1,4 +1,4 @@
-"""The others: what each needs to join the ranks that are already there, and how it reduces."""
+"""The peers: for each library, a function that starts it on the ranks of a job, and its allreduce."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .harness import World
-
-Reducer = Callable[[torch.Tensor], Callable[[], object]]
-
-# What stands in for a peer that is not installed where the results are shown.
-NOT_INSTALLED = "not installed"
-
-
-class Missing(Exception):
-    """The peer cannot take part; the text says why."""
+from . import oneccl
+from .harness import NOT_INSTALLED, Missing, Reducer, World
 
 
 def start_gloo(world: World) -> None:
@@ -64,7 +56,7 @@ def _mpi4py(world: World) -> Reducer:
 
 
 def horovod() -> Any:
-    """Horovod's torch module, if it is installed and is not a door to the package that is measured."""
+    """Returns Horovod's torch module. Missing if it is not installed, or is an alias of the package measured here."""
     try:
         importlib.metadata.version("horovod")
     except importlib.metadata.PackageNotFoundError:
@@ -89,22 +81,16 @@ def _horovod(world: World) -> Reducer:
     return lambda tensor: lambda: module.allreduce_(tensor, op=module.Sum, name=f"peer.{tensor.numel()}")
 
 
-def _oneccl(world: World) -> Reducer:
-    from . import oneccl
-
-    return oneccl.start(world)
-
-
 PEERS: dict[str, Callable[[World], Reducer]] = {
     "gloo": _gloo,
     "MPI": _mpi4py,
-    "oneCCL": _oneccl,
+    "oneCCL": oneccl.start,
     "Horovod": _horovod,
 }
 
 
 def start_peers(world: World) -> tuple[dict[str, Reducer], dict[str, str]]:
-    """The peers that are here, on every rank alike, and why the others are not."""
+    """Starts the peers. Returns those that are available, the same on all ranks, and the reasons for the others."""
     found: dict[str, Reducer] = {}
     missing: dict[str, str] = {}
     for name in PEERS:

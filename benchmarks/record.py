@@ -1,4 +1,4 @@
-"""What was measured, on what, and how it compares: JSON, tables, plots."""
+"""Results of measurements with their machine and their comparisons: JSON, tables, plots."""
 
 from __future__ import annotations
 

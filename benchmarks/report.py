@@ -44,7 +44,7 @@ def crowded(two: dict[str, Any], four: dict[str, Any]) -> list[Bar]:
 
 
 def block(folder: Path) -> str:
-    """What stands between the marks."""
+    """Returns the text between the marks."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     found = [results[name] for name in ORDER if name in results]
     if not found:

@@ -1,4 +1,4 @@
-"""What sizes the tensors of a model have."""
+"""The sizes of a model's tensors."""
 
 from __future__ import annotations
 

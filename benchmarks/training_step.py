@@ -156,7 +156,7 @@ def on_every_rank(options: Any) -> None:
     other = None
     try:
         other = peers.start_horovod(world)
-    except peers.Missing as reason:
+    except harness.Missing as reason:
         missing[HOROVOD] = str(reason)
     result = Result("training_step", "A training step", world, (OURS,), missing=missing, quick=options.quick)
     work: dict[str, Build] = {"tiny MLP": tiny_model} if options.quick else {SMALL: small_model, BIG: big_model}

@@ -1,4 +1,4 @@
-// How fast ranks of one host reduce, next to plain copies of the same bytes by all ranks at once, in one run.
+// Measures how fast ranks of one host reduce, and in the same run plain copies of the same bytes by all ranks at once.
 // `make bench-transport BENCH_ARGS="[ranks] [most MiB] [seconds per row] [chunk KiB]"` prints medians in microseconds
 // and ratios to the better copy.
 #include <sys/wait.h>

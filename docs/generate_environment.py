@@ -15,21 +15,25 @@ PAGE = Path(__file__).with_name("environment.md")
 HEAD = """\
 # Environment variables
 
-Made by `docs/generate_environment.py` from `csrc/base/config.cc`, the only place that reads them; do not edit.
+`docs/generate_environment.py` writes this page from `csrc/base/config.cc`, the only file that reads these variables.
+Do not edit the page.
 
-They are read when `init()` is called. `HOROVOD_` names are understood where there is one; if both are set, the
-`PERSEUS_` one wins, and an empty value counts as not set. `perseusrun` has options for most of them and forwards all;
-`-x NAME=VALUE` sets one on all ranks. Of those by which every rank decides what comes next (the fusion threshold, the
-cache, pieces, streams, types, NaN checks, tuning) rank 0's value counts, and a warning names ranks that have another.
-What the launcher itself sets is in [launching.md](launching.md).
+`init()` reads the variables. If a `PERSEUS_` variable and its `HOROVOD_` name are both set, the `PERSEUS_` variable
+counts. An empty value counts as not set. `perseusrun` has options for most of the variables and forwards all of them;
+`-x NAME=VALUE` sets one on all ranks.
+
+Some settings must be the same on all ranks, because every rank decides by them what to execute next: the fusion
+threshold, the cache, chunks, streams, wire dtypes, NaN checks and tuning. For these, rank 0's value counts, and rank
+0 warns about ranks that have another value. [Launching](launching.md#environment-of-a-rank) lists the variables that
+the launcher sets.
 
 | variable | Horovod's name | default | meaning |
 |---|---|---|---|
 """
 UNUSED = """
-## Horovod's variables that change nothing here
+## Horovod's variables without effect
 
-One that is set is named by rank 0 in the log, unless what it asks for is so anyway.
+Rank 0 warns about each of these variables that is set, unless its effect is already the default.
 
 | variable | why |
 |---|---|

@@ -1,9 +1,13 @@
 """Distributed training with Horovod's programming model. Frameworks: perseus_like.torch, perseus_like.numpy, …"""
 
-from . import common_api
-from .common_api import *
-from .errors import HorovodInternalError, HostsUpdatedInterrupt
-from .launch.run_function import run
+from .source_folder import complete_package as _complete_package
+
+__path__[:] = _complete_package(__path__)
+
+from . import common_api  # noqa: E402
+from .common_api import *  # noqa: E402
+from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: E402
+from .launch.run_function import run  # noqa: E402
 
 __version__ = "0.1.0"
 

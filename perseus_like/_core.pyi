@@ -1,42 +1,16 @@
 """The compiled core as Python sees it (csrc/bind). Private: `perseus_like.collectives` is the public face."""
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any
 
-class DType(IntEnum):
-    uint8 = 0
-    int8 = 1
-    int16 = 2
-    int32 = 3
-    int64 = 4
-    float16 = 5
-    bfloat16 = 6
-    float32 = 7
-    float64 = 8
-    boolean = 9
-    uint16 = 10
+from .tables import DType as DType
+from .tables import ErrorKind as ErrorKind
+from .tables import ReduceOp as ReduceOp
+from .tables import Start as Start
+from .tables import Verb as Verb
+from .tensor import ReduceOptions
 
-class ReduceOp(IntEnum):
-    sum = 0
-    min = 1
-    max = 2
-    product = 3
-    band = 4
-    bor = 5
-    bxor = 6
-
-class ErrorKind(IntEnum):
-    invalid_argument = 0
-    not_initialized = 1
-    disagreement = 2
-    peer_lost = 3
-    timed_out = 4
-    transport = 5
-    unavailable = 6
-    shut_down = 7
-
-# One tensor: address, dtype, shape, device (-1 host). Contiguous, and alive until the handle is done.
+# One tensor: address, dtype, shape, device (-1: host). It is contiguous, and alive until the handle is done.
 View = tuple[int, int, tuple[int, ...], int]
 
 class Buffer:
@@ -84,20 +58,22 @@ class Finished:
     def next(self, limit_seconds: float) -> int | None:
         """Sleeps without the GIL until there is a number; None after so long. Any thread."""
 
-# Lifecycle. `start` is idempotent; it finds out by itself who started the process (perseusrun, mpirun, nobody).
-# `settings` (PERSEUS_… → value) win over the environment; `python_prefix` is sys.prefix, where wheels of MPI lie;
-# `selection` are the ranks of the job, in their order, among those that were started: all where none are named.
-# `meeting`: the job is of these ranks, whoever started them: this one's rank, how many, and a collective function that
-# gives every rank's bytes, by rank. `called_off`: a descriptor that becomes readable when one of them will not come.
+# `start` starts the session and is idempotent. It detects the launcher of the process (perseusrun, mpirun, none).
+# `settings` (PERSEUS_… → value) override the environment. `python_prefix` is sys.prefix, which contains wheels of MPI.
+# `selection` has the ranks of the job, in its order, among those that were started. An empty one stands for all ranks.
+# `rendezvous` defines the job without a launcher: this process's rank, the size, and a collective function that returns
+# every rank's bytes, by rank. `called_off` is a descriptor that becomes readable if one of these ranks will not start.
+# `lost` is an eventfd to which the core adds 1 when a rank is lost, so that the collective function can end.
 def start(
     settings: dict[str, str],
     python_prefix: str,
     selection: Sequence[int] = (),
-    meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+    rendezvous: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
     called_off: int = -1,
+    lost: int = -1,
 ) -> None: ...
 def launched(python_prefix: str) -> tuple[int, int] | None:
-    """Rank and size as the launcher says, -1 where it does not; None without a launcher."""
+    """Returns rank and size from the launcher, -1 if it does not set them; None without a launcher."""
 
 def stop() -> None: ...
 def was_cut_off() -> bool:
@@ -136,36 +112,31 @@ def cross_rank() -> int: ...
 def cross_size() -> int: ...
 def is_homogeneous() -> bool: ...
 def description() -> str:
-    """What the session runs on, e.g. "local: 4 ranks, shm"."""
+    """Describes the session's transports, e.g. "local: 4 ranks, shm"."""
 
-# A name, or a tuple of it and of what the caller's framework calls the collective, on which ranks must agree, too.
+# A name, or a tuple of the name and the framework's description of the collective. Both must be equal on all ranks.
 Name = str | tuple[str, str] | tuple[str, str, str]
 
-# Verbs. `name` is unique among those in flight in its process set, or ValueError. More than one member is a grouped
-# operation: all or nothing. `inputs[i]` and `outputs[i]` may be the same memory; `outputs` None: in place. `tensors`
-# owns that memory: it lives until the work is complete, even if the handle is dropped before.
+# Verbs. `name` is unique among the requests in flight in its process set, else ValueError. A request with several
+# members is grouped: if one fails, all fail. `inputs[i]` and `outputs[i]` may be the same memory. If `outputs` is None,
+# the request is in place. `tensors` owns the memory and lives until the request is complete, even without a handle.
 def allreduce(
     name: Name,
     inputs: list[View],
     outputs: list[View] | None,
-    op: int,
-    average: bool,
-    prescale: float,
-    postscale: float,
-    wire_dtype: int,  # -1: as it is; float16 or bfloat16: compress on the way
+    options: ReduceOptions,
     process_set: int,
     tensors: object,
-    start: int,  # tensor.Start
+    start: int,  # Start
 ) -> Handle: ...
 def adasum(
     name: Name,
     inputs: list[View],
     outputs: list[View] | None,
-    prescale: float,
-    postscale: float,
-    wire_dtype: int,
+    options: ReduceOptions,  # without `op`
     process_set: int,
     tensors: object,
+    start: int,  # Start
 ) -> Handle:
     """An allreduce by adaptive summation; floating types only."""
 
@@ -187,68 +158,63 @@ def alltoall(
     others come.
     """
 
-def reduce_scatter(
-    name: Name,
-    inputs: list[View],
-    op: int,
-    average: bool,
-    prescale: float,
-    postscale: float,
-    process_set: int,
-    tensors: object,
-) -> Handle: ...
+def reduce_scatter(name: Name, inputs: list[View], options: ReduceOptions, process_set: int, tensors: object) -> Handle:
+    """`options` without a wire dtype."""
+
 def post(tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object) -> Handle:
     """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender."""
 
 def barrier(name: Name, process_set: int) -> Handle: ...
 def join(process_set: int) -> Handle: ...
 
-# Process sets: 0 is the world.
+# Process sets. The global set has the id 0.
 def add_process_set(ranks: Sequence[int]) -> Handle:
-    """Collective over the world; `result()` is the new set's id on all ranks."""
+    """Registers a set. Collective over the global set. `result()` is the new set's id on all ranks."""
 
 def remove_process_set(process_set: int) -> Handle: ...
 def process_set_ranks(process_set: int) -> list[int]: ...
 def process_set_ids() -> list[int]: ...
 
-# Sets that their members alone make and take away; the id is this rank's own. `exchange`: as in start's meeting.
-# Work that waits longer than the timeout for a rank fails on all members; 0: as the settings say.
+# Sets that only their members create and remove. The id differs between ranks. `exchange` is as in `rendezvous`.
+# A request that waits longer than the timeout for a rank fails on all members. With 0, the timeout is a setting's.
 def add_group(ranks: Sequence[int], exchange: Callable[[bytes], list[bytes]], timeout_seconds: float = 0.0) -> int: ...
 def remove_group(group: int, grace_seconds: float = 1.0) -> None: ...
 def missing(process_set: int, name: str, limit_seconds: float) -> list[int] | None:
-    """The ranks of the job that have not asked for `name`, which is in flight here, or do not say. All ranks are asked.
-    None where nobody answers, as while data are under way.
+    """Queries all ranks for those that have not submitted `name`, which is in flight here, or do not answer.
+
+    Returns None if no rank answers, for example while data is being sent.
     """
 
-# Memory that local peers reduce in place. Raises (unavailable) when there is none left.
 class Registration:
-    """Memory is registered as long as this lives, which must end before the memory does."""
+    """The memory stays registered until this object is released. Release it before freeing the memory."""
 
 def registers_memory() -> bool:
-    """Whether PERSEUS_NCCL_REGISTER is set."""
+    """Returns True if PERSEUS_NCCL_REGISTER is set."""
 
 def register_memory(tensor: View, process_set: int) -> Registration | None:
-    """Tells the set's transports of device memory that comes again and again; None where they need not know."""
+    """Registers device memory that is used repeatedly with the set's transports; None if they do not need it."""
 
+# Allocates memory that local peers reduce in place. Raises (unavailable) if there is none left.
 def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...
 def copy_past_caches(target: View, source: View) -> None:
-    """Host memory of as many bytes, for a target that is not read soon."""
+    """Copies host memory with non-temporal stores, for a target that is not read soon."""
 
 def show_at(place: int, memory: View) -> None:
-    """From now on `place`, an address of a page, and `memory`, which was allocated here, are the same bytes, with what
-    `place` held. Its pages are nobody else's. Raises (unavailable) where that cannot be; `place` keeps its bytes.
+    """Maps `memory`, which was allocated here, at the page address `place`, too, and keeps the bytes of `place`.
+
+    The pages at `place` must be private. Raises (unavailable) if it is not possible; `place` then keeps its memory.
     """
 
-# Errors: Python hands in one exception class per ErrorKind.
+# Sets the exception class that the core raises for one ErrorKind.
 def set_error_class(kind: int, cls: type[BaseException]) -> None: ...
 
-# Every environment variable: (name, horovod_name or "", default, help).
+# Returns every environment variable: (name, horovod_name or "", default, help).
 def settings_table() -> list[tuple[str, str, str, str]]: ...
 
-# Horovod's variables that change nothing here: (name, why).
+# Returns Horovod's variables without an effect here: (name, reason).
 def unused_settings() -> list[tuple[str, str]]: ...
 
-# For benchmarks: a plain copy between two addresses, with or without non-temporal stores.
+# Copies between two addresses, with or without non-temporal stores. Benchmarks use it.
 def copy(to: int, from_: int, bytes: int, streaming: bool) -> None: ...
 
 __version__: str

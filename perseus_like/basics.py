@@ -1,4 +1,4 @@
-"""Start and end of the session, the numbers of this rank, and what is there to run on."""
+"""Start and end of the session, this process's rank and sizes, and queries about what was built and is in use."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import process_sets as sets
+from .elastic.membership import membership
 from .errors import UnavailableError
+from .process_set_registration import register
 from .session import session
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
-    """Joins the job. While the session runs, another call only registers `process_sets` that are not registered yet.
+    """Starts the session of this rank. While a session runs, a further call only registers new `process_sets`.
 
-    `comm`: the ranks that form this job, in its order, among those that were started: a list, or an mpi4py
-    communicator. Every one of them calls `init` with the same, and is numbered by its place; others form jobs of their
-    own, or none.
-    `process_sets`: sets to register, the same on all ranks; the string "dynamic" is accepted and needs nothing, since
+    `comm`: the ranks that form this job, as a list or an mpi4py communicator; by default all that were started. Each
+    of these ranks calls `init` with the same ranks in the same order, and its position is its rank in the job. Other
+    ranks may form a job of their own.
+    `process_sets`: sets to register, the same on all ranks. The string "dynamic" is accepted and has no effect, since
     sets can always be added later.
-    ValueError where this rank is not in `comm`, and where ranks do not exist. Also for two sets of the same ranks, or
-    one of all of them: then, as in Horovod, the session runs, and the second of them alone is not registered.
+
+    ValueError if this rank is not in `comm`, or if a rank does not exist. Also ValueError if two sets have the same
+    ranks, or if a set has all ranks of the job. In this last case the session runs, as in Horovod, and only the
+    duplicate is not registered.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
     if not isinstance(process_sets, str | Iterable | None):
         raise ValueError(f"process_sets is {process_sets!r}; it takes a list of ProcessSet")
     given = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
-    for place in _start(comm, given):
+    for position in _start(comm, given):
         raise ValueError(
-            f"init(process_sets=…): entry {place}, {given[place]}, has the ranks of another set, or of the whole job; "
-            "the session runs, with the other sets"
+            f"init(process_sets=…): entry {position}, {given[position]}, has the ranks of another set, or of the whole "
+            "job; the session runs with the other sets; leave the duplicate out"
         )
 
 
-# What `init` was called with: the communicator, and all the sets.
+# The arguments of `init`: the communicator, and all sets so far.
 _given: tuple[Any, list[Any]] = (None, [])
 
 
 def _start(comm: Any, process_sets: list[Any]) -> list[int]:
-    """Gives the places of sets that are there twice."""
+    """Starts a session if none runs and registers the sets. Returns the positions of duplicates."""
     global _given
     is_new = _start_session(comm)
     try:
@@ -47,32 +51,30 @@ def _start(comm: Any, process_sets: list[Any]) -> list[int]:
             _given = (comm, [])
             if _is_communicator(comm):
                 sets.global_process_set.mpi_comm = comm
-        twice = sets.register(process_sets) if process_sets else []
+        duplicates = register(process_sets) if process_sets else []
     except BaseException:
         if is_new:
             session.stop()
         raise
     _given[1].extend(process_sets)
-    return twice
+    return duplicates
 
 
 def _start_session(comm: Any) -> bool:
-    # Not above: perseus_like.elastic uses this module.
-    from .elastic.membership import membership
 
     worker = membership()
     if worker is None or session.is_running():
         return session.start({}, _selection(comm))
     if comm is not None:
-        raise ValueError("init(comm=…): in an elastic job the launcher says who belongs to it; leave comm out")
-    worker.join(lambda given: session.start({}, meeting=given.rendezvous, called_off=given.called_off))
+        raise ValueError("init(comm=…): in an elastic job the launcher decides which workers belong to it; omit comm")
+    worker.join(lambda given: session.start({}, rendezvous=given.rendezvous, called_off=given.called_off))
     return True
 
 
 def restart() -> None:
-    """Ends the session and starts another of the same ranks and sets; in an elastic job, of the ranks there are then.
+    """Ends the session and starts another with the same ranks and sets. Collective over the ranks.
 
-    Collective over them.
+    In an elastic job, the launcher assigns the ranks of the new session.
     """
     comm, process_sets = _given
     shutdown()
@@ -84,7 +86,7 @@ def _is_communicator(comm: Any) -> bool:
 
 
 def _selection(comm: Any) -> list[int]:
-    """The ranks of `comm` among those that were started; none for all of them."""
+    """Returns the ranks of `comm` among those that were started. An empty list stands for all of them."""
     if comm is None:
         return []
     if not _is_communicator(comm):
@@ -92,7 +94,7 @@ def _selection(comm: Any) -> list[int]:
     from mpi4py import MPI
 
     if comm == MPI.COMM_NULL:
-        raise ValueError("init(comm=MPI.COMM_NULL): this rank has no communicator; it must leave init() out")
+        raise ValueError("init(comm=MPI.COMM_NULL): this rank has no communicator; do not call init() on this rank")
     world = MPI.COMM_WORLD
     ranks = MPI.Group.Translate_ranks(comm.Get_group(), list(range(comm.Get_size())), world.Get_group())
     return [] if ranks == list(range(world.Get_size())) else list(ranks)
@@ -104,118 +106,118 @@ def _check_communicator(comm: Any) -> None:
     core = session.core
     if (comm.Get_rank(), comm.Get_size()) != (core.rank(), core.size()):
         raise UnavailableError(
-            f"init(comm=…): MPI says rank {comm.Get_rank()} of {comm.Get_size()}, but the job was started as rank "
-            f"{core.rank()} of {core.size()} without MPI; start it with mpirun, or leave comm out"
+            f"init(comm=…): in MPI this process is rank {comm.Get_rank()} of {comm.Get_size()}, but the job was "
+            f"started without MPI, as rank {core.rank()} of {core.size()}; start it with mpirun, or omit comm"
         )
 
 
 def shutdown() -> None:
-    """Leaves the job. Work in flight fails; `init` may follow."""
+    """Ends the session of this rank. Collectives that are not complete fail. `init` may be called again."""
     session.stop()
 
 
 def is_initialized() -> bool:
-    """True between `init` and `shutdown`. Never raises."""
+    """Returns True between `init` and `shutdown`. Never raises."""
     return session.is_running()
 
 
 def rank() -> int:
-    """This process's rank in the job."""
+    """Returns this process's rank in the job."""
     return int(session.core.rank())
 
 
 def size() -> int:
-    """The number of processes in the job."""
+    """Returns the number of processes in the job."""
     return int(session.core.size())
 
 
 def local_rank() -> int:
-    """This process's rank among those of its host."""
+    """Returns this process's rank among those of its host."""
     return int(session.core.local_rank())
 
 
 def local_size() -> int:
-    """The number of processes on this host."""
+    """Returns the number of processes on this host."""
     return int(session.core.local_size())
 
 
 def cross_rank() -> int:
-    """This process's rank among those of the same local rank on all hosts."""
+    """Returns this process's rank among the processes of the same local rank on all hosts."""
     return int(session.core.cross_rank())
 
 
 def cross_size() -> int:
-    """The number of hosts that have a process of this local rank."""
+    """Returns the number of hosts that have a process of this local rank."""
     return int(session.core.cross_size())
 
 
 def is_homogeneous() -> bool:
-    """True if every host runs the same number of processes."""
+    """Returns True if every host runs the same number of processes."""
     return bool(session.core.is_homogeneous())
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begins to write a Chrome trace of this rank; `python -m perseus_like.trace` reads it, as does ui.perfetto.dev.
+    """Starts writing a Chrome trace of this rank. `python -m perseus_like.trace` and ui.perfetto.dev read it.
 
-    Rank 0 writes to `file_path`, rank r to `NAME.rank<r>.json` for `NAME.json`. A file is complete JSON at any
-    moment. `mark_cycles`: also mark the engine's cycles. A timeline that is being written goes on if the file is the
-    same, else it ends.
+    Rank 0 writes to `file_path`, rank r to `NAME.rank<r>.json` for `NAME.json`. The file is complete JSON at any
+    time. If `mark_cycles` is true, the trace also has the engine's cycles. A timeline that is already being written
+    to the same file continues; one to another file ends.
     """
     session.core.start_timeline(str(file_path), bool(mark_cycles))
 
 
 def stop_timeline() -> None:
-    """Ends what `start_timeline` began, or HOROVOD_TIMELINE; nothing happens where no timeline is being written."""
+    """Ends the timeline that `start_timeline` or HOROVOD_TIMELINE has started. Does nothing without a timeline."""
     session.core.stop_timeline()
 
 
 def mpi_built() -> bool:
-    """True: an MPI library is opened when the job was started by its mpirun. `mpi_enabled` tells if that is so."""
+    """Returns True: an MPI library is loaded if its mpirun has started the job. `mpi_enabled` is about this session."""
     return True
 
 
 def mpi_enabled() -> bool:
-    """True if this session communicates through MPI."""
+    """Returns True if this session communicates through MPI."""
     return session.is_running() and "mpi" in session.core.description().lower()
 
 
 def mpi_threads_supported() -> bool:
-    """Whether several threads may call MPI. ValueError without an MPI in use."""
+    """Returns True if several threads may call MPI. ValueError if the session does not use MPI."""
     if not mpi_enabled():
-        raise ValueError("mpi_threads_supported() needs a session that runs on MPI")
+        raise ValueError("mpi_threads_supported() needs a session that runs on MPI; start the job with mpirun")
     return bool(session.core.is_mpi_multithreaded())
 
 
 def gloo_built() -> bool:
-    """True: jobs run without MPI, as Horovod's do if it has Gloo. Gloo itself is not used."""
+    """Returns True: jobs run without MPI, as Horovod's do if it has Gloo. Gloo itself is not used."""
     return True
 
 
 def gloo_enabled() -> bool:
-    """True if this session communicates without MPI. After `init`, either this or `mpi_enabled` is True."""
+    """Returns True if this session communicates without MPI. After `init`, either this or `mpi_enabled` is True."""
     return session.is_running() and not mpi_enabled()
 
 
 def nccl_built() -> int:
-    """NCCL's version as a number, 0 without it."""
+    """Returns NCCL's version as a number, 0 without NCCL."""
     return 0
 
 
 def ddl_built() -> bool:
-    """False: IBM DDL is not used here."""
+    """Returns False: IBM DDL is not used here."""
     return False
 
 
 def ccl_built() -> bool:
-    """True if oneCCL can be used."""
+    """Returns True if oneCCL can be used."""
     return False
 
 
 def cuda_built() -> bool:
-    """True if CUDA's driver is here, so that tensors on CUDA devices can be communicated."""
+    """Returns True if CUDA's driver is installed, so that tensors on CUDA devices can be communicated."""
     return bool(session.core.has_device_driver())
 
 
 def rocm_built() -> bool:
-    """True if tensors on ROCm devices can be communicated."""
+    """Returns True if tensors on ROCm devices can be communicated."""
     return False

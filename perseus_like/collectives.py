@@ -1,4 +1,4 @@
-"""The rules of every collective's arguments, once for all frameworks: operations, names, roots, splits, groups."""
+"""The verbs and the rules of their arguments, which all frameworks share: operations, names, roots, splits, groups."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .handle import InFlight, Pending
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .request_names import names
 from .session import session
-from .tensor import AS_IT_IS, DType, Start, TensorAdapter, View
+from .tables import DType, ReduceOp, Start
+from .tensor import AS_IT_IS, AVERAGE, SUM, ReduceOptions, TensorAdapter, View
 
 T = TypeVar("T")
 Finish = Callable[[Any], Any]
 
 
 class Op(IntEnum):
-    """What an allreduce does; Horovod's numbers."""
+    """The operation of an allreduce, with Horovod's numbers."""
 
     Average = 0
     Sum = 1
@@ -33,17 +34,31 @@ class Op(IntEnum):
 Average, Sum, Adasum, Min, Max, Product = Op
 
 _ADASUM = Op.Adasum
-# By the numbers of Op; a dictionary would ask each member for its hash, which is Python. Adasum is a verb of its own.
-_CORE_OPS = ((0, True), (0, False), (0, False), (1, False), (2, False), (3, False))
+# The reduction of each operation without factors, indexed by Op. A tuple avoids the Python hash function of Op's
+# members.
+_UNSCALED = (
+    AVERAGE,
+    SUM,
+    SUM,  # Adasum is a separate verb of the core, which ignores the operation
+    *(ReduceOptions(int(op)) for op in (ReduceOp.min, ReduceOp.max, ReduceOp.product)),
+)
 
 
-def core_op(op: Op) -> tuple[int, bool]:
-    """The core's number of the operation, and whether to divide by the number of ranks; Sum's for Adasum."""
-    return _CORE_OPS[op]
+def reduce_options(op: Op, prescale: float = 1.0, postscale: float = 1.0, wire_dtype: int = AS_IT_IS) -> ReduceOptions:
+    """Returns the core's description of a reduction. For Adasum, it is that of Sum."""
+    plain = _UNSCALED[op]
+    if prescale == 1.0 and postscale == 1.0 and wire_dtype == AS_IT_IS:
+        return plain
+    return ReduceOptions(plain.op, plain.average, prescale, postscale, wire_dtype)
+
+
+def _core_verb(op: Op) -> Callable[..., Any]:
+    verb: Callable[..., Any] = session.core.adasum if op is _ADASUM else session.core.allreduce
+    return verb
 
 
 def resolve_op(op: int | None, average: bool | None = None) -> Op:
-    """`op`, or what the deprecated `average` means; Average when neither is given."""
+    """Returns `op`, or the operation that the deprecated `average` stands for. The default is Average."""
     if op is None:
         return Op.Sum if average is False else Op.Average
     if average is not None:
@@ -53,32 +68,35 @@ def resolve_op(op: int | None, average: bool | None = None) -> Op:
     try:
         return Op(op)
     except ValueError:
-        raise ValueError(f"op is {op!r}, which is none of {', '.join(Op.__members__)}") from None
+        raise ValueError(f"op is {op!r}; use one of {', '.join(Op.__members__)}") from None
 
 
 def gradient_rules(op: int, predivide_factor: float, known: Sequence[Op]) -> tuple[Op, tuple[float, float]]:
-    """How gradients are reduced: by which of `known`, and the factors before and after. ValueError for others."""
+    """Returns the operation of gradients, and the factors before and after it. ValueError if it is not in `known`."""
     chosen = resolve_op(op)
     if chosen not in known:
         names = [each.name for each in known]
         raise ValueError(f"gradients are reduced by {', '.join(names[:-1])} or {names[-1]}, not {chosen.name}")
     if predivide_factor != 1.0 and chosen is not Average:
-        raise ValueError("gradient_predivide_factor needs op=Average")
+        raise ValueError(f"gradient_predivide_factor needs op=Average, but op is {chosen.name}; omit the factor")
     return chosen, (1.0 / predivide_factor, predivide_factor)
 
 
 def member_id(process_set: ProcessSet) -> int:
-    """The core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
+    """Returns the core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
     if process_set is global_process_set:
         return GLOBAL
     number = process_set.require_id()
     if not process_set.included():
-        raise ValueError(f"rank {session.core.rank()} is not in {process_set} and cannot take part in its collectives")
+        raise ValueError(
+            f"rank {session.core.rank()} is not in {process_set} and cannot take part in its collectives; call them "
+            "only on ranks of the set"
+        )
     return number
 
 
 def root_within(root_rank: int, process_set: ProcessSet) -> int:
-    """The rank in the set of a root given by its rank in the job. ValueError if it is not there."""
+    """Returns the root's rank within the set, given its rank in the job. ValueError if it is not in the set."""
     if process_set.process_set_id != GLOBAL:
         return process_set.rank_within(root_rank)
     if not 0 <= root_rank < session.core.size():
@@ -87,27 +105,27 @@ def root_within(root_rank: int, process_set: ProcessSet) -> int:
 
 
 def checked_splits(splits: Sequence[int] | None, rows: int, process_set: ProcessSet) -> list[int] | None:
-    """The rows for each rank as plain integers. ValueError when they do not fit the set or the tensor."""
+    """Returns the rows for each rank as integers. ValueError if they do not fit the set or the tensor."""
     count = process_set.size() or 1
     if splits is None:
         if rows % count:
-            raise ValueError(f"alltoall without splits: {rows} rows cannot be shared out equally to {count} ranks")
+            raise ValueError(f"alltoall without splits: {rows} rows do not divide among {count} ranks; pass splits")
         return None
     try:
         plain = [operator.index(split) for split in splits]
     except TypeError:
         raise ValueError(f"alltoall: splits must be whole numbers, not {splits}") from None
     if len(plain) != count:
-        raise ValueError(f"alltoall: {len(plain)} splits for {count} ranks")
+        raise ValueError(f"alltoall: {len(plain)} splits for {count} ranks; pass one split for each rank")
     if min(plain) < 0:
         raise ValueError(f"alltoall: splits {plain} must not be negative")
     if sum(plain) > rows:
-        raise ValueError(f"alltoall: splits {plain} want {sum(plain)} rows of a tensor that has {rows}")
+        raise ValueError(f"alltoall: splits {plain} add up to {sum(plain)} rows, but the tensor has {rows}")
     return plain
 
 
 def group_wire(verb: str, dtypes: Sequence[int], wire: DType | None) -> int:
-    """The core's `wire_dtype` for tensors that travel as one. ValueError where it would differ between them."""
+    """Returns the core's `wire_dtype` for the tensors of one request. ValueError if it differs between them."""
     if wire is None:
         return AS_IT_IS
     kinds = {wire_dtype(wire, dtype) for dtype in dtypes}
@@ -117,19 +135,22 @@ def group_wire(verb: str, dtypes: Sequence[int], wire: DType | None) -> int:
 
 
 def scattered_rows(rows: int, process_set: ProcessSet) -> int:
-    """How many rows of a reduce-scatter are this rank's: the first ranks have one more where they do not divide."""
+    """Returns the number of rows that a reduce-scatter returns to this rank. The first ranks share the remainder."""
     each, more = divmod(rows, process_set.size() or 1)
     return each + ((process_set.rank() or 0) < more)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until all ranks of the set are here."""
+    """Blocks until all ranks of the set have called it."""
     set_id = member_id(process_set)
     names.submit("barrier", None, set_id, session.core.barrier, set_id)[1].wait()
 
 
 def join() -> int:
-    """Blocks until every rank has joined, taking part in the others' allreduces with zeros; gives the last to join."""
+    """Blocks until every rank has joined. Contributes zeros to the other ranks' allreduces meanwhile.
+
+    Returns the last rank that joined.
+    """
     handle = session.core.join(GLOBAL)
     handle.wait()
     names.reset(GLOBAL)  # ranks that joined early have made fewer calls
@@ -137,9 +158,9 @@ def join() -> int:
 
 
 class Collectives(Generic[T]):
-    """The verbs on one framework's tensors. Each starts the work and returns at once.
+    """The verbs on one framework's tensors. Each submits a request and returns at once.
 
-    Outputs are new tensors unless `in_place`. Non-contiguous tensors travel by a contiguous copy.
+    Outputs are new tensors unless `in_place` is true. A non-contiguous tensor is sent as a contiguous copy.
     """
 
     def __init__(self, tensors: TensorAdapter[T]) -> None:
@@ -157,13 +178,17 @@ class Collectives(Generic[T]):
         in_place: bool = False,
         wait: bool = False,
     ) -> Pending[T]:
-        """`wait`: it is complete on return, if it has a name; no thread is woken for it."""
+        """Submits an allreduce. If `wait` is true and it has a name, it is complete on return, and wakes no thread."""
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
         outputs = None if target is source else [self._tensors.view(target)]
         kept = (source, target)
-        full, handle = self._reduce(
-            "allreduce", inputs, outputs, op, name, prescale, postscale, process_set, wire, kept, wait
+        set_id = member_id(process_set)
+        options = reduce_options(op, prescale, postscale, group_wire("allreduce", [inputs[0][1]], wire))
+        # An automatic name is assigned under a lock. No thread waits for other ranks under that lock.
+        begun = (Start.waiter if name is None else Start.call) if wait else Start.engine
+        full, handle = names.submit(
+            "allreduce", name, set_id, _core_verb(op), inputs, outputs, options, set_id, kept, begun
         )
         return Pending(full, handle, target, finish)
 
@@ -178,20 +203,19 @@ class Collectives(Generic[T]):
         wire: DType | None = None,
         wait: bool = False,
     ) -> InFlight[T]:
-        """`allreduce` in place, by a shorter way where there is a name and nothing to convert.
+        """Submits an `allreduce` in place. It takes a faster path if there is a name and nothing to convert.
 
-        For gradients one by one: a training step does this for every small tensor.
+        Adapters use it for single gradients, so it runs for every small tensor of a training step.
         """
         tensors = self._tensors
         if name is None or wire is not None or op is _ADASUM or tensors.contiguous(tensor) is not tensor:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, wait=wait)
-        number, average = _CORE_OPS[op]
+        scaled = prescale != 1.0 or postscale != 1.0
+        options = reduce_options(op, prescale, postscale) if scaled else _UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
         full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
         begun = Start.call if wait else Start.engine
-        started: InFlight[T] = session.core.allreduce(
-            full, inputs, None, number, average, prescale, postscale, AS_IT_IS, set_id, tensor, begun
-        )
+        started: InFlight[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, begun)
         return started
 
     def grouped_allreduce(
@@ -206,19 +230,20 @@ class Collectives(Generic[T]):
         in_place: bool = False,
         member_names: str = "",
     ) -> Pending[list[T]]:
-        """All or nothing: one failing member fails the group.
+        """Submits one allreduce of several tensors. If one of them fails, all fail.
 
-        `member_names`: what errors call the tensors, a line each; after a tab, what this rank has where one is a
-        stand-in. Not with Adasum.
+        `member_names` has the names of the tensors for error texts, one per line. If a tensor only stands in for a
+        missing one, a tab and a description of what this rank has follow its name.
         """
         prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         verb = "grouped_allreduce"
         inputs = self._group_views(verb, [source for source, _, _ in prepared])
         outputs = [self._tensors.view(target) for _, target, _ in prepared]
-        full, handle = self._reduce(
-            *(verb, inputs, outputs, op, name, prescale, postscale, process_set, wire, prepared),
-            member_names=member_names,
-        )
+        set_id = member_id(process_set)
+        options = reduce_options(op, prescale, postscale, group_wire(verb, [view[1] for view in inputs], wire))
+        core = _core_verb(op)
+        start = core if not member_names else lambda full, *rest: core((full, "", member_names), *rest)
+        full, handle = names.submit(verb, name, set_id, start, inputs, outputs, options, set_id, prepared, Start.engine)
 
         def finish(done: Any) -> list[T]:
             return [target if step is None else step(done) for _, target, step in prepared]
@@ -261,7 +286,7 @@ class Collectives(Generic[T]):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> Pending[tuple[T, list[int]]]:
-        """Sends `splits[r]` rows to rank r of the set; gives what came, and how many rows came from each."""
+        """Sends `splits[r]` rows to rank r of the set. The result is the received rows, and their number by rank."""
         set_id = member_id(process_set)
         source = self._tensors.contiguous(tensor)
         view = self._with_rows("alltoall", self._tensors.view(source))
@@ -282,7 +307,7 @@ class Collectives(Generic[T]):
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
     ) -> Pending[T]:
-        """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+        """Reduces, and returns this rank's rows of the result. The first ranks get one more if they do not divide."""
         pending = self._reduce_scatter("reducescatter", [tensor], op, name, prescale, postscale, process_set)
         return pending.then(lambda shares: shares[0])
 
@@ -298,7 +323,7 @@ class Collectives(Generic[T]):
         return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
 
     def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish | None]:
-        """What to read, what to write, and what makes the caller's result, if that is not what was written."""
+        """Returns the tensor to read, the tensor to write, and a function that makes the result if it is another."""
         source = self._tensors.contiguous(tensor)
         if source is tensor:
             return source, source if in_place else self._tensors.empty_like(source), None
@@ -310,33 +335,6 @@ class Collectives(Generic[T]):
             return tensor
 
         return source, source, copy_back
-
-    def _reduce(
-        self,
-        verb: str,
-        inputs: list[View],
-        outputs: list[View] | None,
-        op: Op,
-        name: str | None,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        wire: DType | None,
-        kept: object,
-        wait: bool = False,
-        member_names: str = "",
-    ) -> tuple[str, Any]:
-        set_id = member_id(process_set)
-        on_the_wire = group_wire(verb, [view[1] for view in inputs], wire)
-        tail = (prescale, postscale, on_the_wire, set_id, kept)
-        if op is Op.Adasum:
-            return names.submit(verb, name, set_id, session.core.adasum, inputs, outputs, *tail)
-        number, average = core_op(op)
-        # Numbers are given out under a lock, under which nobody waits for other ranks.
-        begun = (Start.waiter if name is None else Start.call) if wait else Start.engine
-        core = session.core.allreduce
-        start = core if not member_names else lambda full, *rest: core((full, "", member_names), *rest)
-        return names.submit(verb, name, set_id, start, inputs, outputs, number, average, *tail, begun)
 
     def _allgather(
         self, verb: str, tensors: Sequence[T], name: str | None, process_set: ProcessSet
@@ -358,12 +356,12 @@ class Collectives(Generic[T]):
         process_set: ProcessSet,
     ) -> Pending[list[T]]:
         if op not in (Op.Average, Op.Sum):
-            raise UnsupportedOpError(f"{verb} knows Average and Sum, not {op.name}")
+            raise UnsupportedOpError(f"{verb} does not support {op.name}; use Average or Sum")
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
-        arguments = (views, 0, op is Op.Average, prescale, postscale, set_id, sources)
-        full, handle = names.submit(verb, name, set_id, session.core.reduce_scatter, *arguments)
+        options = reduce_options(op, prescale, postscale)
+        full, handle = names.submit(verb, name, set_id, session.core.reduce_scatter, views, options, set_id, sources)
         return Pending(full, handle, None, lambda done: self._outputs(done, sources))
 
     def _outputs(self, done: Any, sources: Sequence[T]) -> list[T]:
@@ -372,10 +370,10 @@ class Collectives(Generic[T]):
 
     def _group_views(self, verb: str, sources: Sequence[T]) -> list[View]:
         if not sources:
-            raise ValueError(f"{verb}: the list of tensors is empty")
+            raise ValueError(f"{verb}: the list of tensors is empty; pass at least one tensor")
         views = [self._tensors.view(source) for source in sources]
         if len({view[3] for view in views}) > 1:
-            raise ValueError(f"{verb}: the tensors are on several devices, a group must be on one")
+            raise ValueError(f"{verb}: the tensors are on several devices; move all tensors of a group to one device")
         return views
 
     @staticmethod

@@ -1,4 +1,7 @@
-"""What every adapter offers beside its verbs: the session and its numbers, process sets, what is there to run on."""
+"""The names that every adapter offers beside its verbs: the session, ranks and sizes, process sets, build queries."""
+
+import importlib
+from types import ModuleType
 
 from .basics import (
     ccl_built,
@@ -24,7 +27,14 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
-from .process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from .process_set_registration import add_process_set
+from .process_sets import ProcessSet, global_process_set, remove_process_set
+
+
+def adapter(framework: str) -> ModuleType:
+    """Returns `perseus_like.<framework>`, for code that serves several frameworks. ImportError if it is missing."""
+    return importlib.import_module(f".{framework}", __package__)
+
 
 __all__ = [
     "ProcessSet",

@@ -1,30 +1,31 @@
-"""How gradients travel: as they are, or with fewer bits. An adapter derives classes that also speak its tensors."""
+"""Compression of gradients. An adapter derives classes for the tensors of its framework."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from .tensor import AS_IT_IS, WIDE_FLOATING, DType
+from .tables import DType
+from .tensor import AS_IT_IS, WIDE_FLOATING
 
 
 class Compressor:
-    """The interface. A class with `wire` set leaves the conversion to the core, which does it while packing."""
+    """The interface. If a class sets `wire`, the core converts to this wire dtype while it packs the buffer."""
 
     wire: ClassVar[DType | None] = None
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """A smaller tensor, and what `decompress` needs to know."""
+        """Returns a smaller tensor, and the context that `decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The tensor as it was before `compress`, as far as the compression allows."""
+        """Returns the tensor as it was before `compress`, up to the loss of the compression."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """Leaves everything as it is."""
+    """Leaves the tensor unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -40,12 +41,12 @@ def is_identity(compression: Any) -> bool:
 
 
 def wire_of(compression: Any) -> DType | None:
-    """The type the core converts to, or None when `compress` has to be called."""
+    """Returns the wire dtype to which the core converts, or None if `compress` has to be called."""
     # Not getattr: a class derived by a user has its own `compress`, which the core does not know.
     wire: DType | None = vars(compression).get("wire")
     return wire
 
 
 def wire_dtype(wire: DType | None, dtype: int) -> int:
-    """The core's `wire_dtype` for a tensor: only the wide floating types have bits to spare."""
+    """Returns the core's `wire_dtype` for a tensor of `dtype`. Only float32 and float64 are converted."""
     return int(wire) if wire is not None and dtype in WIDE_FLOATING else AS_IT_IS

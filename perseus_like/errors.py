@@ -1,15 +1,17 @@
-"""What goes wrong, as Python classes: one per kind of error of the core, plus Horovod's names."""
+"""The exception classes: one for each kind of error of the core, and those of Horovod."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import ClassVar
 
+from .tables import ErrorKind
+
 _uses_horovods_words = False
 
 
 def use_horovods_words() -> None:
-    """From now on, texts of errors contain Horovod's words where programs look for them. Called by `import horovod`."""
+    """Makes texts of errors contain the words of Horovod that programs look for. `import horovod` calls it."""
     global _uses_horovods_words
     _uses_horovods_words = True
 
@@ -17,7 +19,7 @@ def use_horovods_words() -> None:
 class HorovodsWords(BaseException):
     """Base of errors whose text contains words of Horovod if this process has imported `horovod`."""
 
-    # The beginning of our text, and what Horovod's text has in its place.
+    # The start of this package's text, and the text that Horovod has instead.
     horovods_words: ClassVar[tuple[str, str]] = ("", "")
 
     def __str__(self) -> str:
@@ -27,30 +29,30 @@ class HorovodsWords(BaseException):
 
 
 class HorovodInternalError(HorovodsWords, RuntimeError):
-    """A collective failed, or was asked for while there is no session. Elastic training catches exactly this."""
+    """A collective failed, or was submitted without a session. Elastic training catches exactly this class."""
 
-    # Who raises an error anew with a longer text (TensorFlow, while it traces a function) looks whether it is this one.
+    # TensorFlow raises an error again with a longer text only if the class has this `__init__`.
     __init__ = Exception.__init__
 
 
 class NotInitializedError(HorovodInternalError, ValueError):
-    """Used before `init()` or after `shutdown()`. Horovod raises ValueError from `rank()` and the like."""
+    """A function was called before `init()` or after `shutdown()`. Horovod's `rank()` raises ValueError then."""
 
     horovods_words = ("perseus_like has not been initialized", "Horovod has not been initialized")
 
 
 class DisagreementError(HorovodInternalError):
-    """Ranks asked for different things under one name. The same text on all ranks; the job goes on."""
+    """Ranks submitted different requests under one name. The text is the same on all ranks, and the job goes on."""
 
 
 class PeerLostError(HorovodInternalError):
-    """A rank died or left; the session is over."""
+    """A rank died or left. The session has ended."""
 
     horovods_words = ("", "Horovod has been shut down: ")
 
 
 class TimedOutError(HorovodInternalError):
-    """A rank never came within the time allowed. The text always has the words "timed out", which programs look for."""
+    """A rank did not submit its part in time. The text has the words "timed out", which programs look for."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -58,29 +60,29 @@ class TimedOutError(HorovodInternalError):
 
 
 class TransportError(HorovodInternalError):
-    """An engine below (MPI, oneCCL, NCCL, the system) reported a failure."""
+    """A transport (MPI, oneCCL, NCCL, sockets, shared memory) reported a failure."""
 
 
 class ShutDownError(HorovodInternalError):
-    """The session was shut down while the work waited."""
+    """The session was shut down before the collective was complete."""
 
     horovods_words = ("", "Horovod has been shut down: ")
 
 
 class UnavailableError(RuntimeError):
-    """Something that was asked for is not here: a library, memory, a device, a feature."""
+    """A library, memory, a device or a feature that was requested is not available."""
 
     __init__ = Exception.__init__  # as above
 
 
 class UnsupportedOpError(NotImplementedError, ValueError):
-    """A reduction that a verb does not know. Horovod raises a RuntimeError, which NotImplementedError is."""
+    """The verb does not support this operation. NotImplementedError is a RuntimeError, which Horovod raises."""
 
     __init__ = Exception.__init__  # as above
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts were added or removed. `skip_sync`: they were only removed, so the state needs no new copy."""
+    """Hosts were added or removed. `skip_sync` is true if hosts were only removed: the state is not copied again."""
 
     def __init__(self, skip_sync: bool) -> None:
         super().__init__("hosts were added to or removed from the job")
@@ -88,7 +90,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework of another version than the one built for. Never raised here: the wheel fits every version."""
+    """The framework has another version than the one built for. Never raised here: the wheel fits every version."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
@@ -101,7 +103,7 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
     return f"built for {name} {version}, but {name} {installed_version} is installed"
 
 
-# By the names of perseus_like._core.ErrorKind.
+# The classes by the names of ErrorKind.
 CLASSES: dict[str, type[BaseException]] = {
     "invalid_argument": ValueError,
     "not_initialized": NotInitializedError,
@@ -115,6 +117,6 @@ CLASSES: dict[str, type[BaseException]] = {
 
 
 def register(core: ModuleType) -> None:
-    """Tells the core which class to raise for each of its kinds."""
-    for kind in core.ErrorKind.__members__.values():
+    """Registers the class that the core raises for each kind of error."""
+    for kind in ErrorKind:
         core.set_error_class(int(kind), CLASSES[kind.name])

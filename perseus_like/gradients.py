@@ -1,6 +1,6 @@
-"""The bookkeeping of gradients, without a tensor in sight: which are ready, how they share buckets, what is agreed.
+"""The bookkeeping of gradients, without tensors: the bucket layout, the gradients that are ready, and their order.
 
-A bucket is a run of memory that holds several gradients and travels as one request.
+A bucket is contiguous memory of several gradients, which one request reduces.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .tensor import ArrayTensors
 
 K = TypeVar("K", bound=Hashable)
 
-# A bucket is sent when it is full: small ones start early, large ones cost less per byte.
+# A bucket is sent when it is full. A small first bucket starts early; large buckets cost less per byte.
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 ALIGNMENT_BYTES = 64
-# A gradient this large needs no others to be worth a request, and would leave later with them. No cache holds it until
-# it is reduced.
+# A gradient of this size is a request of its own: with others, it would be sent later. It does not stay in a cache
+# until it is reduced.
 LARGE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
 class Member(Generic[K]):
-    """A gradient to be placed. Only those of one `kind` (dtype and device) can share memory."""
+    """A gradient of a bucket layout. Only gradients of one `kind` (dtype and device) can share a bucket."""
 
     elements: int
     element_bytes: int
@@ -47,7 +47,7 @@ class Member(Generic[K]):
 
 @dataclass
 class Bucket(Generic[K]):
-    """Gradients that travel together: consecutive in the memory of their kind."""
+    """Gradients that one request reduces. They are consecutive in the memory of their kind."""
 
     kind: K
     start: int = 0  # element
@@ -72,10 +72,10 @@ def lay_out(
     bucket_bytes: int = BUCKET_BYTES,
     large_bytes: int | None = None,
 ) -> Layout[K]:
-    """Places `members` in the given order of arrival, in buckets of a limited size.
+    """Returns a bucket layout of `members` in the given order of arrival. The size of buckets is limited.
 
-    `groups` are the user's: each is a bucket of its own (one per kind), whatever its size. So is a gradient
-    of `large_bytes` that is in none.
+    Each of the user's `groups` is a bucket of its own (one per kind) of any size. A gradient of at least
+    `large_bytes` that is in no group is a bucket of its own, too.
     """
     group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
     buckets: list[Bucket[K]] = []
@@ -96,13 +96,13 @@ def lay_out(
             sizes[id(bucket)] = 0
         bucket.members.append(index)
         sizes[id(bucket)] += bytes_
-    # A bucket is full when its last gradient comes, so that is the order to send them in.
-    position = {index: place for place, index in enumerate(order)}
+    # A bucket is full when its last gradient arrives, so buckets are sent in the order of their last gradients.
+    position = {index: arrival for arrival, index in enumerate(order)}
     buckets.sort(key=lambda bucket: position[bucket.members[-1]])
-    return Layout(buckets, _place(buckets, members))
+    return Layout(buckets, _assign_offsets(buckets, members))
 
 
-def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[K, int]:
+def _assign_offsets(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[K, int]:
     totals: dict[K, int] = {}
     for bucket in buckets:
         bucket.start = totals.get(bucket.kind, 0)
@@ -116,23 +116,26 @@ def _place(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[
 
 
 class Passes:
-    """Counts backward passes of each gradient, and sends a bucket when it is full and those before it are sent."""
+    """Counts backward passes of each gradient, and sends a bucket once it is full and all earlier buckets are sent."""
 
     def __init__(
         self,
         count: int,
         passes_per_step: int,
         send: Callable[[int], None],
-        too_many: str = "a gradient was computed more often than was said",
+        too_many: str = "a gradient was computed in more backward passes than passes_per_step",
         counting: bool = False,
     ) -> None:
-        """`too_many`: what to say then. `counting`: how often a gradient comes is learned with the order."""
+        """Starts without a layout. `too_many` is the text of the error if a gradient arrives too often.
+
+        If `counting` is true, the number of passes of each gradient is learned together with the order.
+        """
         self.passes_per_step = passes_per_step
         self._too_many = too_many
         self._counting = counting
-        self._extra: dict[int, int] = {}  # how much more often than the others some gradients come
+        self._extra: dict[int, int] = {}  # additional passes of gradients that arrive more often than the others
         self.ready = 0  # gradients whose passes are all done
-        self.synchronized = False  # reduced, and no gradient came since
+        self.synchronized = False  # all are reduced, and no gradient has arrived since
         self.arrivals: list[int] = []  # kept until there is a layout
         self._send = send
         self._left = [passes_per_step] * count
@@ -144,7 +147,7 @@ class Passes:
         self.holds = False  # nothing is sent before `send_rest`
 
     def learn(self) -> None:
-        """From now on there are no buckets: gradients are counted, and the order in which they come is noted."""
+        """Drops the layout. Gradients are counted, and the order in which they arrive is recorded."""
         self._learning = True
         self._extra.clear()
         self._bucket_of = [None] * len(self._left)
@@ -152,7 +155,7 @@ class Passes:
         self._next = 0
 
     def use(self, layout: Layout[Any]) -> None:
-        """From now on gradients fill the buckets of `layout`."""
+        """Makes gradients fill the buckets of `layout`."""
         self.arrivals.clear()
         self._learning = False
         self._bucket_of = [None] * len(self._left)
@@ -163,12 +166,12 @@ class Passes:
         self.reset()
 
     def grow(self, count: int) -> None:
-        """More gradients to count."""
+        """Adds gradients to count."""
         self._left.extend([self.passes_per_step] * count)
         self._bucket_of.extend([None] * count)
 
     def arrived(self, index: int) -> None:
-        """A backward pass has added to this gradient. Called for each gradient of each pass: keep it short."""
+        """Counts a backward pass of this gradient. It runs for each gradient of each pass, so it has to be fast."""
         self.synchronized = False
         left = self._left[index] - 1
         if left > 0:
@@ -187,17 +190,17 @@ class Passes:
         bucket = self._bucket_of[index]
         if bucket is not None:
             self._missing[bucket] -= 1
-            # The last bucket is full when backward ends, so there is nothing to overlap with: it is sent by who waits
-            # for it, which spares a change of threads.
+            # The last bucket is full when the backward pass ends, so nothing overlaps with it. The thread that waits
+            # for it sends it, which saves a thread switch.
             if bucket == self._next and not self._missing[bucket] and not self.holds:
                 self._send_full(len(self._missing) - 1)
 
     def incomplete(self, index: int) -> bool:
-        """Whether backward passes are missing for this gradient."""
+        """Returns True if backward passes are missing for this gradient."""
         return self._left[index] > 0
 
     def send_rest(self) -> None:
-        """Sends what was not full; where nothing was sent before, beginning with what came last."""
+        """Sends the remaining buckets, full or not. If nothing was sent before, it starts with the last bucket."""
         self._missing = [0] * len(self._sizes)
         if not self.holds:
             self._send_full(len(self._missing))
@@ -207,7 +210,7 @@ class Passes:
         self._next = len(self._missing)
 
     def reset(self) -> None:
-        """A new step begins."""
+        """Starts a new step."""
         self._left = [self.passes_per_step] * len(self._left)
         for index, more in self._extra.items():
             self._left[index] += more
@@ -226,18 +229,18 @@ class Passes:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the ranks of a process set found out about their gradients."""
+    """The common knowledge of the ranks of a process set about their gradients."""
 
-    order: list[int]  # in which gradients came on the first rank; empty if that rank had joined
-    sparse: dict[int, int]  # sparse on some rank: how many of its dimensions are
+    order: list[int]  # the order of arrival on the first rank; empty if that rank had joined
+    sparse: dict[int, int]  # for each gradient that is sparse on some rank: the number of its sparse dimensions
     complete: bool  # no rank was missing because it had joined
 
 
 class Agreeing:
-    """Two small allreduces in which every rank says what it has, in a way that the zeros of a joined rank do no harm.
+    """Agrees on the gradients by two small allreduces. The zeros that a joined rank contributes do no harm.
 
-    Equal digests are recognised by their mean and their mean square. Lists, whose length is the number of gradients,
-    follow when the digests agree.
+    The first allreduce compares digests: they are equal if their mean square is the square of their mean. If they are
+    equal, the second one exchanges lists, whose length is the number of gradients.
     """
 
     _PIECES = 8
@@ -261,7 +264,7 @@ class Agreeing:
             self._body[self._count + index] = dimensions
 
     def settle(self) -> Agreement:
-        """Waits. DisagreementError, the same on all ranks, when the ranks have different parameters."""
+        """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
         digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
         pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
         head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "digest")
@@ -269,9 +272,13 @@ class Agreeing:
         sums, squares = head[1 : 1 + self._PIECES], head[1 + self._PIECES :]
         complete = present == self._process_set.size()
         if not np.array_equal(present * squares, sums * sums):
-            raise DisagreementError(self._difference() if complete else "ranks have different parameters to optimize")
+            raise DisagreementError(
+                self._difference()
+                if complete
+                else "ranks have different parameters to optimize; build the same model on all ranks"
+            )
         body = self._reduce(self._body, Op.Max, "order").tolist()
-        order = [place - 1 for place in body[: self._count] if place > 0]
+        order = [number - 1 for number in body[: self._count] if number > 0]
         sparse = {index: dimensions for index, dimensions in enumerate(body[self._count :]) if dimensions > 0}
         return Agreement(order, sparse, complete)
 
@@ -284,7 +291,7 @@ class Agreeing:
         if found is None:
             return "ranks optimize different parameters"
         return (
-            f"ranks optimize different parameters: at place {found}; "
+            f"ranks optimize different parameters: at position {found}; "
             "build the same model and wrap it in the same way on all ranks"
         )
 
@@ -295,7 +302,10 @@ session.on_start(_claims.clear)
 
 
 def claim_name(process_set: ProcessSet) -> str:
-    """A name for one optimizer's gradients; the same on all ranks if they make their optimizers in one order."""
+    """Returns a name for one optimizer's gradients.
+
+    It is the same on all ranks if they create optimizers in the same order.
+    """
     set_id = process_set.require_id()
     number = _claims.get(set_id, 0)
     _claims[set_id] = number + 1
@@ -303,6 +313,6 @@ def claim_name(process_set: ProcessSet) -> str:
 
 
 def divide_into_groups(count: int, groups: int) -> list[list[int]]:
-    """`groups` nearly equal runs of the numbers below `count`."""
+    """Divides the numbers below `count` into `groups` ranges of nearly equal length."""
     bounds = [count * number // groups for number in range(groups + 1)]
     return [list(range(start, end)) for start, end in itertools.pairwise(bounds) if end > start]

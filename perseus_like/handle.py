@@ -1,4 +1,4 @@
-"""Work in flight: what a caller waits for, and the table of integer handles that Horovod's API speaks of."""
+"""Handles of collectives in flight, and the table of integer handles of Horovod's API."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Covariant = TypeVar("Covariant", covariant=True)
 
 
 class InFlight(Protocol[Covariant]):
-    """What a table of handles asks of work: a `Pending`, or the core's handle where that needs no more."""
+    """The interface of an entry of `HandleTable`: a `Pending`, or the core's handle itself."""
 
     def done(self) -> bool: ...
     def result(self) -> Covariant: ...
 
 
 class Pending(Generic[R]):
-    """One collective in flight: its handle in the core, which keeps the tensors, and how its result is made."""
+    """One collective in flight: its handle in the core, which keeps the tensors alive, and the maker of its result."""
 
     __slots__ = ("_finish", "_handle", "_result", "name")
 
     def __init__(self, name: str, handle: Any, result: Any, finish: Callable[[Any], R] | None = None) -> None:
-        """`finish` makes the result of the completed handle; without it `result` is what the caller gets."""
+        """Stores the handle. `finish` makes the result from the completed handle; without it the result is `result`."""
         self.name = name
         self._handle = handle
         self._result = result
@@ -34,13 +34,13 @@ class Pending(Generic[R]):
         return bool(self._handle.done())
 
     def result(self) -> R:
-        """Waits; raises the error of work that failed."""
+        """Waits and returns the result. Raises the error of a collective that failed."""
         self._handle.wait()
         finish = self._finish
         return self._result if finish is None else finish(self._handle)
 
     def error(self) -> Exception | None:
-        """Waits; the error of work that failed."""
+        """Waits and returns the error of a collective that failed, else None."""
         try:
             self._handle.wait()
         except Exception as error:
@@ -48,7 +48,7 @@ class Pending(Generic[R]):
         return None
 
     def then(self, step: Callable[[R], S]) -> Pending[S]:
-        """The same work, whose result goes through `step`."""
+        """Returns a handle of the same collective whose result is `step(result)`."""
         finish, result = self._finish, self._result
         if finish is None:
             return Pending(self.name, self._handle, None, lambda _: step(result))
@@ -56,7 +56,10 @@ class Pending(Generic[R]):
 
 
 def results_of(started: Sequence[Pending[R]]) -> list[R]:
-    """Waits for all, also after one has failed, as their names and tensors are in use until then; raises its error."""
+    """Waits for all collectives and returns their results, or raises the error of the first that failed.
+
+    It waits for all even after one has failed, since their names and tensors are in use until they are complete.
+    """
     errors = [error for pending in started if (error := pending.error()) is not None]
     if errors:
         raise errors[0]
@@ -64,7 +67,7 @@ def results_of(started: Sequence[Pending[R]]) -> list[R]:
 
 
 class HandleTable:
-    """Integers for work in flight, one row for all frameworks of the process."""
+    """Integer handles of collectives in flight. All frameworks of the process share one table."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -76,14 +79,14 @@ class HandleTable:
         return number
 
     def poll(self, handle: int) -> bool:
-        """True if `synchronize` would not block. ValueError for a handle that is unknown or was synchronized."""
+        """Returns True if `synchronize` would not block. ValueError for a handle that is unknown or synchronized."""
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"handle {handle!r} was never given out, or was synchronized before")
         return pending.done()
 
     def synchronize(self, handle: int) -> Any:
-        """Waits and gives the result; None for a handle that is unknown or was synchronized."""
+        """Waits and returns the result. Returns None for a handle that is unknown or was synchronized."""
         pending = self._pending.pop(handle, None)
         return None if pending is None else pending.result()
 

@@ -1,39 +1,41 @@
-"""The ranks of one host as a process set."""
+"""Process sets that follow the hosts: the ranks of one host, and one rank of each host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .objects import allgather_object
-from .process_sets import ProcessSet, add_process_set, global_process_set, registered_set
+from .process_set_registration import add_process_set
+from .process_sets import ProcessSet, global_process_set, registered_set
 from .session import session
 
 
-def ranks_by_host(places: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-    """The ranks of each host, from every rank's (local rank, local size, cross rank).
+def ranks_by_host(numbers: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """Returns the ranks of each host, from every rank's (local rank, local size, cross rank).
 
-    A cross rank counts the hosts that have a rank of the same local rank, which are fewer where hosts are uneven.
+    A cross rank counts only the hosts that have a rank of the same local rank. If hosts have different numbers of
+    ranks, the same host has different cross ranks for different local ranks.
     """
-    sizes = [size for _, size in sorted((cross, size) for local, size, cross in places if local == 0)]
+    sizes = [size for _, size in sorted((cross, size) for local, size, cross in numbers if local == 0)]
     hosts: list[list[int]] = [[] for _ in sizes]
-    for rank, (local, _, cross) in enumerate(places):
+    for rank, (local, _, cross) in enumerate(numbers):
         having = [host for host, size in enumerate(sizes) if size > local]
         hosts[having[cross]].append(rank)
     return hosts
 
 
 def host_process_set() -> ProcessSet:
-    """The ranks of this host. The first call of a session is collective over the job: it registers a set per host."""
+    """Returns the ranks of this host. The first call of a session is collective: it registers a set per host."""
     known = _host.get(session.generation)
     if known is None or known.process_set_id is None:
         _host.clear()
-        sets = [_registered(ranks) for ranks in _hosts()]  # all of them: every rank takes part in each
+        sets = [_registered(ranks) for ranks in _hosts()]  # every rank takes part in each registration
         known = _host[session.generation] = next(each for each in sets if each.included())
     return known
 
 
 def leaders_process_set() -> ProcessSet:
-    """The lowest rank of each host. The first call of a session is collective over the job."""
+    """Returns the lowest rank of each host. The first call of a session is collective over the job."""
     known = _leaders.get(session.generation)
     if known is None or known.process_set_id is None:
         _leaders.clear()
@@ -54,5 +56,5 @@ def _registered(ranks: list[int]) -> ProcessSet:
     return registered_set(ranks) or add_process_set(ranks)
 
 
-_host: dict[int, ProcessSet] = {}  # by generation of the session
+_host: dict[int, ProcessSet] = {}  # the keys are generations of the session
 _leaders: dict[int, ProcessSet] = {}

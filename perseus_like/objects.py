@@ -1,4 +1,4 @@
-"""Python objects between ranks, as bytes. They are unpickled only from ranks of the same job, which must be trusted."""
+"""Collectives on Python objects, which are pickled. A rank unpickles objects of ranks of its own job only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _bytes: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Root's object on every rank; root itself gets its own back. `obj` is not looked at elsewhere.
+    """Returns the root's object on every rank. The root gets its own object; other ranks' `obj` is ignored.
 
-    An object that cannot be pickled is an error on all ranks.
+    If the object cannot be pickled, all ranks raise an error.
     """
     root_within(root_rank, process_set)
     is_root = session.core.rank() == root_rank
@@ -36,31 +36,34 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, by rank. An object that cannot be pickled is an error on all ranks."""
+    """Returns every rank's object, by rank. If an object cannot be pickled, all ranks raise an error."""
     mine, error = _pickled(obj)
     gathered = _gather(mine, "allgather_object", name, process_set)
     if error is not None:
         raise error
-    # A pickle says itself where it ends.
+    # A pickle marks its own end.
     return [_load(gathered, rank) for rank in process_set.ranks or [0]]
 
 
 def first_difference(everybody: Sequence[Sequence[str]], process_set: ProcessSet) -> str | None:
-    """The place where the ranks' lists (of `allgather_object`) first differ, and how; None where they are equal."""
+    """Describes the first difference between the ranks' lists (of `allgather_object`). None if they are equal.
+
+    The text starts with the position in the lists.
+    """
     ranks = process_set.ranks or [0]
     first = everybody[0]
     for rank, theirs in zip(ranks, everybody, strict=True):
-        for place in range(max(len(first), len(theirs))):
-            one = first[place] if place < len(first) else "nothing"
-            other = theirs[place] if place < len(theirs) else "nothing"
+        for position in range(max(len(first), len(theirs))):
+            one = first[position] if position < len(first) else "nothing"
+            other = theirs[position] if position < len(theirs) else "nothing"
             if one != other:
-                return f"{place}, rank {ranks[0]} has {one}, rank {rank} has {other}"
+                return f"{position}, rank {ranks[0]} has {one}, rank {rank} has {other}"
     return None
 
 
 @dataclass(frozen=True)
 class _Unsent:
-    """Travels in place of an object that could not be pickled: the others must not wait for it."""
+    """Stands for an object that could not be pickled, so that the other ranks do not wait for it."""
 
     reason: str
 
@@ -70,7 +73,7 @@ def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
         try:
             return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
         except Exception:  # pickle raises all sorts
-            import cloudpickle  # for lambdas, and what was defined in a function or at the prompt
+            import cloudpickle  # pickles lambdas, and objects defined in a function or at the prompt
 
             return cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
     except Exception as error:
@@ -80,7 +83,7 @@ def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
 def _load(gathered: io.BytesIO, rank: int) -> Any:
     obj = pickle.load(gathered)
     if isinstance(obj, _Unsent):
-        raise ValueError(f"rank {rank} could not pickle its object: {obj.reason}")
+        raise ValueError(f"rank {rank} could not pickle its object: {obj.reason}; pass an object that can be pickled")
     return obj
 
 

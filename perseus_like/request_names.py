@@ -1,4 +1,4 @@
-"""What requests are called: the same on every rank, and of nothing else in flight."""
+"""Names of requests. A request has the same name on every rank, and no other request in flight has this name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .session import session
 
 
 class Names:
-    """Automatic names, `allreduce.noname.N`: counted for each verb and process set, and only for calls that succeed.
+    """Automatic names such as `allreduce.noname.N`, with a counter for each verb and process set.
 
-    So a call that fails on one rank does not set that rank's count apart from the others'.
+    Only calls that succeed are counted, so a call that fails on one rank leaves the ranks' counters equal.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Names:
     def submit(
         self, verb: str, name: str | None, set_id: int, call: Callable[..., Any], *arguments: Any
     ) -> tuple[str, Any]:
-        """Calls with the full name and the arguments; gives the name and what `call` returned."""
+        """Calls `call` with the full name and the arguments. Returns the full name and the result."""
         if name is not None:
             full = f"{verb}.{name}"
             return full, call(full, *arguments)
@@ -36,11 +36,14 @@ class Names:
         return full, result
 
     def claim(self, kind: str, set_id: int) -> str:
-        """A name to use again and again, until the epoch ends; the same on all ranks if they claim in one order."""
+        """Returns a name that can be used repeatedly until the epoch ends.
+
+        The name is the same on all ranks if they claim names in the same order.
+        """
         return self.submit(kind, None, set_id, lambda full: full)[0]
 
     def reset(self, set_id: int | None = None) -> None:
-        """Counts from 0 again: all ranks are at the same place of the program."""
+        """Resets the counters. All ranks must be at the same point of the program."""
         self.epoch += 1
         self._counts = {key: count for key, count in self._counts.items() if set_id not in (None, key[1])}
 
@@ -50,5 +53,5 @@ class Names:
 
 names = Names()
 session.on_start(names.reset)
-# In a forked child nobody is left to release a lock that another thread held. The core refuses what is asked there.
+# In a forked child, a lock that another thread held would never be released. The core refuses requests of the child.
 os.register_at_fork(after_in_child=names.renew_lock)

@@ -1,4 +1,4 @@
-"""The core, loaded at first use, and the life of its session in this process: start, end, failure."""
+"""The compiled core, which is loaded at first use, and the session of this process: its start, end and failure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from . import errors
+from .protocol.mpi_daemons import end_daemons_later
+from .protocol.nearest import print_own_notes
 
 
 class Session:
-    """One per process. `generation` grows with every start, so that what was laid out for an earlier one is known."""
+    """The session of this process. `generation` grows with every start, so that stale caches can be recognised."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -26,44 +28,47 @@ class Session:
 
     @cached_property
     def core(self) -> Any:
-        """perseus_like._core, with our error classes."""
+        """The module perseus_like._core, with this package's error classes registered."""
         from . import _core
 
         errors.register(_core)
         return _core
 
-    def on_start(self, forget: Callable[[], None]) -> None:
-        """`forget` runs whenever a new session has started: counters that all ranks share begin anew."""
-        self._at_start.append(forget)
+    def on_start(self, reset: Callable[[], None]) -> None:
+        """Registers `reset`, which runs after each start of a session. It resets counters that all ranks share."""
+        self._at_start.append(reset)
 
     def start(
         self,
         settings: dict[str, str],
         selection: Sequence[int] = (),
-        meeting: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
+        rendezvous: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
         called_off: int = -1,
+        lost: int = -1,
         holder: str = "init",
     ) -> bool:
-        """True if a session was started, False if one was running.
+        """Starts a session unless one is running. Returns True if it has started one.
 
-        `selection`, `meeting`, `called_off`: see `_core.start`.
-        `holder`: who needs the session until it calls `release`, or somebody stops it for all.
+        `selection`, `rendezvous`, `called_off`, `lost`: see `_core.start`.
+        `holder` names the user of the session. The session ends when all holders have called `release`, or at `stop`.
         """
         core = self.core
         with self._lock:
             if core.is_running():
                 self._holders.add(holder)
                 return False
-            core.start(settings, sys.prefix, list(selection), meeting, called_off)
+            core.start(settings, sys.prefix, list(selection), rendezvous, called_off, lost)
             self._holders = {holder}
             self.generation += 1
-            for forget in self._at_start:
-                forget()
+            for reset in self._at_start:
+                reset()
             self._watch_exit()
+        if self.generation == 1 and core.rank() == 0:
+            print_own_notes(core)
         return True
 
     def release(self, holder: str) -> None:
-        """Stops the session if nobody else holds it."""
+        """Stops the session if there is no other holder."""
         with self._lock:
             self._holders.discard(holder)
             if self._holders:
@@ -95,14 +100,12 @@ class Session:
         sys.excepthook = excepthook
 
     def _at_exit(self) -> None:
-        # Set by the interpreter for an uncaught exception, even if somebody replaced our excepthook.
+        # The interpreter sets this for an uncaught exception, even if another library has replaced our excepthook.
         if not _is_interactive() and getattr(sys, "last_value", None) is not None:
             self._mark_failing()
         self.stop()
         if self.core.was_cut_off():
-            from .launch.mpi.rank_main import end_daemons_later
-
-            # An mpirun waits for the lost host, and its daemons there for mpirun.
+            # mpirun waits for the lost host, and the daemons on this host wait for mpirun.
             end_daemons_later()
         self.core.finalize(self._failing)
 

@@ -1,12 +1,13 @@
-"""What a framework's adapter tells about its tensors; all that the rules in `collectives` know of them."""
+"""The interface between a framework's tensors and the rules in `collectives`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+
+from .tables import DType, ReduceOp
 
 T = TypeVar("T")
 
@@ -14,58 +15,46 @@ T = TypeVar("T")
 View = tuple[int, int, tuple[int, ...], int]
 
 
-class DType(IntEnum):
-    """Element types by the core's numbers, here so that tables can be made without loading the core."""
-
-    uint8 = 0
-    int8 = 1
-    int16 = 2
-    int32 = 3
-    int64 = 4
-    float16 = 5
-    bfloat16 = 6
-    float32 = 7
-    float64 = 8
-    boolean = 9
-    uint16 = 10
+AS_IT_IS = -1  # the wire dtype is the tensor's own
 
 
-AS_IT_IS = -1  # no conversion on the way
+class ReduceOptions(NamedTuple):
+    """The options of a reduction, in the numbers of the core. All ranks pass the same; the binding reads the fields."""
+
+    op: int = int(ReduceOp.sum)
+    average: bool = False  # the sum is divided by the number of ranks
+    prescale: float = 1.0
+    postscale: float = 1.0
+    wire_dtype: int = AS_IT_IS  # float16 or bfloat16: the core converts float32 and float64 while it packs them
 
 
-class Start(IntEnum):
-    """Who carries an allreduce on, by the core's numbers."""
-
-    engine = 0  # its thread, which is woken
-    call = 1  # the call itself: it is complete on return
-    waiter = 2  # the caller, whose next call waits for it; no thread is woken
-
-
+SUM = ReduceOptions()
+AVERAGE = ReduceOptions(average=True)
 FLOATING = frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64})
 WIDE_FLOATING = frozenset({DType.float32, DType.float64})
 
 
 class TensorAdapter(Protocol[T]):
-    """Five things a framework can do with its tensors."""
+    """The five operations that a framework provides for its tensors."""
 
     def contiguous(self, tensor: T) -> T:
-        """The tensor itself if its memory is row-major, else such a copy. ValueError for what is no tensor to us."""
+        """Returns the tensor itself if its memory is row-major, else a row-major copy. ValueError for other objects."""
 
     def view(self, tensor: T) -> View:
-        """Where the elements of a contiguous tensor are. ValueError for a dtype that the core does not carry."""
+        """Returns the address, dtype, shape and device of a contiguous tensor. ValueError for an unsupported dtype."""
 
     def empty_like(self, tensor: T) -> T:
-        """A new contiguous tensor of the same shape, dtype and device."""
+        """Returns a new contiguous tensor of the same shape, dtype and device."""
 
     def from_buffer(self, buffer: Any, like: T) -> T:
-        """A tensor over memory of the core (`_core.Buffer`), which lives as long as the tensor; on `like`'s device."""
+        """Returns a tensor over memory of the core (`_core.Buffer`) on `like`'s device. It keeps the memory alive."""
 
     def copy_into(self, target: T, source: T) -> None:
-        """Overwrites the elements of `target`, whatever its strides."""
+        """Overwrites the elements of `target`, which may have any strides."""
 
 
 class ArrayTensors:
-    """NumPy arrays: the adapter that bytes travel by, and the one to copy from."""
+    """The adapter of NumPy arrays. Object collectives use it, and it is the one to copy from."""
 
     def __init__(self, extra_dtypes: Sequence[tuple[np.dtype[Any], DType]] = ()) -> None:
         self._numbers: dict[np.dtype[Any], int] = {
@@ -82,7 +71,7 @@ class ArrayTensors:
     def view(self, tensor: np.ndarray[Any, Any]) -> View:
         number = self._numbers.get(tensor.dtype)
         if number is None:
-            raise ValueError(f"arrays of dtype {tensor.dtype} cannot be communicated; {self._names()} can")
+            raise self._unsupported(tensor.dtype)
         return (tensor.ctypes.data, number, tensor.shape, -1)
 
     def empty_like(self, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -99,11 +88,12 @@ class ArrayTensors:
         np.copyto(target, source)
 
     def number_of(self, dtype: Any) -> int:
-        """The core's number of a NumPy dtype."""
+        """Returns the core's number of a NumPy dtype."""
         number = self._numbers.get(np.dtype(dtype))
         if number is None:
-            raise ValueError(f"arrays of dtype {dtype} cannot be communicated; {self._names()} can")
+            raise self._unsupported(dtype)
         return number
 
-    def _names(self) -> str:
-        return ", ".join(str(dtype) for dtype in self._numbers)
+    def _unsupported(self, dtype: Any) -> ValueError:
+        names = ", ".join(str(dtype) for dtype in self._numbers)
+        return ValueError(f"arrays of dtype {dtype} cannot be communicated; convert them to one of {names}")

@@ -1,6 +1,6 @@
-"""Variables that have `numpy()` and `assign(value)`: read, written, and sent from one rank to all.
+"""Variables that have `numpy()` and `assign(value)`: read, written, and broadcast from one rank.
 
-Their values travel as bytes, so that every type does, also those that nobody can add up.
+The values are sent as bytes, so that every dtype can be sent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _bytes: Collectives[Array] = Collectives(ArrayTensors())
 
 
 def read(variables: Sequence[Any]) -> list[Array]:
-    """Copies of the values."""
+    """Returns copies of the values."""
     return [np.array(variable.numpy()) for variable in variables]
 
 
 def write(variables: Sequence[Any], values: Sequence[Array]) -> None:
-    """Where there are more variables than values, those at the end stay as they are."""
+    """Assigns the values. If there are more variables than values, the last variables keep their values."""
     for variable, value in zip(variables, values, strict=False):
         variable.assign(value)
 
@@ -38,15 +38,16 @@ def write(variables: Sequence[Any], values: Sequence[Array]) -> None:
 def from_root(
     values: Sequence[Array], root_rank: int, what: str, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Root's values on every rank. DisagreementError, the same on all ranks, when they differ in number or kind.
+    """Returns the root's values on every rank.
 
-    `what` they are, for names and error texts: "weights".
+    `what` names the variables in request names and error texts, for example "weights".
+    DisagreementError, the same on all ranks, if the ranks have different numbers, dtypes or shapes of variables.
     """
     _compare([f"{value.dtype}{list(value.shape)}" for value in values], what, process_set)
     arrays = [np.ascontiguousarray(value) for value in values]
     started = [
-        _bytes.broadcast(array.reshape(-1).view(np.uint8), root_rank, f"{what}.{place}", process_set, in_place=True)
-        for place, array in enumerate(arrays)
+        _bytes.broadcast(array.reshape(-1).view(np.uint8), root_rank, f"{what}.{number}", process_set, in_place=True)
+        for number, array in enumerate(arrays)
     ]
     results_of(started)
     return [array.reshape(value.shape) for array, value in zip(arrays, values, strict=True)]
@@ -59,7 +60,10 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     access: Any = None,
 ) -> None:
-    """Root's values into the variables of all ranks. `access`: what has another `read` and `write` than this module."""
+    """Writes the root's values into the variables of all ranks.
+
+    `access` is an object with `read` and `write` that are used instead of this module's.
+    """
     take, put = (read, write) if access is None else (access.read, access.write)
     values = from_root(take(variables), root_rank, what, process_set)
     if session.core.rank() != root_rank:
@@ -73,13 +77,14 @@ def _compare(descriptions: list[str], what: str, process_set: ProcessSet) -> Non
     if (everybody == everybody[0]).all():
         return
     found = first_difference(allgather_object(descriptions, what, process_set), process_set)
-    raise DisagreementError(f"ranks have different {what}: at place {found}; build the same model on all ranks")
+    raise DisagreementError(f"ranks have different {what}: at position {found}; build the same model on all ranks")
 
 
 def of_optimizer(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
-    """All variables of an optimizer of the `trained` ones. What comes with its first step is made now, so that all
-    ranks have the same, whoever has stepped or loaded a checkpoint. The learning rate is one of them, though Keras 2
-    does not list it.
+    """Returns all variables of an optimizer that trains `trained`.
+
+    Variables that an optimizer creates at its first step are created now, so that all ranks have the same ones even if
+    only some have stepped or loaded a checkpoint. The learning rate is included, though Keras 2 does not list it.
     """
     if optimizer is None:
         return []

@@ -1,7 +1,9 @@
-"""What holds for all tests: they see the installed package, and print a line at once."""
+"""Settings and fixtures of all tests. Tests import the installed package, and print each line at once."""
 
 import contextlib
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,11 +13,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.resolve()
+# One wheel, built as a user's pip builds it, and one virtual environment for each MPI. Both are made again when their
+# sources change.
+CACHE = ROOT / ".venv-mpi"
+FOLDERS = ["csrc", "cmake", "adapters", "perseus_like"]
+FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"]
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
 
 with contextlib.suppress(ImportError):  # not in each of the environments
     import hypothesis
 
-    # How long an example takes says more about the machine than about the code.
+    # The time of an example depends on the machine more than on the code.
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
 
@@ -27,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `pytest`, not `python -m pytest`, without PYTHONPATH",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
-    # Unbuffered, `print` writes each of its words by itself, and those of two ranks that share a pipe mix.
+    # Without a buffer, `print` writes each of its words separately, and the words of two ranks on one pipe mix.
     os.environ.pop("PYTHONUNBUFFERED", None)
 
 
@@ -68,9 +76,9 @@ def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
 
 @pytest.fixture(scope="session")
 def patient_launcher() -> list[str]:
-    """perseusrun that gives ranks a minute, and not a second, to say what they make of another's failure.
+    """Makes perseusrun wait for a minute instead of a second for ranks' errors after another rank's failure.
 
-    For tests of what they say, where all end by themselves: a rank may be without a core for a second.
+    Tests of these errors use it if all ranks end by themselves, since a rank may have no core for a second.
     """
     program = (
         "import sys; from perseus_like.launch import main, supervise; "
@@ -81,7 +89,7 @@ def patient_launcher() -> list[str]:
 
 @pytest.fixture(scope="session")
 def wait_until_stopped() -> Callable[[int], None]:
-    """Waits for a process that stops itself: one that does so only after its SIGCONT stays stopped for ever."""
+    """Waits until a process has stopped itself. If its SIGCONT came before, it would stay stopped for ever."""
 
     def wait(pid: int) -> None:
         deadline = time.monotonic() + 90
@@ -103,3 +111,64 @@ def environment() -> Callable[[str], Path]:
         return python
 
     return find
+
+
+def run(*command: str | Path, **options: object) -> str:
+    """The command's output; a failing one fails the test with all it printed."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **options)  # type: ignore[call-overload]
+    if done.returncode != 0:
+        pytest.fail(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}", pytrace=False)
+    return str(done.stdout)
+
+
+def digest(folder: Path) -> str:
+    """Returns a digest of the names and contents of all files below `folder`."""
+    total = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            total.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source tree → sdist → wheel, in pip's own isolated build environment."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, tree / name, ignore=LEFT_OUT)
+    for name in FILES:
+        shutil.copy2(ROOT / name, tree / name)
+
+    kept = CACHE / "wheels" / digest(tree)
+    if not kept.exists():
+        shutil.rmtree(kept.parent, ignore_errors=True)
+        built = tmp_path_factory.mktemp("wheel")
+        build_sdist = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+        run(sys.executable, "-c", build_sdist, built, cwd=tree)
+        (sdist,) = built.glob("*.tar.gz")
+        environment = {name: value for name, value in os.environ.items() if name != "CMAKE_ARGS"}
+        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", built, sdist, env=environment)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(built, kept)
+    (file,) = kept.glob("*.whl")
+    return file
+
+
+@pytest.fixture
+def environment_with(wheel: Path) -> Callable[[str], Path]:
+    """environment_with("mpich"): folder of a virtual environment with perseus-like[mpich] and nothing else."""
+
+    def make(extra: str) -> Path:
+        folder = CACHE / extra
+        python, stamp = folder / "bin" / "python", folder / "wheel"
+        if stamp.exists() and stamp.read_text() == str(wheel):
+            return folder
+        if not python.exists():
+            run(sys.executable, "-m", "venv", "--without-pip", folder)
+        pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
+        run(*pip, f"perseus-like[{extra}] @ {wheel.as_uri()}")
+        run(*pip, "--no-deps", "--force-reinstall", wheel)
+        stamp.write_text(str(wheel))
+        return folder
+
+    return make

@@ -1,6 +1,7 @@
-"""perseus_like.caffe: data-parallel training with pycaffe's solvers. `caffe` itself is imported when it is used.
+"""perseus_like.caffe: data-parallel training with pycaffe's solvers.
 
-`python -m perseus_like.caffe train --solver solver.prototxt` trains as `caffe train` does, on all ranks.
+`python -m perseus_like.caffe train --solver solver.prototxt` trains as `caffe train` does, on all ranks. The module
+`caffe` is imported at the first call of `init`.
 """
 
 from perseus_like import (
@@ -15,7 +16,7 @@ from perseus_like import (
     size,
 )
 
-from .place import init
+from .caffe_setup import init
 from .solver import DistributedSolver, broadcast_net
 
 __all__ = [

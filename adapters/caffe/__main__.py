@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 from perseus_like import basics
 
-from .place import init, load_caffe
+from .caffe_setup import init, load_caffe
 from .settings import Settings
-from .signals import EFFECTS, SNAPSHOT, STOP, Requests
+from .signals import EFFECTS, SNAPSHOT, STOP, SignalRequests
 from .solver import DistributedSolver
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    load_caffe()  # says so before the job starts, where there is none
+    load_caffe()  # raises before the job starts if pycaffe is missing
     basics.init()
     settings = Settings(options.solver)
     init(_device(options.gpu or _gpu_of(settings)))
-    requests = Requests({signal.SIGINT: options.sigint_effect, signal.SIGHUP: options.sighup_effect})
+    requests = SignalRequests({signal.SIGINT: options.sigint_effect, signal.SIGHUP: options.sighup_effect})
     solver = DistributedSolver(_make_solver(options, settings), requests)
     if options.snapshot is not None:
         solver.restore(options.snapshot)
@@ -34,25 +34,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Caffe's flags begin with one dash or two."""
+    """Returns the parser. Caffe's options begin with one dash or two."""
     parser = argparse.ArgumentParser(prog="python -m perseus_like.caffe", description=__doc__)
     train = parser.add_subparsers(dest="command", required=True).add_parser("train", help="train a net")
     train.add_argument("--solver", "-solver", required=True, help="the solver's prototxt")
     begin = train.add_mutually_exclusive_group()
-    begin.add_argument("--snapshot", "-snapshot", help="a .solverstate to go on from")
-    begin.add_argument("--weights", "-weights", help="a .caffemodel to begin with; several with commas between")
+    begin.add_argument("--snapshot", "-snapshot", help="a .solverstate file to continue from")
+    begin.add_argument(
+        "--weights", "-weights", help="a .caffemodel file with the first weights; several, separated by commas"
+    )
     train.add_argument(
         "--gpu",
         "-gpu",
-        help="auto: each rank the GPU of its local rank; numbers with commas between: one for each local "
-        "rank; without it what the solver's file says, or the CPU",
+        help="auto: each rank uses the GPU of its local rank; numbers, separated by commas: one for each local "
+        "rank; default: the device in the solver's file, or the CPU",
     )
-    train.add_argument("--iterations", "-iterations", type=int, default=0, help="steps, in place of max_iter")
-    train.add_argument("--level", "-level", type=int, default=0, help="the level of layers to use")
-    train.add_argument("--stage", "-stage", default="", help="the stages of layers to use, with commas between")
+    train.add_argument("--iterations", "-iterations", type=int, default=0, help="number of steps, instead of max_iter")
+    train.add_argument("--level", "-level", type=int, default=0, help="level of the layers to use")
+    train.add_argument("--stage", "-stage", default="", help="stages of the layers to use, separated by commas")
     for name, default in (("sigint", STOP), ("sighup", SNAPSHOT)):
         switches = (f"--{name}_effect", f"-{name}_effect")
-        what = f"what {name.upper()} to any rank does after the step on all of them (default {default})"
+        what = f"action of all ranks after the current step if any rank receives {name.upper()} (default {default})"
         train.add_argument(*switches, choices=EFFECTS, default=default, help=what)
     return parser
 
@@ -64,12 +66,14 @@ def _device(gpu: str | None) -> int | None:
         return basics.local_rank()
     numbers = [int(number) for number in gpu.split(",")]
     if basics.local_rank() >= len(numbers):
-        raise ValueError(f"--gpu {gpu} names {len(numbers)} devices, but this host has {basics.local_size()} ranks")
+        raise ValueError(
+            f"--gpu {gpu}: {len(numbers)} devices for {basics.local_size()} ranks of this host; list one for each"
+        )
     return numbers[basics.local_rank()]
 
 
 def _gpu_of(settings: Settings) -> str | None:
-    """The value of --gpu that the solver's file stands for. None unless it names the mode: Caffe's default is a GPU."""
+    """Returns the value of --gpu for the solver's file. None unless the file sets the mode."""
     if settings.get("solver_mode", "CPU") != "GPU":
         return None
     return settings.get("device_id", "0") if basics.local_size() == 1 else "auto"

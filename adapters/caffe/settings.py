@@ -1,4 +1,4 @@
-"""The text of a solver's file, with the changes that the switches of `caffe train` ask for."""
+"""The text of a solver's file, with the changes for options of `caffe train`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Settings:
         self.text = re.sub(r"#.*", "", self._path.read_text())
 
     def get(self, name: str, default: str) -> str:
-        """The first word of a setting."""
+        """Returns the first word of a setting."""
         found = re.search(rf"\b{name}\s*:\s*(\w+)", self.text)
         return default if found is None else found[1]
 
     def snapshots_after_training(self, iteration: int) -> bool:
-        """Returns whether Caffe takes a last snapshot here. At a multiple of `snapshot` it has just taken one."""
+        """Returns whether Caffe takes a last snapshot here. It has just taken one at a multiple of `snapshot`."""
         wanted = self.get("snapshot_after_train", "true").lower() in ("true", "t", "1")
         every = int(self.get("snapshot", "0"))
         return wanted and (every == 0 or iteration % every != 0)
 
     def with_switches(self, level: int = 0, stage: str = "", iterations: int = 0) -> str:
-        """The text for a file of another name: a solver takes its state from nothing but its file."""
+        """Returns the text for a new file, because a solver reads its state only from its file."""
         text = self._with_prefix(self.text)
         if iterations:
             text = _with_setting(text, "max_iter", str(iterations))
@@ -35,7 +35,7 @@ class Settings:
         return text
 
     def _with_prefix(self, text: str) -> str:
-        """Caffe names snapshots after the solver's file if there is no `snapshot_prefix` or it is a folder."""
+        """Returns the text with a `snapshot_prefix`. Caffe's default contains the name of the solver's file."""
         found = re.search(r"""\bsnapshot_prefix\s*:\s*["']([^"']*)["']""", text)
         if found is None:
             return _with_setting(text, "snapshot_prefix", f'"{self._path.with_suffix("")}"')
@@ -50,7 +50,7 @@ def _with_setting(text: str, name: str, value: str) -> str:
 
 
 def _with_state(text: str, state: str) -> str:
-    """The settings with a state of their own, or added to that which they have: there can be only one."""
+    """Returns the text with a train_state, which is added to an existing one: there can be only one."""
     own = re.search(r"\btrain_state\s*:?\s*\{([^}]*)\}", text)
     if own is None:
         return f"{text}\ntrain_state {{ {state} }}\n"

@@ -1,4 +1,4 @@
-"""What signals ask of a training: `caffe train`'s --sigint_effect and --sighup_effect, over all ranks."""
+"""Effects of signals on a training: `caffe train`'s --sigint_effect and --sighup_effect, over all ranks."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ import numpy as np
 STOP, SNAPSHOT, NONE = EFFECTS = ("stop", "snapshot", "none")
 
 
-class Requests:
-    """Signals of this process, and what the ranks make of theirs together.
+class SignalRequests:
+    """Signals of this process, and the effects that all ranks have agreed on.
 
-    A rank that was asked tells the others along with its gradients, so all do it after the same step. Only to be made
-    in the main thread, on all ranks alike.
+    A rank that has received a signal sends a flag with its gradients, so that all ranks act after the same step. Must
+    be made in the main thread, with the same effects on all ranks.
     """
 
     def __init__(self, effects: Mapping[signal.Signals, str]) -> None:
         self._asked: set[str] = set()
         self._agreed: set[str] = set()
-        self._told = np.zeros(2, np.float32)  # STOP, SNAPSHOT
+        self._flags = np.zeros(2, np.float32)  # STOP, SNAPSHOT
         for signum, effect in effects.items():
             signal.signal(signum, signal.SIG_IGN if effect == NONE else self._handler(effect))
 
-    def telling(self) -> np.ndarray[Any, Any]:
-        """What goes with the gradients, to be averaged over all ranks in place; then `heard` is called."""
+    def flags(self) -> np.ndarray[Any, Any]:
+        """Returns flags that must be averaged over all ranks in place, before `read_flags` is called."""
         asked, self._asked = self._asked, set()
-        self._told[:] = [STOP in asked, SNAPSHOT in asked]
-        return self._told
+        self._flags[:] = [STOP in asked, SNAPSHOT in asked]
+        return self._flags
 
-    def heard(self) -> None:
-        self._agreed.update(effect for effect, ranks in zip(EFFECTS, self._told, strict=False) if ranks > 0)
+    def read_flags(self) -> None:
+        """Remembers the effects that any rank has asked for."""
+        self._agreed.update(effect for effect, ranks in zip(EFFECTS, self._flags, strict=False) if ranks > 0)
 
     def take(self, effect: str) -> bool:
-        """Whether any rank was asked for it since the last time."""
+        """Returns whether any rank has received a signal with this effect since the last call."""
         if effect not in self._agreed:
             return False
         self._agreed.remove(effect)

@@ -1,4 +1,4 @@
-"""What the callbacks do, apart from the Callback class of one Keras or another that they also derive from."""
+"""The callbacks without the base class `Callback`, which a module adds for each variant of Keras."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from perseus_like.collectives import Average, Collectives, Op
 from perseus_like.tensor import ArrayTensors
 
 from . import backends
+from .compat.callbacks import checkpoint_that_saves_by
 from .learning_rate import learning_rate_of, scale_velocity, set_learning_rate
 from .saving import SavedWhole
 
@@ -24,10 +25,10 @@ Multiplier = float | Callable[[float], float]
 
 
 class BroadcastGlobalVariablesCallbackImpl:
-    """Gives all ranks the model and the optimizer of one, before the first batch.
+    """Copies the model and the optimizer of one rank to all ranks before the first batch.
 
-    Where a rank has no weights yet (a model that is built by its first batch), after it. `local_variables` keep the
-    values of each rank.
+    If the first batch builds the model of a rank, the copy happens after that batch. `local_variables` keep the values
+    of each rank.
     """
 
     model: Any
@@ -40,7 +41,7 @@ class BroadcastGlobalVariablesCallbackImpl:
         self._local = list(local_variables or ())
 
     def register_local_var(self, var: Any) -> None:
-        """The value of `var` stays each rank's own."""
+        """Excludes `var`: each rank keeps its own value."""
         self._local.append(var)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -70,7 +71,7 @@ def _on_all_ranks(here: bool) -> bool:
 
 
 class MetricAverageCallbackImpl:
-    """Puts the average over all ranks in the place of each metric of an epoch. Before callbacks that read them."""
+    """Replaces each metric of an epoch by its average over all ranks. Must come before callbacks that read metrics."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -80,20 +81,22 @@ class MetricAverageCallbackImpl:
         if not logs:
             return
         numbers = {name: float(value) for name, value in sorted(logs.items()) if np.ndim(value) == 0}
-        # As one vector: ranks with different metrics get an error that says how many each has.
+        # The metrics are one vector, so ranks with different metrics get an error with the number of metrics of each
+        # rank.
         averages = _arrays.allreduce(np.array(list(numbers.values())), Average, "keras.metrics").result()
         logs.update(zip(numbers, averages.tolist(), strict=True))
 
 
 class LearningRateScheduleCallbackImpl:
-    """`initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
 
     Args:
-        multiplier: a function of the epoch, with a fraction where not `staircase`; or a base: base ** (epoch - start).
-        staircase: the rate changes with the epoch, not with every batch.
-        momentum_correction: when the rate changes, velocities that contain it change alike (Goyal et al., 2017,
-            arXiv:1706.02677).
-        steps_per_epoch: batches in an epoch; by default what Keras says.
+        multiplier: a function of the epoch, which has a fraction unless `staircase`; or a number b, for
+            b ** (epoch - start_epoch).
+        staircase: change the rate once per epoch, not with every batch.
+        momentum_correction: multiply velocities, which contain the rate, by the same factor when the rate changes
+            (Goyal et al., 2017, arXiv:1706.02677).
+        steps_per_epoch: the number of batches in an epoch; by default Keras' number.
     """
 
     model: Any
@@ -111,7 +114,7 @@ class LearningRateScheduleCallbackImpl:
     ) -> None:
         super().__init__()
         if initial_lr is None:
-            raise ValueError(f"{type(self).__name__} needs initial_lr")
+            raise ValueError(f"{type(self).__name__}: initial_lr is None; pass the learning rate of the first epoch")
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
@@ -126,7 +129,7 @@ class LearningRateScheduleCallbackImpl:
             return
         self.steps_per_epoch = self.params.get("steps")
         if not self.steps_per_epoch:
-            raise ValueError(f"{type(self).__name__} cannot tell how many batches an epoch has; pass steps_per_epoch")
+            raise ValueError(f"{type(self).__name__}: the number of batches per epoch is unknown; pass steps_per_epoch")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.current_epoch = epoch
@@ -159,7 +162,7 @@ def _as_function(multiplier: Multiplier, start_epoch: int) -> Callable[[float], 
 
 
 class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
-    """From `initial_lr / size` to `initial_lr` in equal steps over `warmup_epochs`."""
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` in equal steps over `warmup_epochs`."""
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            # A batch ahead, so that the last batch of an epoch has a round number.
+            # Counts one batch more, so that the rate reaches its final value in the last batch.
             done = (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs
             return (1.0 + done * (basics.size() - 1)) / basics.size()
 
@@ -181,13 +184,24 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and self.end_epoch is not None and epoch == self.end_epoch - 1 and basics.rank() == 0:
             rate = learning_rate_of(self.model.optimizer)
-            logger.info("epoch %d: the learning rate is warm, %g", epoch + 1, rate)
+            logger.info("epoch %d: the warmup of the learning rate has ended at %g", epoch + 1, rate)
 
 
-class BestModelCheckpointImpl:
-    """A ModelCheckpoint that keeps the best model. Where, is said later, by its `filepath`.
+def _save_atomically(checkpoint: Any, save: Callable[[], None]) -> None:
+    if checkpoint.filepath is None:
+        raise ValueError("BestModelCheckpoint cannot save the model: it has no path; set its `filepath` before fit()")
+    model = checkpoint.model
+    checkpoint.set_model(SavedWhole(model))
+    try:
+        save()
+    finally:
+        checkpoint.set_model(model)
 
-    The best so far stays there until the next is written to its end.
+
+class BestModelCheckpointImpl(checkpoint_that_saves_by(_save_atomically)):  # type: ignore[misc]
+    """A ModelCheckpoint that keeps the best model in the file `filepath`, an attribute that must be set before `fit`.
+
+    The file contains the best model so far until the next one has been written completely.
     """
 
     model: Any
@@ -202,7 +216,7 @@ class BestModelCheckpointImpl:
     ) -> None:
         checkpoint: Any = super()
         checkpoint.__init__(
-            "best.weights.h5" if save_weights_only else "best.keras",  # Keras looks at the ending
+            "best.weights.h5" if save_weights_only else "best.keras",  # Keras chooses the format by the suffix
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,
@@ -212,20 +226,9 @@ class BestModelCheckpointImpl:
         )
         self.filepath: Any = None
 
-    def _save_model(self, *arguments: Any, **more: Any) -> None:
-        if self.filepath is None:
-            raise ValueError("BestModelCheckpoint does not know where to save; set its `filepath` before fit()")
-        checkpoint: Any = super()
-        model = self.model
-        self.set_model(SavedWhole(model))  # type: ignore[attr-defined]
-        try:
-            checkpoint._save_model(*arguments, **more)
-        finally:
-            self.set_model(model)  # type: ignore[attr-defined]
-
 
 class CommitStateCallbackImpl:
-    """Commits an elastic state every so many batches, and at the end of each epoch."""
+    """Commits an elastic state every `batches_per_commit` batches, and at the end of each epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -234,7 +237,7 @@ class CommitStateCallbackImpl:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        # Ranks that were in different places begin together.
+        # Ranks that have processed different numbers of batches start counting together.
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -248,7 +251,7 @@ class CommitStateCallbackImpl:
 
 
 class UpdateBatchStateCallbackImpl:
-    """Keeps the number of the batch in `state.batch`, 0 between epochs. Comes before the one that commits."""
+    """Keeps the number of the batch in `state.batch`, 0 between epochs. Must come before CommitStateCallback."""
 
     params: dict[str, Any]
 
@@ -274,7 +277,7 @@ class UpdateBatchStateCallbackImpl:
 
 
 class UpdateEpochStateCallbackImpl:
-    """Keeps the number of epochs that are done in `state.epoch`, also over several calls of `fit`."""
+    """Keeps the number of completed epochs in `state.epoch`, also over several calls of `fit`."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

@@ -17,10 +17,9 @@ run = _backend.run
 
 
 class KerasState(TensorFlowKerasState):  # type: ignore[misc,valid-type]
-    """Elastic state of a model, its optimizer (by default the one it was compiled with), and whatever else is given by
-    name (epoch, batch, …), which become attributes.
+    """Elastic state of a model, its optimizer, and further objects by name (epoch, batch, …), which are attributes.
 
-    The model must be built.
+    The default optimizer is the one that the model was compiled with. The model must be built.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:

@@ -1,15 +1,16 @@
-"""The learning rate of any Keras optimizer, and the velocities that contain it."""
+"""The learning rate of a Keras optimizer, and the velocities that contain it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import backends
+from .compat.optimizers import velocities_of
 from .distribution import innermost
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """Its present value, also of a schedule."""
+    """Returns the current learning rate, also of a schedule."""
     rate = optimizer.learning_rate
     if callable(rate):  # a schedule of Keras 2
         rate = rate(optimizer.iterations)
@@ -17,29 +18,19 @@ def learning_rate_of(optimizer: Any) -> float:
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
-    """Keras raises TypeError for an optimizer that has a schedule."""
+    """Sets the learning rate. Keras raises TypeError for an optimizer with a schedule."""
     optimizer.learning_rate = rate
 
 
 def scale_velocity(optimizer: Any, factor: float) -> None:
-    """Multiplies the velocities of an optimizer with momentum: they contain the learning rate they were made with.
+    """Multiplies the velocities of an optimizer with momentum, because they contain the former learning rate.
 
-    Not the momentum itself, as Horovod does: that is a constant in functions that were traced.
+    Horovod changes the momentum instead, which is a constant in traced functions.
     """
     inner = innermost(optimizer)
     if factor == 1.0 or not hasattr(inner, "momentum"):
         return
-    velocities = _velocities(inner)
+    velocities = velocities_of(inner)
     access = backends.chosen()
     scaled = [(velocity * factor).astype(velocity.dtype) for velocity in access.read(velocities)]
     access.write(velocities, scaled)
-
-
-def _velocities(optimizer: Any) -> list[Any]:
-    for name in ("momentums", "_momentums"):
-        found = getattr(optimizer, name, None)
-        if found is not None:
-            return [each for each in found if each is not None]
-    if hasattr(optimizer, "get_slot_names"):  # Keras 2's older optimizers
-        return [each for each in optimizer.weights if each.name.rpartition("/")[2].startswith("momentum")]
-    return []

@@ -1,8 +1,8 @@
 """Keras 3's LossScaleOptimizer around a DistributedOptimizer.
 
-It looks whether gradients are finite, and calls the optimizer within only if so. Were gradients reduced there, a rank
-with an infinity would leave the others waiting. `compile` puts it around any optimizer of a mixed_float16 model, so
-nobody can be asked to wrap the other way round.
+LossScaleOptimizer checks whether gradients are finite, and calls its inner optimizer only if they are. If gradients
+were reduced in the inner optimizer, a rank with an infinity would leave the others waiting. `compile` puts a
+LossScaleOptimizer around any optimizer of a mixed_float16 model, so users cannot be asked for the other order.
 """
 
 from __future__ import annotations
@@ -11,32 +11,34 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
-
+from .compat import optimizers
 from .distribution import Distribution
 
 
 @functools.cache
 def reduce_before_the_finite_check(distribution_of: Callable[[Any], Distribution | None]) -> None:
-    """From now on LossScaleOptimizer.apply reduces first, where the optimizer within is distributed."""
-    original = keras.optimizers.LossScaleOptimizer.apply
+    """Lets LossScaleOptimizer.apply reduce gradients first, if its inner optimizer is distributed."""
 
-    @functools.wraps(original)
-    def apply(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        distribution = distribution_of(self.inner_optimizer)
+    def around(
+        apply: Callable[[Sequence[Any], Sequence[Any] | None], None],
+        optimizer: Any,
+        gradients: Sequence[Any],
+        trainable_variables: Sequence[Any] | None,
+    ) -> None:
+        distribution = distribution_of(optimizer.inner_optimizer)
         if distribution is None or distribution.suspended:
-            original(self, grads, trainable_variables)
+            apply(gradients, trainable_variables)
             return
-        if not self.built:
-            self.build(list(trainable_variables or ()))
-            self.built = True
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not optimizer.built:
+            optimizer.build(list(trainable_variables or ()))
+            optimizer.built = True
+        variables = optimizers.variables_of(optimizer) if trainable_variables is None else list(trainable_variables)
         with distribution.suspend():
             distribution.step(
-                list(grads),
+                list(gradients),
                 variables,
-                lambda reduced: original(self, reduced, trainable_variables),
-                lambda: self.inner_optimizer._iterations.assign_add(1),
+                lambda reduced: apply(reduced, trainable_variables),
+                lambda: optimizers.count_step(optimizer.inner_optimizer),
             )
 
-    keras.optimizers.LossScaleOptimizer.apply = apply
+    optimizers.wrap_loss_scale_apply(around)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from perseus_like.collectives import Average, Sum
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
+from .compat.optimizers import KERAS_2, KERAS_3, LEGACY, count_step, generation_of, variables_of
 from .distribution import Distribution, claim_name, innermost
 from .loss_scale import reduce_before_the_finite_check
 
@@ -23,23 +25,25 @@ _KEY = "_perseus_distribution"
 
 
 def distribution_of(optimizer: Any) -> Distribution | None:
-    """None for an optimizer that is not distributed."""
+    """Returns the state of a DistributedOptimizer; None for another optimizer."""
     return vars(optimizer).get(_KEY) if isinstance(optimizer, _DistributedOptimizer) else None
 
 
 class _DistributedOptimizer:
-    """What all wrapped classes have. Without a distribution (a copy has none) they are as the class they wrap."""
+    """The methods of all wrapped classes. An object without a distribution, such as a copy, is a plain optimizer."""
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of `var` is this rank's own and not reduced."""
+        """Marks a variable as local: its gradient is not reduced."""
         distribution = distribution_of(self)
         if distribution is None:
-            raise ValueError("a copy of a DistributedOptimizer is a plain optimizer; it reduces no gradients")
+            raise ValueError(
+                "register_local_var: this copy of a DistributedOptimizer is a plain optimizer; wrap it again"
+            )
         distribution.register_local(var)
 
     @property
     def _agg_helper(self) -> Any:
-        """Horovod's name for what sums gradients over backward passes; None without `backward_passes_per_step`."""
+        """The object that sums gradients over passes, by Horovod's name; None if every call is a step."""
         distribution = distribution_of(self)
         return None if distribution is None else distribution.passes
 
@@ -49,7 +53,7 @@ class _DistributedOptimizer:
 
 
 class _Keras3(_DistributedOptimizer):
-    """Optimizers whose one way to a step is `apply`."""
+    """Optimizers of Keras 3, which make all their steps through `apply`."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         inner: Any = super()
@@ -57,8 +61,8 @@ class _Keras3(_DistributedOptimizer):
         if distribution is None or not len(grads):
             inner.apply(grads, trainable_variables)
             return
-        # Before a step that may be within a condition, where nothing can be made.
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
+        # The step may run in a condition, in which no variables can be made.
+        variables = variables_of(self) if trainable_variables is None else list(trainable_variables)
         if not self.built:  # type: ignore[has-type]
             with backends.chosen().outside_of_functions():
                 self.build(variables)  # type: ignore[attr-defined]
@@ -67,7 +71,7 @@ class _Keras3(_DistributedOptimizer):
             list(grads),
             variables,
             lambda reduced: inner.apply(reduced, trainable_variables),
-            lambda: innermost(self)._iterations.assign_add(1),
+            lambda: count_step(innermost(self)),
         )
 
 
@@ -83,11 +87,15 @@ class _Keras2(_DistributedOptimizer):
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
-        """Horovod's name of `compute_gradients`. `grad_loss` has no meaning for these optimizers."""
+        """Does the same as `compute_gradients`, by Horovod's name. `grad_loss` is ignored."""
         return self.compute_gradients(loss, var_list, tape)
 
+    def minimize(self, *args: Any, **kwargs: Any) -> Any:
+        """Steps with the gradients that it computes."""
+        return _minimized(self._active(), super().minimize, args, kwargs)  # type: ignore[misc]
+
     def aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> Any:
-        """A LossScaleOptimizer around this one calls it before it looks whether all gradients are finite."""
+        """Reduces gradients. A LossScaleOptimizer around this optimizer calls it before its check for infinities."""
         distribution = self._active()
         return grads_and_vars if distribution is None else _aggregated(distribution, grads_and_vars)
 
@@ -119,7 +127,7 @@ class _Keras2(_DistributedOptimizer):
 
 
 class _Legacy(_DistributedOptimizer):
-    """`keras.optimizers.legacy` of Keras 2, also in graphs with sessions."""
+    """Optimizers of `keras.optimizers.legacy` in Keras 2, also in graphs with sessions."""
 
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
@@ -130,8 +138,12 @@ class _Legacy(_DistributedOptimizer):
         return pairs if distribution is None else distribution.compute(pairs)
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
-        """As `minimize` computes them, reduced over all ranks."""
+        """Returns the gradients that `minimize` computes, reduced over all ranks."""
         return self._compute_gradients(loss, var_list, tape=tape)
+
+    def minimize(self, *args: Any, **kwargs: Any) -> Any:
+        """Steps with the gradients that it computes."""
+        return _minimized(self._active(), super().minimize, args, kwargs)  # type: ignore[misc]
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> Any:
         distribution = self._active()
@@ -159,11 +171,16 @@ class _Legacy(_DistributedOptimizer):
         return distribution.step(gradients, variables, apply, lambda: self.iterations.assign_add(1))  # type: ignore[attr-defined]
 
 
+def _minimized(distribution: Distribution | None, minimize: Any, args: Any, kwargs: Any) -> Any:
+    with contextlib.nullcontext() if distribution is None else distribution.apply_at_once():
+        return minimize(*args, **kwargs)
+
+
 def _aggregated(distribution: Distribution, grads_and_vars: Iterable[Any]) -> list[Any]:
-    """For a LossScaleOptimizer of Keras 2, which decides by itself whether this one is called then."""
+    """Reduces for a LossScaleOptimizer of Keras 2, which then decides whether to call the optimizer."""
     if distribution.passes is not None:
         raise ValueError(
-            "backward_passes_per_step within a LossScaleOptimizer; wrap the other way round: "
+            "backward_passes_per_step does not work within a LossScaleOptimizer; use the other order: "
             "DistributedOptimizer(LossScaleOptimizer(optimizer), backward_passes_per_step=…)"
         )
     gradients, variables = _unzip(grads_and_vars)
@@ -177,16 +194,13 @@ def _unzip(grads_and_vars: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 @functools.cache
 def _extended(base: type) -> type:
-    """A class that is saved under the name of its base, so that a saved model needs nothing of ours to be loaded."""
-    if hasattr(base, "apply"):
-        kind: type = _Keras3
-        reduce_before_the_finite_check(distribution_of)
-    elif hasattr(base, "aggregate_gradients"):
-        kind = _Keras2
-    elif hasattr(base, "_aggregate_gradients"):
-        kind = _Legacy
-    else:
+    """Returns a class that is saved under the name of its base, so that loading a model does not need perseus_like."""
+    generation = generation_of(base)
+    if generation is None:
         raise ValueError(f"DistributedOptimizer takes an optimizer of Keras, not {base.__name__}")
+    if generation == KERAS_3:
+        reduce_before_the_finite_check(distribution_of)
+    kind = {KERAS_3: _Keras3, KERAS_2: _Keras2, LEGACY: _Legacy}[generation]
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     extended = type(base.__name__, (kind, base), names)
     registered = keras.saving.get_registered_name(base)
@@ -198,7 +212,7 @@ def _extended(base: type) -> type:
 
 
 def _distribute(optimizer: Any, distribution: Distribution) -> Any:
-    """An object of the extended class, with the very state of `optimizer`: nothing is copied, nothing is lost."""
+    """Returns an object of the extended class that shares the state of `optimizer`."""
     wrapped: Any = type(optimizer)
     distributed: Any = object.__new__(_extended(wrapped))
     object.__setattr__(distributed, "__dict__", vars(optimizer))
@@ -253,15 +267,15 @@ def _check_groups(groups: Groups) -> None:
 
 
 def number_of_groups(num_groups: int, groups: Groups) -> Groups:
-    """`groups`, or what its older name says."""
+    """Returns `groups`, or the value of its older name."""
     if not num_groups:
         return groups
-    warnings.warn("num_groups is the older name of groups, which takes a number too", DeprecationWarning, stacklevel=3)
+    warnings.warn("num_groups is deprecated; pass the number as groups", DeprecationWarning, stacklevel=3)
     return num_groups if groups is None else groups
 
 
 def checked_layers(layers: Any, layer_class: type) -> list[Any]:
-    """`local_layers` as a list. ValueError for what is no layer."""
+    """Returns `local_layers` as a list. Raises ValueError for objects that are no layers."""
     given = [] if layers is None else [layers] if isinstance(layers, layer_class) else list(layers)
     for layer in given:
         if not isinstance(layer, layer_class):
@@ -285,26 +299,26 @@ def DistributedOptimizer(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer of the same class, with the same state, whose steps use the gradients of all ranks.
+    """Returns an optimizer of the same class, with the same state, whose steps use the gradients of all ranks.
 
-    Gradients are reduced when the optimizer is called, before they are clipped or looked at for infinities. One that
-    is None on all ranks is left out; one that is None on some is a HorovodInternalError on all.
+    Gradients are reduced when the optimizer is called, before they are clipped or checked for infinities. A gradient
+    that is None on all ranks is left out. One that is None on some ranks is a HorovodInternalError on all.
 
     Args:
         optimizer: of Keras 3 or Keras 2, with any schedule, or a LossScaleOptimizer; it shares its state with the
             result. `LossScaleOptimizer(DistributedOptimizer(…))`, as `compile` makes for mixed_float16, works, too.
-        name: what the collectives are called; "Distributed" and the optimizer's class by default.
+        name: the prefix of the names of collectives; by default "Distributed" and the optimizer's class.
         device_dense: accepted without effect: gradients stay on the device they are on.
         device_sparse: accepted without effect, as `device_dense`.
-        compression: `Compression.fp16`, `bf16`: how gradients travel.
-        sparse_as_dense: gradients of embeddings are made dense.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        sparse_as_dense: convert gradients of embeddings to dense ones.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
         op: Average or Sum.
-        groups: variables whose gradients travel together: lists of them, or the number of groups to make.
-        num_groups: the older name for a number of groups.
-        backward_passes_per_step: gradients of so many calls are summed, then reduced and applied. `iterations` counts
-            every call.
-        average_aggregated_gradients: they are averaged instead.
+        groups: lists of variables whose gradients are reduced together, or the number of groups.
+        num_groups: deprecated; a number of groups.
+        backward_passes_per_step: the number of calls whose gradients are summed, then reduced and applied. `iterations`
+            counts every call.
+        average_aggregated_gradients: average the gradients of these calls.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         scale_local_gradients: gradients of local variables are divided by the number of ranks.
     """
@@ -339,7 +353,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A DistributedOptimizer that leaves the weights of `local_layers` (a layer, or a list of them) to each rank."""
+    """Returns a DistributedOptimizer that does not reduce the gradients of `local_layers` (a layer or a list)."""
     return distribute(
         optimizer,
         name,

@@ -1,4 +1,4 @@
-"""Models and files: how they are saved, and loaded with their optimizer."""
+"""Loading of models with a DistributedOptimizer, and atomic saving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from perseus_like.whole_files import unfinished
+from perseus_like.system import replacing
 
 from .optimizer import Compression, distribute
 
@@ -21,14 +21,14 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model, whose optimizer goes on from the state it was saved with as a DistributedOptimizer.
+    """Returns a saved model. Its optimizer is a DistributedOptimizer with the saved state.
 
     Args:
-        filepath: what `keras.models.load_model` takes.
-        custom_optimizers: classes of the user's that the optimizer may be of.
-        custom_objects: other names that the file may refer to.
-        compression: as DistributedOptimizer has it.
-        legacy_opts: there for Horovod's sake; `keras.optimizers.legacy` is found with and without.
+        filepath: the path, as for `keras.models.load_model`.
+        custom_optimizers: further classes of optimizers that the file may refer to.
+        custom_objects: further objects, by name, that the file may refer to.
+        compression: the compression of the DistributedOptimizer.
+        legacy_opts: ignored; an argument of Horovod.
     """
     return load(keras, filepath, custom_optimizers, custom_objects, compression)
 
@@ -40,7 +40,7 @@ def load(
     custom_objects: Mapping[str, Any] | None,
     compression: Any,
 ) -> Any:
-    """The same for one Keras or another."""
+    """Does the same as `load_model`, for a given variant of Keras."""
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras_module.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
@@ -49,9 +49,9 @@ def load(
 
 
 class SavedWhole:
-    """A model whose files have their names when they are written to the end.
+    """A model that writes its files under other names, and renames them when they are complete.
 
-    Folders (of TensorFlow's formats in Keras 2) and what is not on this machine are written to as they are.
+    Folders (TensorFlow's formats in Keras 2) and remote files are written directly.
     """
 
     def __init__(self, model: Any) -> None:
@@ -71,4 +71,4 @@ class SavedWhole:
 
 def _unfinished(path: str) -> contextlib.AbstractContextManager[Any]:
     is_a_file = path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path
-    return unfinished(Path(path)) if is_a_file else contextlib.nullcontext(path)
+    return replacing(Path(path)) if is_a_file else contextlib.nullcontext(path)

@@ -1,4 +1,4 @@
-"""Batch normalization over the batches of all ranks: the result is that of one process on the whole batch."""
+"""SyncBatchNormalization: batch normalization over the batches of all ranks, as in one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -7,67 +7,63 @@ from typing import Any
 import keras
 
 from perseus_like.collectives import Sum
-from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.protocol.messages import is_elastic
 
 from . import backends
+from .compat.layers import layer_with_moments
 
 
-class SyncBatchNormalizationImpl:
+def _moments_of_all_ranks(layer: Any, inputs: Any, mean: Any, variance: Any, mask: Any) -> tuple[Any, Any]:
+    ranks = layer.process_set
+    # A function is traced once, and an elastic job may get more ranks later.
+    is_local = ranks.size() == 1 and not is_elastic()
+    if not ranks.included() or is_local or _is_abstract(inputs):
+        return mean, variance
+    backend = backends.chosen()
+    math = backend.math
+    count = math.size(inputs) / math.size(mean) if mask is None else math.sum(math.cast(mask, "float64"))
+    return _of_all_ranks(backend, mean, variance, count, layer.name, ranks)
+
+
+class SyncBatchNormalizationImpl(layer_with_moments(_moments_of_all_ranks)):  # type: ignore[misc]
     """Keras' BatchNormalization with the mean and variance of all ranks' batches while training.
 
-    Batches may be of different sizes, also empty. Costs one allreduce forward and one backward, 24 bytes for each
-    channel. In inference it is local. A saved model is loaded where this module has been imported; the process set is
-    not saved.
+    Batches may differ in size, and may be empty. A training step costs one allreduce forward and one backward, of 24
+    bytes for each channel. In inference the layer is local. A program must import this module before it loads a saved
+    model. The process set is not saved.
 
     Args:
-        fused: there for Horovod's sake, and only False.
-        process_set: the ranks that share statistics. On other ranks they are each rank's own.
-        kwargs: those of BatchNormalization.
+        fused: must be False; an argument of Horovod.
+        process_set: the ranks that share statistics. Other ranks use their own.
+        kwargs: the arguments of BatchNormalization.
     """
 
     name: str
 
     def __init__(self, fused: bool = False, process_set: ProcessSet = global_process_set, **kwargs: Any) -> None:
         if fused is not False:
-            raise ValueError("SyncBatchNormalization is not fused: statistics of all ranks are needed in between")
-        if hasattr(self, "_fused_can_be_used"):  # of Keras 2
-            kwargs["fused"] = False
+            raise ValueError("SyncBatchNormalization needs the statistics of all ranks; leave fused at False")
         super().__init__(**kwargs)
         self.process_set = process_set
 
-    def _moments(self, inputs: Any, *arguments: Any, **more: Any) -> tuple[Any, Any]:
-        """Of Keras 3: (inputs, mask); of Keras 2: (inputs, reduction_axes, keep_dims, mask=None)."""
-        layer: Any = super()
-        mean, variance = layer._moments(inputs, *arguments, **more)
-        ranks = self.process_set
-        # A function is traced once, and an elastic job may get more ranks later.
-        alone = ranks.size() == 1 and not is_elastic()
-        if not ranks.included() or alone or _is_abstract(inputs):
-            return mean, variance
-        backend = backends.chosen()
-        math = backend.math
-        mask = more.get("mask", arguments[0] if len(arguments) == 1 else None)
-        count = math.size(inputs) / math.size(mean) if mask is None else math.sum(math.cast(mask, "float64"))
-        return _of_all_ranks(backend, mean, variance, count, self.name, ranks)
-
 
 def _is_abstract(inputs: Any) -> bool:
-    """While Keras finds out about shapes with torch, tensors are on a device without memory."""
+    """Returns whether Keras on torch is inferring shapes, with tensors on a device without memory."""
     return getattr(getattr(inputs, "device", None), "type", None) == "meta"
 
 
 def _of_all_ranks(backend: Any, mean: Any, variance: Any, count: Any, name: str, ranks: ProcessSet) -> tuple[Any, Any]:
-    """Mean and biased variance over the ranks' values, `count` of them here.
+    """Returns the mean and biased variance over all ranks' values. `count` is the number of values on this rank.
 
-    Sums travel in float64, where a mean far from zero does not drown the variance.
+    The ranks reduce sums in float64, so that a mean far from zero does not cancel the variance.
     """
     math = backend.math
     here = math.cast(count, "float64")
     zero = math.zeros_like(math.cast(mean, "float64"))
 
     def weighted(moment: Any) -> Any:
-        return math.where(here > 0, moment * here, zero)  # moments of nothing are no numbers
+        return math.where(here > 0, moment * here, zero)  # moments of an empty batch are NaN
 
     wide_mean = math.cast(mean, "float64")
     squares = math.cast(variance, "float64") + wide_mean * wide_mean

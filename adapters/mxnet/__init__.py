@@ -26,7 +26,7 @@ from .optimizer import DistributedOptimizer
 from .sync_batch_norm import PerseusSyncBatchNorm, inject
 from .trainer import DistributedTrainer
 
-# MXNet finds them by their names from here on.
+# Makes the names of the store and of the layer known to MXNet.
 register()
 inject()
 

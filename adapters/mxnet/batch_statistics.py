@@ -1,8 +1,9 @@
-"""The one part of batch normalization that needs other ranks, as an operator of MXNet's in Python.
+"""The part of batch normalization that needs other ranks, as an operator of MXNet in Python.
 
-It takes sums over this rank's values of a channel, and gives the straight line that normalizes them by the mean and
-variance of all ranks' values. It never sees the values: where oneDNN has laid them out in its own way, MXNet gives
-operators in Python a copy in memory that the next operator uses before Python has read it. A vector has one layout.
+The operator takes sums over this rank's values of a channel. It returns the slope and shift that normalize the values
+by the mean and variance of all ranks. It does not take the values: if they have a layout of oneDNN, MXNet gives
+operators in Python a copy in memory that the next operator reuses before Python has read it. A vector has only one
+layout.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ OPERATOR = "perseus_batch_statistics"
 
 _arrays: Collectives[Numbers] = Collectives(ArrayTensors())
 _USES_AT_ONCE = 16
-_uses: dict[str, int] = {}  # the number of each layer's last use
+_uses: dict[str, int] = {}  # the number of the last use of each layer
 session.on_start(_uses.clear)
 _finding_the_host = threading.Lock()  # operators of several layers run at once
 
 
 class _BatchStatistics(mx.operator.CustomOp):  # type: ignore[misc]
-    """Keeps nothing between forward and backward: what backward needs is its last output.
+    """The operator. It keeps no state between forward and backward: the last output is all that backward needs.
 
-    Two uses of one layer are never forward at once, as both write its running statistics; so they are counted alike on
-    all ranks. Backward they may be, and go by their numbers.
+    Two uses of one layer never run forward at once, because both write its running statistics. So all ranks number the
+    uses in the same order. Backward passes of several uses may run at once; the numbers match them between ranks.
     """
 
     def __init__(self, eps: float, momentum: float, comm_scope: int, key: str) -> None:
@@ -66,7 +67,7 @@ class _BatchStatistics(mx.operator.CustomOp):  # type: ignore[misc]
         _write(out_data, req, (slope, beta + distance * slope, kept))
 
     def _of_all_ranks(self, offset: Numbers, sums: Numbers, squares: Numbers, count: float) -> tuple[Any, Any, float]:
-        """Mean and biased variance of each channel, and how many values it has, of the ranks that share them."""
+        """Returns the mean, the biased variance and the number of values of each channel, over all ranks."""
         mean = offset + sums / count
         around_zero = squares / count - (sums / count) ** 2 + mean * mean
         total = self._sum(np.concatenate([[1], mean, around_zero]) * count, "forward")
@@ -94,7 +95,7 @@ class _BatchStatistics(mx.operator.CustomOp):  # type: ignore[misc]
             total = self._sum(np.concatenate([by_mean, by_variance]), f"backward.{int(use)}") / count
             by_mean, by_squares = np.split(total, 2)
             by_sums = by_mean + 2 * distance * by_squares
-        # Gamma's and beta's are this rank's own: who trains reduces them with all other gradients.
+        # The gradients of gamma and beta are this rank's own. The trainer reduces them with all other gradients.
         _write(in_grad, req, (0, by_sums, by_squares, 0, by_slope * inverse, by_shift))
 
     def _sum(self, mine: Numbers, what: str) -> Numbers:
@@ -112,10 +113,10 @@ class _BatchStatistics(mx.operator.CustomOp):  # type: ignore[misc]
 
 
 def _write(arrays: list[Array], requests: Sequence[str], made: Sequence[Any]) -> None:
-    """MXNet's `assign`, into memory that is this operator's while it runs.
+    """Does what MXNet's `assign` does, in memory that only this operator uses while it runs.
 
-    With arrays of MXNet's in between, each would be a turn of its engine that this thread waits for: where other
-    programs want the cores, such turns were most of a training's time.
+    `assign` itself would push an operation to MXNet's engine for each array and wait for it, which took most of the
+    time of a training on a busy machine.
     """
     for array, request, values in zip(arrays, requests, made, strict=True):
         if request == "add":
@@ -126,18 +127,18 @@ def _write(arrays: list[Array], requests: Sequence[str], made: Sequence[Any]) ->
 
 @mx.operator.register(OPERATOR)
 class _BatchStatisticsProperties(mx.operator.CustomOpProp):  # type: ignore[misc]
-    """Options come as texts."""
+    """The description of the operator. MXNet passes options as text."""
 
     def __init__(self, eps: str, momentum: str, comm_scope: str, key: str) -> None:
         super().__init__(need_top_grad=True)
         self._options = (float(eps), float(momentum), checked_scope(int(comm_scope)), key)
 
     def list_arguments(self) -> list[str]:
-        """Of the values less `offset`: their sum and the sum of their squares; `elements` of all channels together."""
+        """Returns the inputs: `sums` and `squares` are of the values minus `offset`; `elements` counts all channels."""
         return ["offset", "sums", "squares", "elements", "gamma", "beta"]
 
     def list_outputs(self) -> list[str]:
-        """Normalized is (values - offset) * slope + shift."""
+        """Returns the outputs: the normalized values are (values - offset) * slope + shift."""
         return ["slope", "shift", "kept"]
 
     def list_auxiliary_states(self) -> list[str]:
@@ -158,8 +159,8 @@ class _BatchStatisticsProperties(mx.operator.CustomOpProp):  # type: ignore[misc
         dtype = in_type[1]
         if dtype == np.float16:
             raise ValueError(
-                "PerseusSyncBatchNorm was not told that its data is float16, whose sums are worth nothing: call "
-                "net.cast('float16'), or give mx.sym.Cast(data, dtype='float16') to the symbol"
+                "PerseusSyncBatchNorm cannot sum float16 data, and does not know that its data is float16; call "
+                "net.cast('float16'), or pass mx.sym.Cast(data, dtype='float16') to the symbol"
             )
         return [dtype, dtype, dtype, np.int64, dtype, dtype], [dtype, dtype, np.float64], [dtype, dtype]
 
@@ -169,5 +170,5 @@ class _BatchStatisticsProperties(mx.operator.CustomOpProp):  # type: ignore[misc
 
 def checked_scope(comm_scope: int) -> int:
     if comm_scope not in (HOST, WORLD):
-        raise ValueError(f"comm_scope is {comm_scope!r}; it is 0 for this host or 1 for all ranks")
+        raise ValueError(f"PerseusSyncBatchNorm: comm_scope is {comm_scope!r}; pass 0 for this host or 1 for all ranks")
     return comm_scope

@@ -1,4 +1,4 @@
-"""How gradients travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+"""Compression of gradients for communication: none, or 16-bit floats, which the core converts to while packing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from perseus_like.compression import Compressor, NoneCompressor
-from perseus_like.tensor import DType
+from perseus_like.tables import DType
 
 
 class FP16Compressor(Compressor):
-    """Floating arrays as float16: half the bytes of float32, largest value 65504."""
+    """Sends floating arrays as float16: half the bytes of float32, largest value 65504."""
 
     wire: ClassVar[DType | None] = DType.float16
 
@@ -27,9 +27,9 @@ class FP16Compressor(Compressor):
 
 
 class BF16Compressor(NoneCompressor):
-    """Floating arrays as bfloat16: half the bytes and the range of float32, three decimal digits."""
+    """Sends floating arrays as bfloat16: half the bytes and the range of float32, three decimal digits."""
 
-    # MXNet's own bfloat16 is for oneDNN's operators: only the core converts.
+    # Only the core converts: few of MXNet's operators work on its bfloat16, which is for oneDNN.
     wire: ClassVar[DType | None] = DType.bfloat16
 
 

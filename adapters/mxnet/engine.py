@@ -1,7 +1,8 @@
 """Collectives as asynchronous functions of MXNet's engine, by the library in native/.
 
-The engine starts one when what its arrays wait for is done, and lets nobody read them before it is. Many are under way
-at once. One that fails raises where its result is waited for (`asnumpy`, `wait_to_read`), by the class of its error.
+The engine starts a collective when all earlier operations on its arrays are done. Operations that read the results wait
+until the collective is done. Many collectives may be in flight. If one fails, waiting for its result (`asnumpy`,
+`wait_to_read`) raises the error, by its class.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Hashable, Sequence
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,32 +18,33 @@ import mxnet as mx
 
 from perseus_like.errors import CLASSES, UnavailableError
 from perseus_like.session import session
-from perseus_like.tensor import AS_IT_IS
+from perseus_like.tables import ErrorKind, Verb
+from perseus_like.tensor import SUM, ReduceOptions
 
+from .compat.library import handle_of, library_handle
 from .tensors import number_of
 
 
-class Verb(IntEnum):
-    """PerseusVerb of csrc/capi/perseus.h."""
-
-    allreduce = 0
-    adasum = 1
-    broadcast = 2
-    reduce_scatter = 5
-
-
-class _Push(ctypes.Structure):
-    """`Push` in native/entry.cc."""
+class _ReduceOptions(ctypes.Structure):
+    """`PerseusReduceOptions` of csrc/capi/perseus.h."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("verb", ctypes.c_int32),
-        ("process_set", ctypes.c_int32),
         ("op", ctypes.c_int32),
         ("average", ctypes.c_int32),
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
         ("wire_dtype", ctypes.c_int32),
+    )
+
+
+class _Push(ctypes.Structure):
+    """The struct `Push` in native/entry.cc."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("verb", ctypes.c_int32),
+        ("process_set", ctypes.c_int32),
+        ("reduce", _ReduceOptions),
         ("root", ctypes.c_int32),
         ("priority", ctypes.c_int32),
         ("count", ctypes.c_int32),
@@ -62,42 +63,58 @@ _LIBRARY = Path(__file__).with_name("_native.so")
 
 @cache
 def native() -> Any:
-    """The library, opened for this MXNet."""
+    """Returns the native library. Raises UnavailableError if it is missing or does not work with this MXNet."""
     if not _LIBRARY.exists():
-        raise UnavailableError(f"{_LIBRARY} is missing: this installation was built without its part for MXNet")
+        raise UnavailableError(
+            f"perseus_like.mxnet cannot be used: {_LIBRARY} is missing; install a perseus_like that was built with it"
+        )
     library = ctypes.CDLL(str(_LIBRARY))
-    kinds = sorted(session.core.ErrorKind.__members__.values())
-    classes = [CLASSES[kind.name] for kind in kinds]
-    names = (ctypes.c_char_p * len(classes))(*[_teach(cls).encode() for cls in classes])
+    classes = [CLASSES[kind.name] for kind in ErrorKind]
+    names = (ctypes.c_char_p * len(classes))(*[_register_error(cls).encode() for cls in classes])
     library.perseus_mxnet_allocate.restype = ctypes.c_void_p
-    core, mxnet = ctypes.c_void_p(session.core.c_api()), ctypes.c_void_p(mx.base._LIB._handle)
+    core, mxnet = ctypes.c_void_p(session.core.c_api()), ctypes.c_void_p(library_handle())
     message = Message()
     if library.perseus_mxnet_open(core, mxnet, names, len(classes), *message.space):
-        raise UnavailableError(f"MXNet {mx.__version__}: {message}")
+        raise UnavailableError(f"collectives cannot be used with MXNet {mx.__version__}: {message}")
+    if not tells_memory_apart(library):
+        raise UnavailableError(
+            f"collectives cannot be used with MXNet {mx.__version__}: it stores arrays in an unknown form; install "
+            "MXNet 1.9 or 2.0"
+        )
     return library
 
 
-def _teach(cls: type[BaseException]) -> str:
-    """Has MXNet raise `cls` for a text that begins with the name that is given back, without that name."""
+def tells_memory_apart(library: Any) -> bool:
+    """Returns whether the native library sees which arrays are views of the same memory (compat/arrays.h)."""
+    array, other = mx.nd.zeros((2, 2)), mx.nd.zeros((2, 2))
+    results = [
+        library.perseus_mxnet_share_memory(handle_of(array), handle_of(each))
+        for each in (array[0:1], array[1:2], other)
+    ]
+    return results == [1, 1, 0]
+
+
+def _register_error(cls: type[BaseException]) -> str:
+    """Lets MXNet raise `cls` for error texts that begin with the returned name. The name is removed from the text."""
     name = f"perseus_like.{cls.__name__}"
     mx.error.register(name, lambda text: cls(text.removeprefix(f"{name}: ")))
     return name
 
 
-class InTurn:
-    """Arrays that stand for names: work that also writes such an array begins when all before it has ended."""
+class OneByOne:
+    """An array for each name. Collectives that also write the array of a name run one after the other."""
 
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Any] = {}
 
-    def of(self, name: Hashable) -> list[Any]:
+    def array_of(self, name: Hashable) -> list[Any]:
         if name not in self._arrays:
             self._arrays[name] = mx.nd.zeros((1,))
         return [self._arrays[name]]
 
 
 class Message:
-    """Where the library puts its reasons."""
+    """A buffer for error texts of the native library."""
 
     _BYTES = 2048
 
@@ -116,17 +133,14 @@ def push(
     outputs: Sequence[Any],
     process_set: int,
     priority: int = 0,
-    op: int = 0,
-    average: bool = False,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    wire_dtype: int = AS_IT_IS,
+    options: ReduceOptions = SUM,
     root: int = 0,
     also_written: Sequence[Any] = (),
 ) -> None:
-    """Returns at once. `outputs` may be the inputs; `also_written`: arrays that others are kept from meanwhile.
+    """Pushes a collective to MXNet's engine, and returns before it has run.
 
-    A mistake that the core sees (a name in flight, a session that has ended) raises where the result is waited for.
+    `outputs` may be the inputs. Other operations on the arrays `also_written` wait until the collective is done. Errors
+    of the core (a name in flight, a session that has ended) are raised when a program waits for the result.
     """
     session.core.rank()  # raises before init()
     shapes = [tensor.shape for tensor in inputs]
@@ -136,11 +150,7 @@ def push(
         name.encode(),
         verb,
         process_set,
-        op,
-        average,
-        prescale,
-        postscale,
-        wire_dtype,
+        _ReduceOptions(*options),
         root,
         priority,
         count,
@@ -158,4 +168,4 @@ def push(
 
 
 def _handles(tensors: Sequence[Any]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*[tensor.handle for tensor in tensors])
+    return (ctypes.c_void_p * len(tensors))(*[handle_of(tensor).value for tensor in tensors])

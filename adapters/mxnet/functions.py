@@ -1,4 +1,4 @@
-"""From one rank to all: a model's parameters, any object."""
+"""Broadcasts of parameters, and broadcasts and gathers of Python objects."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 from perseus_like import objects, rank, size
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .gradient_memory import after_initialization
+from .compat.parameters import after_initialization
 from .ops import allgather, broadcast_
 from .release import ParameterDict
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
-    """Root's values into the parameters of all ranks.
+    """Copies the root rank's values into the parameters of all ranks.
 
-    `params`: what `Module.get_params()` or `Block.collect_params()` gives: a dictionary of arrays or of gluon's
-    parameters. Those whose shape is not known yet follow when the first batch makes it known. `prefix` goes before the
-    names, where several models have the same.
+    Parameters of unknown shape are broadcast when the first batch has determined their shape.
+
+    Args:
+        params: the result of `Module.get_params()` or `Block.collect_params()`: a dictionary of arrays or of gluon's
+            parameters.
+        root_rank: the rank, in the job, whose values all ranks get.
+        prefix: goes before the names, for several models with equal names.
     """
     if not isinstance(params, Mapping | ParameterDict):
         raise ValueError(
@@ -45,7 +49,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
 
 
 def _broadcast_parameter(parameter: Parameter, root_rank: int, name: str) -> list[Any]:
-    """Into its copies on all devices of this process."""
+    """Broadcasts into the copies of the parameter on all devices of this process."""
     first, *copies = parameter.list_data()
     with mx.autograd.pause():
         broadcast_(first, root_rank, f"parameters.{name}")
@@ -57,16 +61,16 @@ def _broadcast_parameter(parameter: Parameter, root_rank: int, name: str) -> lis
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Root's object on every rank, pickled on the way."""
+    """Returns the root rank's object on every rank. The object is pickled."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, by rank, pickled on the way."""
+    """Returns the objects of all ranks, in the order of ranks. The objects are pickled."""
     return objects.allgather_object(obj, name, process_set)
 
 
-# Beside this file's own, the names that Horovod's module of this path shows.
+# The functions of this file, and further names of Horovod's module of this path.
 __all__ = [
     "allgather",
     "allgather_object",

@@ -1,4 +1,4 @@
-"""The memory that gradients of gluon parameters share: a bucket each, in the arena where there is room."""
+"""The memory of the gradients of gluon parameters: one block per bucket, in the arena if it has room."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError
 
 from perseus_like.gradients import Bucket
 
+from .compat.parameters import after_initialization, has_new_gradient, replace_gradient
 from .memory import Memory
 from .tensors import checked, is_numpy
 
@@ -22,23 +22,23 @@ Parameter = Any  # mxnet.gluon.Parameter
 
 _log = logging.getLogger("perseus_like")
 
-# Gradients that were placed, by parameter.
-_placed: weakref.WeakKeyDictionary[Parameter, Array] = weakref.WeakKeyDictionary()
+# Gradients that have been moved to a block, by parameter.
+_in_blocks: weakref.WeakKeyDictionary[Parameter, Array] = weakref.WeakKeyDictionary()
 
 
 def gradient_of(parameter: Parameter) -> Array:
-    """Its gradient. ValueError where it has several, or one that cannot be communicated."""
+    """Returns the gradient. Raises ValueError if there are several, or if it cannot be communicated."""
     gradients = parameter.list_grad()
     if len(gradients) > 1:
         raise ValueError(
-            f"{parameter.name!r} has gradients on {len(gradients)} devices; a process drives one: start as many ranks "
-            "as there are devices"
+            f"{parameter.name!r} has gradients on {len(gradients)} devices, but a rank uses one device; start one rank "
+            "for each device"
         )
     return checked(gradients[0])
 
 
 def when_initialized(parameters: Sequence[Parameter], do: Callable[[], None]) -> None:
-    """Calls `do` when all of them have shapes and gradients: now, or when the first batch has made the last known."""
+    """Calls `do` when all parameters have shapes and gradients: now, or after the first batch."""
     deferred = [parameter for parameter in parameters if not _is_initialized(parameter)]
     left = len(deferred)
     if not left:
@@ -54,18 +54,6 @@ def when_initialized(parameters: Sequence[Parameter], do: Callable[[], None]) ->
         after_initialization(parameter, count)
 
 
-def after_initialization(parameter: Parameter, do: Callable[[], object]) -> None:
-    """Calls `do` once, when a parameter whose shape is not known yet has been given its values."""
-    initialize = parameter._init_impl
-
-    def initialize_and_do(*arguments: Any) -> None:
-        parameter.__dict__.pop("_init_impl", None)  # the method of the class comes to light again
-        initialize(*arguments)
-        do()
-
-    parameter._init_impl = initialize_and_do
-
-
 def _is_initialized(parameter: Parameter) -> bool:
     try:
         parameter.list_data()
@@ -75,17 +63,17 @@ def _is_initialized(parameter: Parameter) -> bool:
 
 
 class GradientMemory:
-    """Puts gradients into shared memory, of which the engine knows nothing: they are arrays like others.
+    """Moves gradients to shared memory. For MXNet's engine they are ordinary arrays.
 
-    A block that was hybridized with `static_shape=True` writes for ever into the arrays that it found at its first
-    backward pass. So gradients are moved before there are any, and back if one was written where it had been.
+    A gluon block that was hybridized with `static_shape=True` always writes into the arrays of its first backward pass.
+    Gradients are therefore moved before the first backward pass, and moved back if the old array was written.
     """
 
     def __init__(self) -> None:
-        self._moved: list[tuple[Parameter, Array]] = []  # until the first reduction: where each was
+        self._moved: list[tuple[Parameter, Array]] = []  # until the first reduction: the old arrays
 
-    def place(self, parameters: Sequence[Parameter], bucket: Bucket[str]) -> None:
-        """Moves the gradients of a bucket next to one another, if they are all zero."""
+    def move(self, parameters: Sequence[Parameter], bucket: Bucket[str]) -> None:
+        """Moves the gradients of a bucket to one block of memory, if they are all zero."""
         gradients = [gradient_of(parameter) for parameter in parameters]
         if np.dtype(bucket.kind).kind != "f" or not all(map(_may_move, parameters, gradients)):
             return
@@ -97,42 +85,35 @@ class GradientMemory:
         for parameter, gradient, offset in zip(parameters, gradients, bucket.offsets, strict=True):
             view = memory.view((offset - bucket.start) * element_bytes, gradient.shape, bucket.kind)
             view = view.as_np_ndarray() if is_numpy(gradient) else view
-            _put(parameter, view)
-            _placed[parameter] = view
+            replace_gradient(parameter, view)
+            _in_blocks[parameter] = view
             if parameter.grad_req == "write":
                 gradient[:] = math.nan
             self._moved.append((parameter, gradient))
 
     def check(self) -> None:
-        """After a backward pass: puts gradients back that were written where they had been."""
+        """Moves gradients back whose old arrays were written. Must be called after a backward pass."""
         moved, self._moved = self._moved, []
         back = [(parameter, gradient) for parameter, gradient in moved if _was_written(parameter, gradient)]
         for parameter, gradient in back:
-            if gradient_of(parameter) is _placed.get(parameter):
-                _put(parameter, gradient)
+            if gradient_of(parameter) is _in_blocks.get(parameter):
+                replace_gradient(parameter, gradient)
         if back:
             _log.warning(
                 "the gradients of %d parameters stay in private memory, where reducing is slower: a block hybridized "
-                "with static_shape=True had computed gradients before its DistributedTrainer was made",
+                "with static_shape=True computed gradients before its DistributedTrainer was made; make the trainer "
+                "before the first backward pass",
                 len(back),
             )
 
 
-def _was_written(parameter: Parameter, left: Array) -> bool:
-    """Whether an array has been written to since it was left: what is added to is still zero, all else no number."""
-    content = left.asnumpy()
+def _was_written(parameter: Parameter, old: Array) -> bool:
+    """Returns whether an old array has been written: it held zeros if gradients are added to it, otherwise NaN."""
+    content = old.asnumpy()
     return bool(content.any() if parameter.grad_req == "add" else not np.isnan(content).all())
 
 
 def _may_move(parameter: Parameter, gradient: Array) -> bool:
-    (data,) = parameter.list_data()
-    return gradient is not _placed.get(parameter) and not data._fresh_grad and not gradient.asnumpy().any()
-
-
-def _put(parameter: Parameter, gradient: Array) -> None:
-    """From now on autograd writes this parameter's gradient there."""
-    (data,) = parameter.list_data()
-    fresh = data._fresh_grad
-    parameter._grad = [gradient]
-    mx.autograd.mark_variables([data], parameter._grad, parameter.grad_req)
-    data._fresh_grad = fresh
+    return (
+        gradient is not _in_blocks.get(parameter) and not has_new_gradient(parameter) and not gradient.asnumpy().any()
+    )

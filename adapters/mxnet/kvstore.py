@@ -1,7 +1,7 @@
-"""MXNet's key-value store over all ranks: `mx.kv.create("dist_sync_perseus")`, known to MXNet once this is imported.
+"""A key-value store over all ranks for MXNet: `mx.kv.create("dist_sync_perseus")`, once this module is imported.
 
-There is no server. Every rank has all values, and reduces what is pushed with the others; so an optimizer given to the
-store steps on every rank alike.
+There is no server. Every rank has all values. Pushed values are reduced over the ranks, so an optimizer of the store
+makes the same steps on every rank.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from perseus_like.collectives import Collectives, Max, Sum, barrier
 from perseus_like.gradients import claim_name
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
-from perseus_like.tensor import ArrayTensors, DType
-from perseus_like.whole_files import unfinished
+from perseus_like.system import replacing
+from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors
 
-from .engine import InTurn
+from .compat.gluon import register_kvstore
+from .engine import OneByOne
 from .ops import broadcast_, reduce
 from .two_bit import TwoBit
 
@@ -33,10 +35,10 @@ _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 
 
 class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
-    """Values by key. All ranks make the same calls, in any order that MXNet's engine may choose.
+    """Values by key. All ranks make the same calls; MXNet's engine may reorder them.
 
-    As with MXNet's own `dist_sync`, what is pushed is summed over the devices of this process and over all ranks: who
-    scales gradients divides by the batch of all ranks, as Module does by itself (`rescale_grad`).
+    Pushed values are summed over the devices of this process and over all ranks, as with MXNet's own `dist_sync`. A
+    program that scales gradients divides by the batch of all ranks. Module does so itself (`rescale_grad`).
     """
 
     type = NAME
@@ -44,13 +46,12 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
     def __init__(self) -> None:
         basics.init()
         self._values: dict[Key, Array] = {}
-        self._differing: set[Key] = (
-            set()
-        )  # initialized with other values than rank 0's on some rank, and not fetched since
+        # Keys whose first value differed between ranks, and whose value has not been fetched since.
+        self._differing: set[Key] = set()
         self._updater: Any = None
         self._wire: DType | None = None
         self._two_bit: TwoBit | None = None
-        self._in_turn = InTurn()
+        self._one_by_one = OneByOne()
         self._generation = session.generation
         self._name = claim_name(global_process_set)
 
@@ -64,25 +65,24 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     @property
     def local_rank(self) -> int:
-        """This process's rank among those of its host, which numbers its device."""
+        """The rank of this process among the ranks of its host, which selects its device."""
         return basics.local_rank()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """`optimizer`: yes. Module would leave every rank with the weights it began with, otherwise."""
+        """Returns True for `optimizer`. Otherwise Module would not broadcast the first weights."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
             raise ValueError(
-                f"a key-value store is capable of {mx.kvstore.KVStoreBase.OPTIMIZER!r} or not, "
-                f"{capability!r} is unknown"
+                f"is_capable: the capability {capability!r} is unknown; pass {mx.kvstore.KVStoreBase.OPTIMIZER!r}"
             )
         return True
 
     def init(self, key: Key | Sequence[Key], value: Any) -> None:
-        """Gives keys the values that rank 0 has."""
+        """Sets the values of keys to those of rank 0."""
         for each, given in _pairs(key, value):
             first = _dense(_as_list(given)[0])
             if each in self._values:
-                raise ValueError(f"the key {each!r} was initialized before")
+                raise ValueError(f"init: the key {each!r} has a value already; use push() or broadcast()")
             stored = first.copy()
             self._values[each] = broadcast_(stored, 0, f"{self._prefix()}.init.{each}")
             differs = np.array([(stored.asnumpy() != first.asnumpy()).any()], np.uint8)
@@ -90,17 +90,17 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
                 self._differing.add(each)
 
     def broadcast(self, key: Key | Sequence[Key], value: Any, out: Any, priority: int = 0) -> None:
-        """Rank 0's `value` into `out` of all ranks, and under the key."""
+        """Copies rank 0's `value` into `out` on all ranks, and sets the value of the key."""
         for each, given, targets in _triples(key, value, out):
             stored = _dense(_as_list(given)[0]).copy()
             broadcast_(stored, 0, f"{self._prefix()}.broadcast.{each}", priority)
             _fill(targets, stored)
-            # With an optimizer here, `out` are the weights that every step updates: they need no second copy.
+            # If the store has an optimizer, `out` are the weights that every step updates, so no second copy is needed.
             self._values[each] = stored if self._updater is None else targets[0]
             self._differing.discard(each)
 
     def push(self, key: Key | Sequence[Key], value: Any, priority: int = 0) -> None:
-        """Sums over devices and ranks; the optimizer updates with it, or it becomes the value where there is none."""
+        """Sums over devices and ranks. The sum goes to the optimizer; without one, it is the new value."""
         for each, given in _pairs(key, value):
             values = _as_list(given)
             total = mx.nd.empty(values[0].shape, dtype=values[0].dtype)
@@ -112,14 +112,16 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
                 self._updater(each, total, self._value(each))
 
     def pull(self, key: Key | Sequence[Key], out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copies values to `out`, an array or a list of one for each device."""
+        """Copies values to `out`, an array or a list with one array for each device."""
         for each, targets in _pairs(key, out):
             _fill(_as_list(targets), self._value(each))
             self._differing.discard(each)
 
     def pushpull(self, key: Key | Sequence[Key], value: Any, out: Any = None, priority: int = 0) -> None:
-        """With an optimizer: push, and pull into `out`. Without: the sum of what is pushed goes to `out` (or back into
-        `value`), and what is under the key stays.
+        """Pushes, and copies the result into `out`.
+
+        With an optimizer, the result is the updated value of the key. Without an optimizer, it is the sum of the pushed
+        values, `out` is `value` by default, and the value of the key does not change.
         """
         for each, given, targets in _triples(key, value, value if out is None else out):
             values = _as_list(given)
@@ -134,53 +136,53 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
             _fill(targets, self._value(each))
 
     def row_sparse_pull(self, key: Key, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Copies some rows of a value to `out`, row_sparse arrays; `row_ids` says which for each."""
+        """Copies the rows `row_ids` of a value to `out`, a row_sparse array or a list of them."""
         for target, rows in zip(_as_list(out), _as_list(row_ids), strict=True):
             mx.nd.sparse.retain(self._value(key).tostype("row_sparse"), rows).copyto(target)
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """From now on what is pushed updates values: on every rank alike, as all have the same of both."""
+        """Updates values with this optimizer at each push. All ranks have the same values and the same pushed sums."""
         self._updater = mx.optimizer.get_updater(optimizer)
 
     def _set_updater(self, updater: Any) -> None:
-        """`updater(key, pushed, value)` changes the value, in place of an optimizer."""
+        """Calls `updater(key, pushed, value)` at each push, in place of an optimizer, to change the value."""
         self._updater = updater
 
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
-        """What is pushed travels with fewer bits: {"type": "fp16"}, "bf16", or {"type": "2bit", "threshold": 0.5}."""
+        """Compresses pushed values: {"type": "fp16"}, {"type": "bf16"}, or {"type": "2bit", "threshold": 0.5}."""
         kind = str(compression_params.get("type", "none")).lower()
         if kind not in ("none", "fp16", "bf16", "2bit"):
-            raise ValueError(f"gradient compression {kind!r} is unknown; there are none, fp16, bf16 and 2bit")
+            raise ValueError(f"set_gradient_compression: the type {kind!r} is unknown; use none, fp16, bf16 or 2bit")
         self._wire = {"fp16": DType.float16, "bf16": DType.bfloat16}.get(kind)
         self._two_bit = TwoBit(float(compression_params.get("threshold", 0.5))) if kind == "2bit" else None
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         if self._updater is None:
-            raise ValueError("there are no optimizer states to save; set_optimizer() comes first")
-        with unfinished(Path(fname)) as file:
+            raise ValueError("save_optimizer_states: the store has no optimizer; call set_optimizer() before")
+        with replacing(Path(fname)) as file:
             file.write_bytes(self._updater.get_states(dump_optimizer))
 
     def load_optimizer_states(self, fname: str) -> None:
         if self._updater is None:
-            raise ValueError("there is no optimizer to load states into; set_optimizer() comes first")
+            raise ValueError("load_optimizer_states: the store has no optimizer; call set_optimizer() before")
         self._updater.set_states(Path(fname).read_bytes())
 
     def barrier(self) -> None:
-        """Blocks until all ranks are here."""
+        """Blocks until all ranks have called it."""
         barrier()
 
     _barrier = barrier
 
     def _value(self, key: Key) -> Array:
         if key not in self._values:
-            raise ValueError(f"there is no value under the key {key!r}; init() or broadcast() comes first")
+            raise ValueError(f"the key {key!r} has no value; call init() or broadcast() before")
         return self._values[key]
 
     def _require_same(self, key: Key) -> None:
         if key in self._differing:
             raise ValueError(
-                f"{key!r} was initialized with different values and is trained without fetching those of rank 0: every "
-                "rank would go its own way. Unset MXNET_UPDATE_ON_KVSTORE, or begin with broadcast_parameters()"
+                f"pushpull: the ranks initialized {key!r} with different values and have not fetched those of rank 0, "
+                "so their weights would differ; unset MXNET_UPDATE_ON_KVSTORE, or call broadcast_parameters() before"
             )
 
     def _reduce(self, key: Key, values: list[Array], target: Array, priority: int) -> None:
@@ -188,9 +190,9 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         total = values[0] if len(values) == 1 and values[0].stype == "default" else _sum_of_devices(values)
         name = f"{self._prefix()}.{key}"
         if self._two_bit is not None and total.dtype.__name__.startswith("float"):
-            self._two_bit.reduce(key, total, target, name, priority, self._in_turn.of(key))
+            self._two_bit.reduce(key, total, target, name, priority, self._one_by_one.array_of(key))
         else:
-            rest = (1.0, 1.0, global_process_set, priority, self._wire, self._in_turn.of(key))
+            rest = (1.0, 1.0, global_process_set, priority, self._wire, self._one_by_one.array_of(key))
             reduce("allreduce", [total], [target], Sum, name, *rest)
 
     def _prefix(self) -> str:
@@ -200,14 +202,14 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
 
 def create(name: str = NAME) -> Any:
-    """The key-value store of this name: ours for `dist_sync_perseus` and `dist-sync-perseus`, MXNet's for others."""
+    """Returns the key-value store `dist_sync_perseus` (also `dist-sync-perseus`), or MXNet's store of another name."""
     return mx.kvstore.create(name)
 
 
 def register() -> None:
-    """Makes the store known to MXNet."""
+    """Registers the store with MXNet."""
     for name in (NAME, NAME.replace("_", "-")):
-        mx.kvstore.KVStoreBase.kv_registry[name] = PerseusKVStore
+        register_kvstore(name, PerseusKVStore)
 
 
 def _as_list(value: Any) -> list[Array]:

@@ -14,35 +14,36 @@ import numpy as np
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
+from .compat.library import array_of
 from .engine import Message, native
 
-# DLPack's codes of types, by NumPy's.
+# DLPack's type codes, by NumPy's kinds.
 _KINDS = {"i": 0, "u": 1, "f": 2}
 
 
 def can_be_shared(dtype: Any) -> bool:
-    """Whether MXNet takes memory of others for arrays of this dtype."""
+    """Returns whether MXNet accepts memory of this library for arrays of this dtype."""
     return np.dtype(dtype).kind in _KINDS and np.dtype(dtype) != np.int8
 
 
 class Memory:
-    """A run of zeros. `why_private` is empty if it is in the arena, where collectives are fastest."""
+    """A block of zeros. `why_private` is empty if it is in the arena, where collectives are fastest."""
 
     def __init__(self, size_bytes: int) -> None:
         session.core.rank()  # raises before init()
         message = Message()
         address = native().perseus_mxnet_allocate(ctypes.c_size_t(max(size_bytes, 1)), *message.space)
         if not address:
-            raise UnavailableError(f"no memory for {size_bytes} bytes of arrays: {message}")
+            raise UnavailableError(f"cannot allocate {size_bytes} bytes for arrays: {message}")
         self.why_private = str(message)
         self._handle = ctypes.c_void_p(address)
         weakref.finalize(self, native().perseus_mxnet_release, self._handle)
 
     def view(self, offset_bytes: int, shape: Sequence[int], dtype: Any) -> Any:
-        """An array over a part of it, which keeps the whole."""
+        """Returns an array over a part of the block, which keeps the whole block alive."""
         numpy_dtype = np.dtype(dtype)
         extents = (ctypes.c_int64 * len(shape))(*shape)
-        handle = mx.base.NDArrayHandle()
+        handle = ctypes.c_void_p()
         message = Message()
         kind, bits = _KINDS[numpy_dtype.kind], 8 * numpy_dtype.itemsize
         if native().perseus_mxnet_view(
@@ -56,16 +57,18 @@ class Memory:
             *message.space,
         ):
             raise mx.base.MXNetError(str(message))
-        return mx.nd.NDArray(handle)
+        return array_of(handle.value)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
-    """An array on the CPU in memory that the ranks of this host reduce in place, where collectives are fastest.
+    """Returns an array on the CPU in memory that the ranks of this host reduce in place, where collectives are fastest.
 
-    UnavailableError when there is none left.
+    Raises:
+        UnavailableError: no such memory is left.
+        ValueError: MXNet cannot use such memory for this dtype.
     """
     if not can_be_shared(dtype):
-        raise ValueError(f"MXNet takes no memory of others for arrays of dtype {dtype}")
+        raise ValueError(f"empty: MXNet cannot use shared memory for arrays of dtype {dtype}; use mxnet.nd.empty")
     sizes = [shape] if isinstance(shape, int | np.integer) else list(shape)
     memory = Memory(math.prod(sizes) * np.dtype(dtype).itemsize)
     if memory.why_private:

@@ -1,4 +1,4 @@
-"""Horovod's path of the verbs: what is here lies in ops.py and perseus_like."""
+"""The module `horovod.mxnet.mpi_ops`: names from ops.py and perseus_like."""
 
 from perseus_like import common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
@@ -20,7 +20,7 @@ from .ops import (
     reducescatter,
 )
 
-# Horovod's users reach for it, private as it is.
+# Programs use this name of Horovod although it is private.
 _basics = HorovodBasics(__file__)
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""The verbs on MXNet's arrays: each gives an array that MXNet's engine fills in when all ranks have come.
+"""The collectives on MXNet's arrays. Each returns an array that MXNet's engine fills in when all ranks have called it.
 
-With a trailing underscore in place. `priority` is handed to MXNet's engine; as it starts a verb as soon as its array is
-ready, there is hardly ever one to put before another. Errors that need the other ranks, or the engine, raise where the
-result is waited for; mistakes in the arguments at the call.
+A trailing underscore means in place. `priority` goes to MXNet's engine; it rarely has an effect, because the engine
+starts a collective as soon as its arrays are ready. Wrong arguments raise an error at the call. Errors that only the
+other ranks or the engine can know are raised when a program waits for the result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from perseus_like.collectives import (
     Collectives,
     Op,
     Sum,
-    core_op,
     group_wire,
     member_id,
+    reduce_options,
     resolve_op,
     root_within,
     scattered_rows,
@@ -29,19 +29,19 @@ from perseus_like.collectives import (
 from perseus_like.errors import HorovodInternalError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import names
-from perseus_like.tensor import DType
+from perseus_like.tables import DType, Verb
 
-from .engine import Verb, push
+from .engine import push
 from .tensors import checked, new_array, number_of, tensors
 
 Array = Any  # mxnet.nd.NDArray or mxnet.np.ndarray
 
 
 class MXNetValueError(ValueError, mx.base.MXNetError):  # type: ignore[misc]
-    """A mistake in the arguments of an alltoall: a ValueError, and Horovod's MXNetError."""
+    """Wrong arguments of an alltoall. It is a ValueError, and an MXNetError as in Horovod."""
 
 
-# Verbs whose result has a size that other ranks know: they wait for it.
+# Collectives whose result has a size that other ranks determine. They wait for the result.
 _waiting: Collectives[Array] = Collectives(tensors)
 
 
@@ -58,26 +58,14 @@ def reduce(
     wire: DType | None = None,
     also_written: Sequence[Array] = (),
 ) -> None:
-    """Has the engine reduce `arrays` into `outputs`, as one unit."""
+    """Reduces `arrays` into `outputs`, as one unit, in MXNet's engine."""
     set_id = member_id(process_set)
     on_the_wire = group_wire(verb, [number_of(checked(array)) for array in arrays], wire)
-    number, average = core_op(op)
+    options = reduce_options(op, prescale, postscale, on_the_wire)
 
     def start(full: str) -> None:
-        push(
-            full,
-            Verb.adasum if op is Adasum else Verb.allreduce,
-            arrays,
-            outputs,
-            set_id,
-            priority,
-            number,
-            average,
-            prescale,
-            postscale,
-            on_the_wire,
-            also_written=also_written,
-        )
+        core_verb = Verb.adasum if op is Adasum else Verb.allreduce
+        push(full, core_verb, arrays, outputs, set_id, priority, options, also_written=also_written)
 
     names.submit(verb, name, set_id, start)
 
@@ -96,7 +84,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Array:
-    """The reduction of every rank's array: Average unless `op` says otherwise."""
+    """Returns the reduction of all ranks' arrays: their average unless `op` is another operation."""
     output = _new_like([tensor])
     chosen = resolve_op(op, average)
     reduce("allreduce", [tensor], output, chosen, name, prescale_factor, postscale_factor, process_set, priority)
@@ -128,7 +116,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[Array]:
-    """Several arrays as one unit: all or nothing. An empty list is given back as it is."""
+    """Reduces several arrays as one unit: all or none. Returns an empty list for an empty list."""
     if not tensors:
         return tensors
     outputs = _new_like(tensors)
@@ -177,7 +165,7 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """The array of `root_rank` (its rank in the job, also with a process set) on every rank."""
+    """Returns the array of `root_rank` on every rank. `root_rank` is a rank in the job, also with a process set."""
     return _broadcast(tensor, _new_like([tensor])[0], root_rank, name, priority, process_set)
 
 
@@ -194,7 +182,7 @@ def broadcast_(
 def allgather(
     tensor: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """All ranks' arrays, one after the other along dimension 0. Waits, for the size of the result."""
+    """Returns all ranks' arrays, concatenated along dimension 0. Blocks until the size of the result is known."""
     return _waiting.allgather(tensor, name, process_set).result()
 
 
@@ -216,9 +204,10 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank; without: what came. Waits.
+    """Sends `splits[r]` rows to rank r, or equally many to each rank without `splits`. Blocks until it is done.
 
-    Raises MXNetValueError unless `splits` are whole numbers that fit the tensor and the process set.
+    Returns the received rows; with `splits`, also the number of rows from each rank (int32). Raises MXNetValueError
+    unless `splits` are whole numbers that fit the tensor and the process set.
     """
     plain = splits.asnumpy().tolist() if isinstance(splits, mx.nd.NDArray) else splits
     try:
@@ -244,16 +233,15 @@ def _reduce_scatter(
 ) -> list[Array]:
     chosen = resolve_op(op)
     if chosen not in (Average, Sum):
-        raise ValueError(f"{verb} knows Average and Sum, not {chosen.name}")
+        raise ValueError(f"{verb}: the operation {chosen.name} is not supported; use Average or Sum")
     set_id = member_id(process_set)
     if not all(checked(array).shape for array in arrays):
-        raise ValueError(f"{verb}: an array has no dimension 0 to divide; reshape it to one element")
+        raise ValueError(f"{verb}: an array has no dimension 0; reshape it to one element")
     outputs = [new_array((scattered_rows(array.shape[0], process_set), *array.shape[1:]), array) for array in arrays]
-    number, average = core_op(chosen)
+    options = reduce_options(chosen, prescale, postscale)
 
     def start(full: str) -> None:
-        factors = (number, average, prescale, postscale)
-        push(full, Verb.reduce_scatter, arrays, outputs, set_id, priority, *factors)
+        push(full, Verb.reduce_scatter, arrays, outputs, set_id, priority, options)
 
     names.submit(verb, name, set_id, start)
     return outputs
@@ -268,7 +256,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """This rank's rows of the reduction."""
+    """Returns this rank's rows of the reduction."""
     factors = (prescale_factor, postscale_factor)
     return _reduce_scatter("reducescatter", [tensor], op, name, priority, process_set, *factors)[0]
 

@@ -1,4 +1,4 @@
-"""An optimizer of MXNet's that updates with the gradients of all ranks: for Module, and for loops by hand."""
+"""DistributedOptimizer: an optimizer of MXNet with the gradients of all ranks, for Module and for custom loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .buckets import Reduction
-from .engine import InTurn
+from .engine import OneByOne
 
 Array = Any
 
@@ -23,16 +23,17 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     Everything else (learning rate, `rescale_grad`, …) is the wrapped optimizer's: attributes are read and set there.
 
     Args:
-        optimizer: the one to wrap.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
-        num_groups: where the optimizer updates several weights at once, their gradients travel in so many units.
+        optimizer: the optimizer to wrap.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
+        num_groups: the number of units in which gradients are reduced, if the optimizer updates several weights at
+            once.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
     """
 
     wrapped: Any
     _reduction: Reduction
     _groups: int
-    _in_turn: InTurn
+    _one_by_one: OneByOne
     _generation: int
     _name: str
 
@@ -43,15 +44,20 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        # Not the base class's: its attributes would hide those of the wrapped optimizer.
+        # The base class's __init__ is not called: its attributes would hide those of the wrapped optimizer.
         if isinstance(optimizer, DistributedOptimizer):
-            raise ValueError("this optimizer is a DistributedOptimizer already")
+            raise ValueError("DistributedOptimizer: the optimizer is one already; pass the optimizer that it wraps")
         if num_groups < 0:
-            raise ValueError(f"num_groups is {num_groups}, but cannot be negative")
+            raise ValueError(f"DistributedOptimizer: num_groups is {num_groups}; pass 0 or a positive number")
         factor = gradient_predivide_factor
         reduction = Reduction(process_set, prescale=1.0 / factor, postscale=factor)
         self.__dict__.update(
-            wrapped=optimizer, _reduction=reduction, _groups=num_groups, _in_turn=InTurn(), _generation=-1, _name=""
+            wrapped=optimizer,
+            _reduction=reduction,
+            _groups=num_groups,
+            _one_by_one=OneByOne(),
+            _generation=-1,
+            _name="",
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +72,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             setattr(self.wrapped, name, value)
 
     def __reduce__(self) -> Any:
-        """A copy is the plain optimizer: it belongs to other parameters, on this rank alone."""
+        """Makes copies plain optimizers, because they belong to other parameters, on this rank alone."""
         return _itself, (self.wrapped,)
 
     def create_state(self, index: int, weight: Array) -> Any:
@@ -94,7 +100,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def _reduce(self, index: int | Sequence[int], grad: Any) -> None:
         reduction = self._reduction
-        if reduction.alone:
+        if reduction.is_local:
             return
         if self._generation != session.generation:
             self._generation, self._name = session.generation, claim_name(reduction.process_set)
@@ -102,7 +108,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         count = len(indices)
         for group in divide_into_groups(count, self._groups or count):
             name = f"{self._name}.{indices[group[0]]}"
-            reduction.start(name, [gradients[place] for place in group], -group[0], self._in_turn.of(name))
+            reduction.start(name, [gradients[member] for member in group], -group[0], self._one_by_one.array_of(name))
 
 
 def _itself(optimizer: Any) -> Any:

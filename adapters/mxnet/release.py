@@ -1,7 +1,7 @@
-"""MXNet 1.9, and what is other in 2.0.
+"""Differences between MXNet 1.9 and 2.0.
 
-There a dictionary of parameters is a plain one. There is no Module, and a layer has no `hybrid_forward`, so
-PerseusSyncBatchNorm is not there.
+In MXNet 2.0, `collect_params()` returns a plain dictionary. It has no Module, and its layers have no `hybrid_forward`,
+so PerseusSyncBatchNorm does not work there.
 """
 
 import mxnet as mx

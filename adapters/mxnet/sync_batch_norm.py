@@ -1,7 +1,7 @@
-"""Batch normalization over the batches of several ranks: the result is that of one process on the whole batch.
+"""Batch normalization over the batches of several ranks, for gluon and for symbols.
 
-Ioffe and Szegedy, 2015, arXiv:1502.03167. For gluon and for symbols; once this module is imported it is where
-AIACC-Training has it, `mx.gluon.contrib.nn` and `mx.sym.contrib`.
+The result is that of one process with the whole batch (Ioffe and Szegedy, 2015, arXiv:1502.03167). Importing this
+module adds the layer to `mx.gluon.contrib.nn` and `mx.sym.contrib`, as AIACC-Training does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from perseus_like.errors import UnavailableError
 
 from .batch_statistics import HOST, OPERATOR, checked_scope
+from .compat.gluon import options_of
 from .release import IS_2
 
 Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
@@ -23,14 +24,13 @@ Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
 class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
     """gluon's BatchNorm over axis 1 with the mean and variance of several ranks' batches while training.
 
-    Ranks make their layers in the same order, or name them alike. In evaluation it is local.
-
-    All other arguments are those of gluon's BatchNorm.
+    All ranks make their layers in the same order or with the same names. In evaluation the layer is local. All other
+    arguments are those of gluon's BatchNorm.
 
     Args:
-        comm_scope: 0: the ranks of this host; 1: all ranks. With 0 the first forward in training is collective over the
-            job where there are several hosts, as it registers a process set for each.
-        num_devices: not needed, and there for MXNet's SyncBatchNorm's sake.
+        comm_scope: 0 for the ranks of this host, 1 for all ranks. With 0 and several hosts, all ranks of the job must
+            take part in the first forward pass in training, which registers a process set for each host.
+        num_devices: ignored; an argument of MXNet's SyncBatchNorm.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         if IS_2:
-            raise UnavailableError(f"PerseusSyncBatchNorm needs MXNet 1.9, and this is {mx.__version__}")
+            raise UnavailableError(f"PerseusSyncBatchNorm does not work with MXNet {mx.__version__}; install MXNet 1.9")
         options = {"center": center, "scale": scale, "use_global_stats": use_global_stats, "in_channels": in_channels}
         super().__init__(axis=1, momentum=momentum, epsilon=epsilon, **options, **kwargs)
         self._comm_scope = checked_scope(comm_scope)
@@ -66,12 +66,12 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
         running_var: Values,
     ) -> Values:
         given = (x, gamma, beta, running_mean, running_var)
-        if self._kwargs["use_global_stats"]:
+        if options_of(self)["use_global_stats"]:
             return super().hybrid_forward(F, *given)
         if mx.util.is_np_array():
             given = tuple(each.as_nd_ndarray() for each in given)
         half = self._half if F is mx.sym else x.dtype == np.float16
-        options = {name: self._kwargs[name] for name in ("eps", "momentum", "fix_gamma")}
+        options = {name: options_of(self)[name] for name in ("eps", "momentum", "fix_gamma")}
         terms = _terms(F, *given, half=half, comm_scope=self._comm_scope, key=self.name, **options)
         result = _added(F, terms, half, "fwd")
         return result.as_np_ndarray() if mx.util.is_np_array() else result
@@ -91,20 +91,20 @@ def sync_batch_norm_symbol(
     name: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """The symbol of PerseusSyncBatchNorm; defaults and the names of parameters are those of MXNet's SyncBatchNorm.
+    """Returns the symbol of PerseusSyncBatchNorm. Defaults and parameter names are those of MXNet's SyncBatchNorm.
 
-    `key`, `ndev` and `output_mean_var=False` are accepted and need nothing. float16 data needs an explicit `Cast`.
+    `ndev` and `output_mean_var=False` are accepted and ignored. float16 data needs an explicit `Cast`.
     """
     if kwargs.pop("output_mean_var", False):
-        raise ValueError("PerseusSyncBatchNorm gives no mean and variance; leave output_mean_var out")
+        raise ValueError("PerseusSyncBatchNorm returns no mean and variance; leave output_mean_var out")
     kwargs.pop("ndev", None)
     key = kwargs.pop("key", None)
     if kwargs:
-        raise ValueError(f"PerseusSyncBatchNorm knows no {', '.join(kwargs)}")
+        raise ValueError(f"PerseusSyncBatchNorm has no argument {', '.join(kwargs)}; leave it out")
     scope = checked_scope(comm_scope)
     name = mx.name.NameManager.current.get(name, "perseussyncbatchnorm")
     options: dict[str, Any] = {"eps": eps, "momentum": momentum, "fix_gamma": fix_gamma}
-    # Custom operators have no initializers of their own for what is no parameter.
+    # A custom operator has no initializers for its auxiliary states.
     initial = {"gamma": None, "beta": None, "moving_mean": mx.init.Zero(), "moving_var": mx.init.One()}
     given = [
         mx.sym.Variable(f"{name}_{argument}", init=initial[argument]) if symbol is None else symbol
@@ -119,7 +119,7 @@ def sync_batch_norm_symbol(
 
 
 def inject() -> None:
-    """Puts the layer where AIACC-Training's scripts look for it: in MXNet 1.9, as 2.0 has no such place."""
+    """Adds the layer to the modules in which scripts for AIACC-Training look for it. MXNet 2.0 has no such modules."""
     if IS_2:
         return
     mx.gluon.contrib.nn.PerseusSyncBatchNorm = PerseusSyncBatchNorm
@@ -138,28 +138,28 @@ def _terms(
     fix_gamma: bool,
     **options: Any,
 ) -> tuple[Values, Values]:
-    """The two that added give the result, in float32 where `half` says that the values are float16.
+    """Returns two terms whose sum is the result; float32 if `half`, which means that the values are float16.
 
-    All that sees values is an operator of MXNet's own, as these know in which of oneDNN's layouts they are. Those over
-    axes are slow, so a sum over the batch and a vector repeated for it are products with ones, at BLAS's speed.
+    Only operators of MXNet see the values, because they know oneDNN's layouts. MXNet's operators over axes are slow. So
+    sums over the batch and repetitions for the batch are matrix products with ones, which run at the speed of BLAS.
     """
-    # In rows: oneDNN's layout would be converted for each operator anew.
+    # The sum has rows as its layout. Otherwise each operator would convert oneDNN's layout again.
     wide = F.cast(values, dtype="float32") if half else values + 0
     row = F.slice_axis(wide, axis=0, begin=0, end=1)  # (1, C, …)
-    by_channel = F.reshape(row, shape=(-3, -1))  # (C, places)
-    places = F.ones_like(F.slice_axis(by_channel, axis=0, begin=0, end=1))
+    by_channel = F.reshape(row, shape=(-3, -1))  # (C, positions)
+    positions = F.ones_like(F.slice_axis(by_channel, axis=0, begin=0, end=1))
     one_channel = F.reshape(F.slice_axis(wide, axis=1, begin=0, end=1), shape=(0, -1))
     rows = F.ones_like(F.slice_axis(one_channel, axis=1, begin=0, end=1))  # (N, 1)
 
     def total(array: Values) -> Values:
-        of_places = F.reshape_like(F.dot(rows, array, transpose_a=True), by_channel)
-        return F.reshape(F.dot(of_places, places, transpose_b=True), shape=(-1,))
+        of_positions = F.reshape_like(F.dot(rows, array, transpose_a=True), by_channel)
+        return F.reshape(F.dot(of_positions, positions, transpose_b=True), shape=(-1,))
 
     def repeated(vector: Values) -> Values:
-        return F.dot(rows, F.reshape_like(F.dot(F.reshape(vector, shape=(-1, 1)), places), row))
+        return F.dot(rows, F.reshape_like(F.dot(F.reshape(vector, shape=(-1, 1)), positions), row))
 
-    # Distances to about this rank's mean: of large values with small differences, squares would leave nothing.
-    offset = F.BlockGrad(F.broadcast_div(total(wide), F.sum(rows) * F.sum(places)))
+    # Differences to about this rank's mean: squares of large values would lose small differences.
+    offset = F.BlockGrad(F.broadcast_div(total(wide), F.sum(rows) * F.sum(positions)))
     distances = wide - F.BlockGrad(repeated(offset))
     sums = (total(distances), total(F.square(distances)), F.size_array(wide))
     factor = F.ones_like(gamma) if fix_gamma else gamma

@@ -1,4 +1,4 @@
-"""gluon's Trainer over all ranks."""
+"""DistributedTrainer: gluon's Trainer with the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import mxnet as mx
-
 from perseus_like.collectives import Average
 from perseus_like.compression import NoneCompressor
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .buckets import GradientBuckets, Reduction
+from .compat.gluon import parameters_of, trainer_that_reduces
 from .optimizer import DistributedOptimizer
 
 
-class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
-    """A Trainer whose `step` uses the mean of all ranks' gradients; `step(batch_size)` takes this rank's batch size.
+class DistributedTrainer(trainer_that_reduces(lambda trainer: trainer._reduce_gradients())):  # type: ignore[misc]
+    """A Trainer whose `step` uses the mean of all ranks' gradients.
+
+    `step(batch_size)` takes this rank's batch size.
 
     Args:
-        params: the parameters, as for gluon's Trainer. A list of parameters is put in the order of names.
+        params: the parameters, as for gluon's Trainer. A list of parameters is sorted by name.
         optimizer: the optimizer or its name, as for gluon's Trainer.
         optimizer_params: the optimizer's arguments, as for gluon's Trainer.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
-        prefix: goes into the names of what is reduced, for the timeline and for error texts.
-        num_groups: gradients travel in so many units; without it in buckets of limited size.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
+        prefix: a part of the names of the collectives, for the timeline and for error texts.
+        num_groups: the number of buckets; 0 for buckets of limited size.
         process_set: the ranks that train together. On other ranks the trainer does not communicate.
     """
 
@@ -42,21 +43,24 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
-            warnings.warn("DistributedTrainer was given a DistributedOptimizer; it takes the one inside", stacklevel=2)
+            warnings.warn(
+                "DistributedTrainer was given a DistributedOptimizer, and uses the optimizer that it wraps",
+                stacklevel=2,
+            )
             optimizer = optimizer.wrapped
         if prefix is not None and not isinstance(prefix, str):
-            raise ValueError(f"prefix is {prefix!r}; it takes a text")
+            raise ValueError(f"DistributedTrainer: prefix is {prefix!r}; pass a str")
         if num_groups < 0:
-            raise ValueError(f"num_groups is {num_groups}, but cannot be negative")
+            raise ValueError(f"DistributedTrainer: num_groups is {num_groups}; pass 0 or a positive number")
         if isinstance(params, list | tuple):
             params = sorted(params, key=lambda parameter: str(parameter.name))
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         factor = gradient_predivide_factor
         self._reduction = Reduction(process_set, Average, compression, 1.0 / factor, factor)
         self._buckets: GradientBuckets | None = None
-        if not self._reduction.alone:
-            self._buckets = GradientBuckets(self._reduction, prefix or "", num_groups, self._params)
+        if not self._reduction.is_local:
+            self._buckets = GradientBuckets(self._reduction, prefix or "", num_groups, parameters_of(self))
 
-    def _allreduce_grads(self) -> None:
+    def _reduce_gradients(self) -> None:
         if self._buckets is not None:
-            self._buckets.reduce([parameter for parameter in self._params if parameter.grad_req != "null"])
+            self._buckets.reduce([parameter for parameter in parameters_of(self) if parameter.grad_req != "null"])

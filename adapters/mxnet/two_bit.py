@@ -1,6 +1,6 @@
-"""Gradients as one of three values, -threshold, 0 and threshold; what that leaves out is added to the next gradient.
+"""MXNet's 2-bit compression: each element of a gradient becomes -threshold, 0 or threshold.
 
-MXNet's 2-bit compression. Codes travel as 8-bit integers, which the ranks can add: a quarter of float32's bytes.
+The difference is added to the next gradient. The ranks add the codes as 8-bit integers, a quarter of float32's bytes.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _LARGEST_INT8 = 127
 
 
 class TwoBit:
-    """Remembers, by key, what was left out."""
+    """The differences between gradients and their codes, by key."""
 
     def __init__(self, threshold: float) -> None:
         if threshold <= 0:
-            raise ValueError(f"the threshold of 2-bit compression is {threshold}, but has to be positive")
+            raise ValueError(f"2-bit compression: the threshold is {threshold}; pass a positive number")
         self._threshold = threshold
-        self._left: dict[Hashable, Array] = {}
+        self._differences: dict[Hashable, Array] = {}
 
     def reduce(
         self, key: Hashable, gradient: Array, target: Array, name: str, priority: int, also_written: list[Array]
     ) -> None:
-        """Has the engine sum the codes of all ranks' gradients into `target`."""
+        """Sums the codes of all ranks' gradients into `target`, in MXNet's engine."""
         codes = self.encode(key, gradient).astype("int8" if basics.size() <= _LARGEST_INT8 else "int32")
         rest = (1.0, 1.0, global_process_set, priority, None, also_written)
         reduce("allreduce", [codes], [codes], Sum, name, *rest)
         target[:] = codes.astype(target.dtype) * self._threshold
 
     def encode(self, key: Hashable, gradient: Array) -> Array:
-        """-1, 0 or 1 for each element."""
-        left = self._left.get(key)
-        if left is None or left.shape != gradient.shape:
-            left = self._left[key] = mx.nd.zeros(gradient.shape, dtype=gradient.dtype)
-        left += gradient
-        codes = (left >= self._threshold) - (left <= -self._threshold)
-        left -= codes * self._threshold
+        """Returns -1, 0 or 1 for each element."""
+        difference = self._differences.get(key)
+        if difference is None or difference.shape != gradient.shape:
+            difference = self._differences[key] = mx.nd.zeros(gradient.shape, dtype=gradient.dtype)
+        difference += gradient
+        codes = (difference >= self._threshold) - (difference <= -self._threshold)
+        difference -= codes * self._threshold
         return codes

@@ -1,4 +1,4 @@
-"""perseus_like.numpy: every verb on NumPy arrays. The reference adapter."""
+"""perseus_like.numpy: every collective on NumPy arrays. This is the reference adapter."""
 
 from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join

@@ -1,4 +1,4 @@
-"""How arrays travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+"""Compression of arrays for communication: none, or 16-bit floats, which the core converts to while packing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from perseus_like.compression import Compressor, NoneCompressor
-from perseus_like.tensor import DType
+from perseus_like.tables import DType
 
 
 class FP16Compressor(Compressor):
-    """Floating arrays as float16."""
+    """Sends floating arrays as float16."""
 
     wire: ClassVar[DType | None] = DType.float16
 
@@ -25,7 +25,7 @@ class FP16Compressor(Compressor):
 
 
 class BF16Compressor(NoneCompressor):
-    """Floating arrays as bfloat16. NumPy has no such type of its own: only the core converts."""
+    """Sends floating arrays as bfloat16. NumPy has no such dtype, so only the core converts."""
 
     wire: ClassVar[DType | None] = DType.bfloat16
 

@@ -1,4 +1,4 @@
-"""The verbs on NumPy arrays: blocking, asynchronous (a handle for `synchronize`), in place (a trailing underscore)."""
+"""The collectives on NumPy arrays: blocking, asynchronous (`_async`), and in place (a trailing underscore)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """The reduction of every rank's array: Average unless `op` says otherwise."""
+    """Returns the reduction of all ranks' arrays: their average unless `op` is another operation."""
     array = np.asarray(tensor)
     return _start_allreduce(
         array, average, name, op, prescale_factor, postscale_factor, process_set, compression
@@ -125,7 +125,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Several arrays as one unit: all or nothing."""
+    """Reduces several arrays as one unit: all or none."""
     arrays = [np.asarray(tensor) for tensor in tensors]
     return _start_grouped_allreduce(
         arrays, average, name, op, prescale_factor, postscale_factor, process_set, compression
@@ -180,7 +180,7 @@ def grouped_allreduce_async_(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """The array of `root_rank` (its rank in the job, also with a process set) on every rank."""
+    """Returns the array of `root_rank` on every rank. `root_rank` is a rank in the job, also with a process set."""
     return _verbs.broadcast(np.asarray(tensor), root_rank, name, process_set).result()
 
 
@@ -203,7 +203,7 @@ def broadcast_async_(
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """All ranks' arrays, one after the other along dimension 0."""
+    """Returns all ranks' arrays, concatenated along dimension 0."""
     return _verbs.allgather(np.asarray(tensor), name, process_set).result()
 
 
@@ -229,7 +229,10 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank; without: what came."""
+    """Sends `splits[r]` rows to rank r, or equally many to each rank without `splits`.
+
+    Returns the received rows; with `splits`, also the number of rows from each rank (int32).
+    """
     pair = _start_alltoall(tensor, splits, name, process_set).result()
     return pair[0] if splits is None else pair
 
@@ -240,7 +243,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`synchronize` gives the pair, with splits and without."""
+    """Starts an alltoall. `synchronize` returns the rows and their numbers, also without `splits`."""
     return handles.add(_start_alltoall(tensor, splits, name, process_set))
 
 
@@ -260,7 +263,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """This rank's rows of the reduction."""
+    """Returns this rank's rows of the reduction."""
     return _verbs.reduce_scatter(
         np.asarray(tensor), resolve_op(op), name, prescale_factor, postscale_factor, process_set
     ).result()

@@ -1,4 +1,4 @@
-"""NumPy arrays as the core sees them; bfloat16 where ml_dtypes is installed."""
+"""The description of NumPy arrays for the core; with bfloat16 if ml_dtypes is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from perseus_like.session import session
-from perseus_like.tensor import ArrayTensors, DType
+from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors
 
 try:
     from ml_dtypes import bfloat16
@@ -22,9 +23,9 @@ tensors = ArrayTensors(_EXTRA)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
-    """An array in memory that the ranks of this host reduce in place, where collectives are fastest.
+    """Returns an array in memory that the ranks of this host reduce in place, where collectives are fastest.
 
-    UnavailableError when there is none left.
+    Raises UnavailableError if no such memory is left.
     """
     sizes = [operator.index(shape)] if isinstance(shape, int | np.integer) else [operator.index(n) for n in shape]
     return tensors.from_buffer(session.core.allocate(sizes, tensors.number_of(dtype)))

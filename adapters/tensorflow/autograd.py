@@ -1,13 +1,17 @@
-"""Gradients of the collectives: what each verb sends back when a loss is differentiated through it."""
+"""Gradients of the collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from perseus_like.tensor import AVERAGE, SUM, ReduceOptions
+
+from .eager import DEFAULTS
 from .numbers import number
 from .requests import Request, run
 
@@ -15,7 +19,7 @@ Gradients = list[Any]
 
 
 def backward(request: Request, inputs: Sequence[Any], gradients: Sequence[Any]) -> Gradients:
-    """The gradients of `inputs`, from those of what `request` gave."""
+    """Returns the gradients of `inputs`, from the gradients of the results of `request`."""
     dense = [_dense(gradient) for gradient in gradients]
     return _RULES[request.verb](request, inputs, dense)
 
@@ -25,40 +29,39 @@ def _dense(gradient: Any) -> Any:
 
 
 def _of_allreduce(request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
-    """Reduced like the tensor: averaged for Average, summed for Sum, with the same factors."""
-    if request.op != 0 or request.adasum:
-        raise LookupError("an allreduce has a gradient for Average and Sum only")
-    same = {name: getattr(request, name) for name in ("average", "prescale", "postscale", "wire")}
-    return run(request.derived("allreduce", "backward", **same), gradients)
+    """Reduces the gradients like the tensors: averaged for Average, summed for Sum, with the same factors."""
+    if request.reduce.op != SUM.op or request.adasum:
+        raise LookupError("allreduce: only Average and Sum have a gradient; use one of them, or tf.stop_gradient")
+    return run(request.derived("allreduce", "backward", reduce=request.reduce), gradients)
 
 
 def _of_broadcast(request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
-    """The average of all ranks' on the root, zero elsewhere."""
-    averaged = run(request.derived("allreduce", "backward", average=True), gradients)
+    """Returns the average of all ranks' gradients on the root, and zeros on other ranks."""
+    averaged = run(request.derived("allreduce", "backward", reduce=AVERAGE), gradients)
     is_root = tf.equal(number("rank", request.set_id), request.root)
     return [gradient * tf.cast(is_root, gradient.dtype) for gradient in averaged]
 
 
 def _of_allgather(request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
-    """The average of all ranks', of which each rank takes its own rows."""
+    """Returns this rank's rows of the average of all ranks' gradients."""
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
     counting = request.derived("allgather", "backward_rows", grouped=False)
     counts = tf.reshape(run(counting, [rows])[0], [-1, len(inputs)])
     before = tf.reduce_sum(counts[: number("rank", request.set_id)], 0)
-    averaged = run(request.derived("allreduce", "backward", average=True), gradients)
+    averaged = run(request.derived("allreduce", "backward", reduce=AVERAGE), gradients)
     return [
-        tf.reshape(gradient[before[place] : before[place] + rows[place]], tf.shape(tensor))
-        for place, (gradient, tensor) in enumerate(zip(averaged, inputs, strict=True))
+        tf.reshape(gradient[before[index] : before[index] + rows[index]], tf.shape(tensor))
+        for index, (gradient, tensor) in enumerate(zip(averaged, inputs, strict=True))
     ]
 
 
 def _of_reducescatter(request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
-    """The ranks' gradients put together again; for Sum times the number of ranks, as Horovod has it."""
-    factor = request.prescale * request.postscale
+    """Returns all ranks' gradients, concatenated. For Sum they are multiplied by the number of ranks, as in Horovod."""
+    factor = request.reduce.prescale * request.reduce.postscale
 
     def scaled(gradient: Any) -> Any:
         factors = tf.cast(factor, gradient.dtype)
-        if not request.average:
+        if not request.reduce.average:
             factors *= tf.cast(number("size", request.set_id), gradient.dtype)
         return gradient * factors
 
@@ -66,7 +69,7 @@ def _of_reducescatter(request: Request, inputs: Sequence[Any], gradients: Gradie
 
 
 def _of_alltoall(request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
-    """Each row goes back to the rank that sent it; rows that were not sent have no gradient."""
+    """Returns each row of the gradient to the rank that sent the row. Rows that were not sent have gradient zero."""
     gradient, *received = gradients
     splits = received[0] if received else tf.zeros([0], tf.int32)
     returned = run(request.derived("alltoall", "backward"), [gradient], splits)[0]
@@ -84,28 +87,34 @@ _RULES = {
 }
 
 
+def _attribute(node: Any, name: str) -> Any:
+    """Returns the attribute of a node, or of an eager call that a tape has recorded without defaults."""
+    try:
+        return node.get_attr(name)
+    except KeyError:
+        return DEFAULTS[name]
+
+
 def _request_of(node: Any, verb: str) -> Request:
-    name = node.get_attr("tensor_name")
+    name = _attribute(node, "tensor_name")
     given = name.decode() if isinstance(name, bytes) else str(name)
     request = Request(
         verb,
         given or node.outputs[0].op.name.rpartition("/")[2].removeprefix(f"{verb}_"),
-        node.get_attr("process_set_id"),
-        bool(node.get_attr("grouped")),
+        _attribute(node, "process_set_id"),
+        bool(_attribute(node, "grouped")),
         whole_name=bool(given),
     )
     extra: dict[str, Any] = {}
     if verb in ("allreduce", "reducescatter"):
-        extra["op"] = node.get_attr("reduce_op")
-        extra["average"] = bool(node.get_attr("average"))
-        extra["prescale"] = float(node.get_attr("prescale_factor"))
-        extra["postscale"] = float(node.get_attr("postscale_factor"))
+        factors = (float(_attribute(node, "prescale_factor")), float(_attribute(node, "postscale_factor")))
+        extra["reduce"] = ReduceOptions(_attribute(node, "reduce_op"), bool(_attribute(node, "average")), *factors)
     if verb == "allreduce":
-        extra["adasum"] = bool(node.get_attr("adasum"))
-        extra["wire"] = node.get_attr("wire_dtype")
+        extra["adasum"] = bool(_attribute(node, "adasum"))
+        extra["reduce"] = extra["reduce"]._replace(wire_dtype=_attribute(node, "wire_dtype"))
     if verb == "broadcast":
-        extra["root"] = node.get_attr("root")
-    return Request(**{**vars(request), **extra})
+        extra["root"] = _attribute(node, "root")
+    return replace(request, **extra)
 
 
 def _gradient(verb: str, node: Any, *gradients: Any) -> Gradients:

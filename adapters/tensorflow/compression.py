@@ -1,4 +1,4 @@
-"""How gradients travel: as they are, or as 16-bit floats, into which the core converts while packing."""
+"""Compression of gradients for communication: none, or 16-bit floats, which the core converts to while packing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 import tensorflow as tf
 
 from perseus_like.compression import Compressor, NoneCompressor
-from perseus_like.tensor import DType
+from perseus_like.tables import DType
 
 
 class _CastCompressor(Compressor):
@@ -25,14 +25,14 @@ class _CastCompressor(Compressor):
 
 
 class FP16Compressor(_CastCompressor):
-    """Floating tensors as float16: half the bytes of float32, largest value 65504."""
+    """Sends floating tensors as float16: half the bytes of float32, largest value 65504."""
 
     wire: ClassVar[DType | None] = DType.float16
     dtype = tf.float16
 
 
 class BF16Compressor(_CastCompressor):
-    """Floating tensors as bfloat16: half the bytes and the range of float32, three decimal digits."""
+    """Sends floating tensors as bfloat16: half the bytes and the range of float32, three decimal digits."""
 
     wire: ClassVar[DType | None] = DType.bfloat16
     dtype = tf.bfloat16

@@ -17,10 +17,10 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Decorates `train(state, …)`: it is called again, with the state of the last commit, when a collective fails.
+    """Decorates `train(state, …)`. If a collective fails, the function runs again with the state of the last commit.
 
-    Between the calls there is a new session, of the ranks and process sets that `init` was given. TensorFlow's errors
-    that come of a collective are taken for what they are.
+    Before each such run a new session starts, with the ranks and process sets that `init` was given. Errors of
+    collectives that TensorFlow has changed to its own classes count, too.
     """
 
     @functools.wraps(func)
@@ -37,10 +37,10 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 class TensorFlowKerasState(ModelState):
-    """Elastic state of a built Keras model, its optimizer (by default the one it was compiled with), and whatever else
-    is given by name (epoch, batch, …). All become attributes.
+    """Elastic state of a built Keras model, its optimizer, and further objects by name (epoch, batch, …).
 
-    `backend`: `keras.backend` of Keras 2, for models in a graph with a session.
+    All are attributes of the state. The default optimizer is the one that the model was compiled with. `backend` is
+    `keras.backend` of Keras 2, for models in a graph with a session.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
@@ -60,10 +60,10 @@ class TensorFlowKerasState(ModelState):
 
 
 class TensorFlowState(VariablesState):
-    """Elastic state of variables, by default the global ones of a TensorFlow 1 graph, and whatever else is given by
-    name. All become attributes.
+    """Elastic state of variables, and further objects by name. All are attributes of the state.
 
-    `session`: where the variables live; the default session of a graph. Eagerly there is none.
+    The default variables are the global ones of a TensorFlow 1 graph, and the default `session` is that of the graph.
+    Eager variables need no session.
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:

@@ -1,6 +1,6 @@
-"""Errors of collectives. Each is of our class and of TensorFlow's, so programs may catch either.
+"""Errors of collectives. Each class derives from one of perseus_like and from one of TensorFlow.
 
-The kernels put the kind of an error in front of its text; `translated` finds both again.
+The kernels put the kind of an error in front of its text. `translated` splits them again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from perseus_like import errors
 
-# The format is that of native/core.cc. TensorFlow appends the node and the operation to a text.
+# native/core.cc writes this format. TensorFlow appends the node and the operation to a text.
 _OURS = re.compile(r"HorovodInternalError \((\w+)\): (.*?)(?=\n\t ?\[\[|\s*\[Op:|$)", re.DOTALL)
 
 
 def _both(name: str, ours: type[BaseException], theirs: Any) -> Any:
-    # With TensorFlow's signature of __init__: AutoGraph and pickle make such errors anew.
+    # __init__ has TensorFlow's parameters, because AutoGraph and pickle call it.
     return type(name, (ours, theirs), {"__init__": theirs.__init__, "__module__": __name__, "__doc__": ours.__doc__})
 
 
@@ -44,14 +44,19 @@ _CLASSES: dict[str, Any] = {
 
 
 def invalid_argument(text: str) -> ValueError:
-    """A ValueError that is also tf.errors.InvalidArgumentError, as Horovod raises for arguments of collectives."""
+    """Returns a ValueError that is also a tf.errors.InvalidArgumentError, which Horovod raises for wrong arguments."""
     error: ValueError = InvalidArgumentError(None, None, text)
     return error
 
 
 def translated(error: BaseException) -> BaseException | None:
-    """The error of a collective in a class of both, with our text alone. None if `error` is of no collective."""
-    found = _OURS.search(str(error))
+    """Returns the error of a collective in a class of this module, without TensorFlow's text. None for other errors."""
+    return translated_text(str(error))
+
+
+def translated_text(text: str) -> BaseException | None:
+    """Does the same as `translated`, for the text of an error."""
+    found = _OURS.search(text)
     if found is None or found[1] not in _CLASSES:
         return None
     ours: BaseException = _CLASSES[found[1]](None, None, found[2].strip())

@@ -1,4 +1,4 @@
-"""From one rank to all: variables and objects."""
+"""Broadcasts of variables, and broadcasts and gathers of Python objects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .arguments import as_tensor, member_id, root_within
 from .ops import allgather, broadcast
-from .requests import Request, run
-from .variables import bytes_of, plain
+from .requests import request_of, run
+from .variables import assign, bytes_of, plain, value_of
 
-# What is broadcast at once: enough to be fast, and little beside what a model holds.
+# The size of one broadcast: large enough to be fast, and small compared with a model.
 CHUNK_BYTES = 64 << 20
 
 
@@ -25,9 +25,9 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Assigns root's values to the variables of all ranks; in a graph, gives the operation that does.
+    """Assigns the root rank's values to the variables of all ranks. In a graph, returns the operation that does so.
 
-    Takes TensorFlow's and Keras' variables. `inplace` is there for Horovod's sake.
+    Takes variables of TensorFlow and Keras. `inplace` is ignored; it is an argument of Horovod.
     """
     return _assign_all([plain(variable) for variable in variables], root_rank, "variables", process_set)
 
@@ -38,7 +38,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """As broadcast_variables, and gives the variables."""
+    """Does the same as broadcast_variables, and returns the variables."""
     assigned = [plain(variable) for variable in variables]
     done = _assign_all(assigned, root_rank, name or "variables", process_set)
     if done is None:
@@ -48,7 +48,7 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """For graphs and sessions: the operation that assigns root's values to all global variables."""
+    """Returns the operation that assigns the root rank's values to all global variables of a TensorFlow 1 graph."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "broadcast_global_variables() needs a graph of TensorFlow 1; eagerly, pass the variables to "
@@ -62,13 +62,15 @@ def _assign_all(variables: Sequence[Any], root_rank: int, name: str, process_set
     root = root_within(root_rank, process_set)
     done = []
     for number, chunk in enumerate(_chunks(variables)):
-        request = Request("broadcast", f"{name}_{number}", set_id, grouped=True, root=root)
-        values = run(request, [as_tensor(variable) for variable in chunk])
-        done += [variable.assign(value, read_value=False) for variable, value in zip(chunk, values, strict=True)]
+        request = request_of("broadcast", f"{name}_{number}", set_id, grouped=True, root=root)
+        values = run(request, [value_of(variable) for variable in chunk])
+        done += [assign(variable, value) for variable, value in zip(chunk, values, strict=True)]
     return None if tf.executing_eagerly() else tf.group(*done)
 
 
 def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
+    if len(variables) == 1:
+        return [list(variables)]
     chunks: list[list[Any]] = []
     filled = CHUNK_BYTES
     for variable in variables:
@@ -88,7 +90,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Root's object on every rank, pickled on the way. Works at once, whatever `session` is."""
+    """Returns the root rank's object on every rank. The object is pickled. `session` is ignored."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -98,18 +100,18 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function that broadcasts one object after the other."""
+    """Returns a function that broadcasts its argument."""
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, by rank, pickled on the way. Works at once, whatever `session` is."""
+    """Returns the objects of all ranks, in the order of ranks. The objects are pickled. `session` is ignored."""
     return objects.allgather_object(obj, name, process_set)
 
 
-# Beside this file's own, the names that Horovod's module of this path shows.
+# The functions of this file, and further names of Horovod's module of this path.
 __all__ = [
     "ProcessSet",
     "allgather",

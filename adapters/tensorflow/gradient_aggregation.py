@@ -1,4 +1,4 @@
-"""Gradients summed on this rank over several backward passes, and reduced at the last of them."""
+"""Local gradient aggregation: gradients are summed over several backward passes, and reduced after the last one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .variables import key_of
 
 
 def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any) -> list[Any]:
-    """`tensor_op(tensor, *args)` of each; None stays None."""
+    """Returns `tensor_op(tensor, *args)` for each tensor; None stays None."""
     return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
 
 
 def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
-    """What is not None."""
+    """Returns the elements that are not None."""
     return [tensor for tensor in tensor_list if tensor is not None]
 
 
 class LocalGradientAggregationHelper:
-    """The sums of one optimizer, in variables, and the number of passes that they are of.
+    """The sums of the gradients of one optimizer, and the number of passes in them, in variables.
 
     In a graph of TensorFlow 1 the variables are local ones: run `tf.compat.v1.local_variables_initializer()`, as
     monitored sessions do.
@@ -47,15 +47,21 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        """`allreduce_func(gradients, variables)` gives the reduced gradients.
+        """Creates no variables yet.
 
-        `average_aggregated_gradients`: divide the sum by the number of passes. `rank`, `optimizer_type` and `name` are
-        there for Horovod's sake.
+        Args:
+            backward_passes_per_step: the number of backward passes in a step.
+            allreduce_func: `allreduce_func(gradients, variables)` returns the reduced gradients.
+            sparse_as_dense: convert IndexedSlices to tensors.
+            average_aggregated_gradients: divide the sum by the number of passes.
+            rank: ignored; an argument of Horovod.
+            optimizer_type: ignored; an argument of Horovod.
+            process_set: the ranks that train together.
+            scale_local_gradients: divide gradients of local variables by the number of ranks.
+            name: ignored; an argument of Horovod.
         """
         if backward_passes_per_step < 1:
-            raise ValueError(
-                f"backward_passes_per_step is {backward_passes_per_step}, but at least one backward pass is needed"
-            )
+            raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; pass 1 or more")
         self.backward_passes_per_step = backward_passes_per_step
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
@@ -67,11 +73,11 @@ class LocalGradientAggregationHelper:
         self._sums: dict[Any, Any] = {}
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of this variable stays this rank's own."""
+        """Marks a variable as local: its gradient is not reduced."""
         self._local.add(key_of(var))
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Adds to the sums. At every N-th call, the reduced sums; before, this rank's own so far."""
+        """Adds to the sums. Returns the reduced sums at every N-th call, and this rank's sums at other calls."""
         grads = [self._dense(gradient) for gradient in grads]
         self._make_variables(grads, vars)
         sums = [
@@ -98,7 +104,7 @@ class LocalGradientAggregationHelper:
         return self._spread(list(results) if isinstance(results, list | tuple) else [results], sums)
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the closure after a reduction; else only counts the step, where `global_step` is given."""
+        """Calls the closure after a reduction. Otherwise only adds one to `global_step`, if it is given."""
 
         def skip() -> Any:
             step = kwargs.get("global_step", args[1] if len(args) > 1 else None)
@@ -124,7 +130,9 @@ class LocalGradientAggregationHelper:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
         if not self.sparse_as_dense:
-            raise ValueError("IndexedSlices cannot be summed over backward passes; pass sparse_as_dense=True")
+            raise ValueError(
+                "backward_passes_per_step: IndexedSlices cannot be summed over passes; pass sparse_as_dense=True"
+            )
         return tf.convert_to_tensor(gradient)
 
     def _make_variables(self, grads: Sequence[Any], vars: Sequence[Any]) -> None:
@@ -139,16 +147,16 @@ class LocalGradientAggregationHelper:
     def _reduced(self, sums: list[Any], vars: Sequence[Any]) -> list[Any]:
         if self.average_aggregated_gradients:
             sums = apply_op_to_not_none_tensors(lambda total: total / self.backward_passes_per_step, sums)
-        shared = [place for place, var in enumerate(vars) if key_of(var) not in self._local]
+        shared = [index for index, var in enumerate(vars) if key_of(var) not in self._local]
         results = list(sums)
-        reduced = self._reduce([sums[place] for place in shared], [vars[place] for place in shared])
-        for place, gradient in zip(shared, reduced, strict=True):
-            results[place] = gradient
+        reduced = self._reduce([sums[index] for index in shared], [vars[index] for index in shared])
+        for index, gradient in zip(shared, reduced, strict=True):
+            results[index] = gradient
         if self._scale_local_gradients:
             set_id = self._process_set.require_id()
-            for place in set(range(len(results))) - set(shared):
-                if results[place] is not None:
-                    results[place] /= tf.cast(size_op(set_id), results[place].dtype)
+            for index in set(range(len(results))) - set(shared):
+                if results[index] is not None:
+                    results[index] /= tf.cast(size_op(set_id), results[index].dtype)
         return results
 
     @staticmethod
@@ -158,7 +166,7 @@ class LocalGradientAggregationHelper:
 
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
-    """The same by the name and with the arguments that Horovod has for eager execution."""
+    """The same class with the name and the arguments that Horovod has for eager execution."""
 
     def __init__(
         self,
@@ -188,7 +196,7 @@ def _local_variable(initial: Callable[[], Any]) -> Any:
     return tf.compat.v1.Variable(initial, trainable=False, use_resource=True, collections=collections)
 
 
-# Beside this file's own, the names that Horovod's module of this path shows.
+# The names of this file, and further names of Horovod's module of this path.
 __all__ = [
     "LocalGradientAggregationHelper",
     "apply_op_to_not_none_tensors",

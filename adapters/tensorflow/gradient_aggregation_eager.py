@@ -1,4 +1,4 @@
-"""Horovod's path of what is summed eagerly: horovod.tensorflow.gradient_aggregation_eager."""
+"""The module `horovod.tensorflow.gradient_aggregation_eager`."""
 
 from perseus_like.process_sets import global_process_set
 

@@ -1,9 +1,10 @@
-"""Gradients of all ranks: what tapes and optimizers do with theirs.
+"""Reduction of the gradients of tapes and optimizers over all ranks.
 
-Dense gradients travel in buckets, each one request. Which gradient is in which bucket follows from the variables alone,
-so that ranks whose gradients differ meet in the same requests and are told: for a missing gradient there is a tensor of
-no elements in its bucket, [0], for a sparse one [0, 0]. All other requests wait for the first bucket, which also holds
-how many there are: where ranks have different models, none is left waiting for requests that the other does not make.
+Dense gradients are reduced in buckets, one request for each. The variables alone determine the bucket of a gradient, so
+ranks with different gradients make the same requests and get an error: in its bucket, an empty tensor of shape [0]
+stands for a missing gradient, and one of shape [0, 0] for a sparse gradient. All other requests start after the first
+bucket, which also contains the number of buckets. If ranks have different models, the first bucket therefore fails, and
+no rank waits for requests that another rank does not make.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import tensorflow as tf
 
 from perseus_like.collectives import Adasum, Average, Sum, gradient_rules
 from perseus_like.gradients import Bucket, Member, divide_into_groups, lay_out
-from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.protocol.messages import is_elastic
 
 from .arguments import member_id
 from .compression import Compression
@@ -30,7 +31,7 @@ Groups = int | Sequence[Sequence[Any]] | None
 
 
 class GradientReduction:
-    """How one tape or optimizer reduces. Call it with gradients and the variables they belong to, both in one order."""
+    """The reduction of one tape or optimizer. Call it with gradients and their variables, in the same order."""
 
     def __init__(
         self,
@@ -46,14 +47,14 @@ class GradientReduction:
         device_sparse: str = "",
         scale_local_gradients: bool = True,
     ) -> None:
-        """`name`: of the requests, for error texts; not the same for two that reduce at once.
+        """Checks the options. Raises ValueError if they contradict each other.
 
-        `groups`: lists of variables whose gradients travel together, or the number of groups to make. ValueError for
-        what does not fit together.
+        `name` is the prefix of the names of requests. Two reductions that run at once need different names. `groups`
+        are lists of variables whose gradients are reduced together, or the number of groups.
         """
         self.op, self._factors = gradient_rules(op, gradient_predivide_factor, (Average, Sum, Adasum))
         if num_groups:
-            warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=3)
+            warnings.warn("num_groups is deprecated; pass the number as groups", stacklevel=3)
         self.name = name
         self.process_set = process_set
         self.sparse_as_dense = sparse_as_dense
@@ -64,7 +65,7 @@ class GradientReduction:
         self._local: set[Any] = set()
 
     def register_local(self, variable: Any) -> None:
-        """The gradient of this variable stays this rank's own; see `scale_local_gradients`."""
+        """Marks a variable as local: its gradient is not reduced; see `scale_local_gradients`."""
         self._local.add(key_of(variable))
 
     def is_local(self, variable: Any) -> bool:
@@ -72,31 +73,31 @@ class GradientReduction:
 
     @property
     def communicates(self) -> bool:
-        """False where there is nobody to reduce with: one rank, or one outside of the process set.
+        """False if no other rank takes part: the process set has one rank, or this rank is not in it.
 
-        In an elastic job there may be somebody later, and a function is traced only once.
+        An elastic job with one rank may get more ranks later, and a function is traced only once.
         """
         if not self.process_set.included():
             return False
-        member_id(self.process_set)  # ValueError for a set that is not registered
+        member_id(self.process_set)  # raises ValueError for a set that is not registered
         return self.process_set.size() != 1 or is_elastic()
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced gradients; None stays None, if it is None on all ranks."""
+        """Returns the reduced gradients. A gradient that is None on all ranks stays None."""
         if not self.communicates:
             return list(gradients)
         results = list(gradients)
-        shared = [place for place, variable in enumerate(variables) if not self.is_local(variable)]
-        reduced = self._reduce([gradients[place] for place in shared], [variables[place] for place in shared])
-        for place, gradient in zip(shared, reduced, strict=True):
-            results[place] = gradient
+        shared = [index for index, variable in enumerate(variables) if not self.is_local(variable)]
+        reduced = self._reduce([gradients[index] for index in shared], [variables[index] for index in shared])
+        for index, gradient in zip(shared, reduced, strict=True):
+            results[index] = gradient
         if self.scale_local_gradients:
-            for place in set(range(len(results))) - set(shared):
-                results[place] = self._scaled(results[place])
+            for index in set(range(len(results))) - set(shared):
+                results[index] = self._scaled(results[index])
         return results
 
     def _scaled(self, gradient: Any) -> Any:
-        """A local gradient counts as much as one that was averaged."""
+        """Returns a local gradient divided by the number of ranks, so that it has the weight of an averaged one."""
         if gradient is None:
             return None
         ranks = number("size", member_id(self.process_set))
@@ -112,16 +113,16 @@ class GradientReduction:
             ]
         results: list[Any] = [None] * len(gradients)
         buckets = self._buckets(gradients, variables)
-        gate: list[Any] = []
-        for place, bucket in enumerate(buckets):
-            extra = [len(buckets)] if place == 0 and len(buckets) > 1 else []
-            with _after(gate):
-                reduced = self._reduce_bucket(place, bucket, gradients, variables, extra)
-            gate = gate or reduced[:1]
+        first: list[Any] = []
+        for number_, bucket in enumerate(buckets):
+            extra = [len(buckets)] if number_ == 0 and len(buckets) > 1 else []
+            with _after(first):
+                reduced = self._reduce_bucket(number_, bucket, gradients, variables, extra)
+            first = first or reduced[:1]
             for index, gradient in zip(bucket.members, reduced, strict=False):
                 if gradients[index] is not None:
                     results[index] = gradient
-        with _after(gate):
+        with _after(first):
             for index, gradient in enumerate(gradients):
                 if isinstance(gradient, tf.IndexedSlices):
                     results[index] = self._reduce_sparse(index, gradient)
@@ -132,7 +133,7 @@ class GradientReduction:
             index: _member(gradient, variable)
             for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
         }
-        # Gradients of the last layers come first.
+        # A backward pass computes the gradients of the last layers first.
         order = range(len(members) - 1, -1, -1)
         return lay_out(members, order, self._indexes_of_groups(variables)).buckets
 
@@ -141,11 +142,11 @@ class GradientReduction:
             return divide_into_groups(len(variables), self._groups)
         if self._groups is None:
             return None
-        places = {key_of(variable): place for place, variable in enumerate(variables)}
-        return [[places[key] for key in group if key in places] for group in self._groups]
+        indices = {key_of(variable): index for index, variable in enumerate(variables)}
+        return [[indices[key] for key in group if key in indices] for group in self._groups]
 
     def _reduce_bucket(
-        self, place: int, bucket: Bucket[str], gradients: list[Any], variables: list[Any], extra: list[int]
+        self, number_: int, bucket: Bucket[str], gradients: list[Any], variables: list[Any], extra: list[int]
     ) -> list[Any]:
         members = [_stand_in(gradients[index], bucket.kind) for index in bucket.members]
         members += [tf.zeros([0, count], bucket.kind) for count in extra]
@@ -153,7 +154,7 @@ class GradientReduction:
         words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
         with tf.device(self._devices[0]):
             return reduce_dense(
-                *(members, self.op, f"{self.name}.gradients_{place}", self._factors, self.process_set),
+                *(members, self.op, f"{self.name}.gradients_{number_}", self._factors, self.process_set),
                 compression=self.compression,
                 grouped=True,
                 member_names="\n".join(words),
@@ -172,7 +173,7 @@ class GradientReduction:
 
 
 def local_variables(layers: Any) -> list[Any]:
-    """The trained variables of a layer or a list of them. ValueError for what are no layers."""
+    """Returns the trained variables of a layer or a list of layers. Raises ValueError for other objects."""
     given = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
     strange = [type(layer).__name__ for layer in given if not hasattr(layer, "trainable_weights")]
     if strange:
@@ -223,7 +224,7 @@ def _make_allreduce_grads_fn(
 
 
 def _member(gradient: Any, variable: Any) -> Member[str]:
-    """Of the variable, whatever its gradient is on this rank."""
+    """Returns the size and dtype of the variable, for any gradient on this rank."""
     dtype = tf.as_dtype(variable.dtype).base_dtype
     if isinstance(gradient, tf.Tensor):
         dtype = gradient.dtype
@@ -237,7 +238,7 @@ def _stand_in(gradient: Any, dtype: str) -> Any:
 
 
 def _words(gradient: Any, variable: Any) -> str:
-    """What an error calls the variable; after a tab, what this rank has for it if that is no dense gradient."""
+    """Returns the variable's name in error texts; after a tab, what this rank has in place of a dense gradient."""
     name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor").removesuffix(":0")
     if gradient is None:
         return f"{name}\tno gradient"
@@ -249,12 +250,12 @@ def _checked_groups(groups: Groups) -> int | list[list[Any]] | None:
         return None
     if isinstance(groups, int):
         if groups < 0:
-            raise ValueError(f"groups is {groups}, but cannot be negative")
+            raise ValueError(f"groups is {groups}; pass a positive number, or lists of variables")
         return groups
     if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
-        raise ValueError("groups must be a number, or a list of lists of variables")
+        raise ValueError(f"groups is {groups!r}; pass a number, or a list of lists of variables")
     keys = [[key_of(variable) for variable in group] for group in groups]
     flat = [key for group in keys for key in group]
     if len(set(flat)) != len(flat):
-        raise ValueError("groups has a variable that occurs twice")
+        raise ValueError("groups: a variable occurs twice; put each variable in one group")
     return keys

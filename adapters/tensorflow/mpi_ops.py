@@ -1,4 +1,4 @@
-"""Horovod's path of the verbs: horovod.tensorflow.mpi_ops."""
+"""The module `horovod.tensorflow.mpi_ops`."""
 
 import re
 from collections.abc import Sequence

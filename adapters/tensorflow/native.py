@@ -1,8 +1,7 @@
-"""Our operations in the TensorFlow of this process, and what of it is relied on without being promised."""
+"""The native library with this adapter's operations, loaded into the TensorFlow of this process."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import logging
@@ -14,20 +13,24 @@ import tensorflow as tf
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
+from .compat import graphs
+
 logger = logging.getLogger(__name__)
 
 PATH = Path(__file__).with_name("_native.so")
 
-# Asynchronous: any number of them may be under way. The others must run even if nobody uses what they give.
+# Any number of these operations may run at once. Those that always run do so even if their results are not used.
 _PRUNED_IF_UNUSED = ("PerseusAllreduce", "PerseusAllgather", "PerseusReduceScatter", "PerseusAlltoall")
 _ALWAYS_RUN = ("PerseusBroadcast", "PerseusBarrier", "PerseusJoin")
-_ONLY_TELL = ("PerseusNumber",)
-OPERATIONS = frozenset({*_PRUNED_IF_UNUSED, *_ALWAYS_RUN, *_ONLY_TELL})
+_QUERIES = ("PerseusNumber",)
+OPERATIONS = frozenset({*_PRUNED_IF_UNUSED, *_ALWAYS_RUN, *_QUERIES})
 
 
 def _load() -> tuple[Any, ctypes.CDLL]:
     if not PATH.exists():
-        raise UnavailableError(f"{PATH} is missing: this perseus_like was built without its TensorFlow part")
+        raise UnavailableError(
+            f"perseus_like.tensorflow cannot be used: {PATH} is missing; install a perseus_like that was built with it"
+        )
     operations = tf.load_op_library(str(PATH))
     library = ctypes.CDLL(str(PATH))
     library.perseus_tensorflow_problem.restype = ctypes.c_char_p
@@ -35,28 +38,42 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     library.perseus_tensorflow_start_xla.restype = ctypes.c_char_p
     problem = library.perseus_tensorflow_problem().decode()
     if problem:
-        raise UnavailableError(f"TensorFlow {tf.__version__} does not take our operations: {problem}")
+        raise UnavailableError(
+            f"the operations of perseus_like cannot be registered in TensorFlow {tf.__version__}: {problem}; "
+            "install TensorFlow 2.15 or later"
+        )
     library.perseus_tensorflow_start(session.core.c_api())
     return operations, library
 
 
 @functools.cache
 def asynchronous() -> bool:
-    """Whether any number of collectives of a graph may be under way; else they have to follow one another in one order.
+    """Returns whether any number of collectives of a graph may run at once. Otherwise they run one after the other.
 
-    Found out at the first use, when the program has told TensorFlow which devices it wants.
+    The first call starts TensorFlow's devices. The program must have chosen its devices before.
     """
     if not _completes_later():
         logger.warning(
-            "TensorFlow %s hands out the end of an asynchronous operation in another form than known: collectives of a "
-            "graph run one after the other, and each holds a thread of TensorFlow's",
+            "TensorFlow %s passes the callback of an asynchronous operation in an unknown form: collectives of a graph "
+            "run one after the other, and each blocks a thread of TensorFlow",
             tf.__version__,
         )
         return False
-    return _let_run_at_once()
+    try:
+        graphs.run_at_once((*_PRUNED_IF_UNUSED, *_QUERIES), _ALWAYS_RUN)
+    except (ImportError, AttributeError, TypeError) as error:
+        logger.warning(
+            "TensorFlow %s has no lists of asynchronous operations in the known place (%s): collectives of a graph run "
+            "one after the other",
+            tf.__version__,
+            error,
+        )
+        return False
+    return True
 
 
 def _completes_later() -> bool:
+    """Returns whether a kernel can complete after its function has returned (compat/done_callback.cc)."""
     with tf.init_scope():
         if tf.executing_eagerly():
             return bool(operations.perseus_probe())
@@ -67,33 +84,4 @@ def _completes_later() -> bool:
             return bool(session.run(probe))
 
 
-def _let_run_at_once() -> bool:
-    """A tf.function puts stateful operations in a row, unless they are in its own lists of exceptions."""
-    try:
-        from tensorflow.python.framework import auto_control_deps as lists
-
-        pruned = frozenset(lists.ASYNC_STATEFUL_OPS) | {*_PRUNED_IF_UNUSED, *_ONLY_TELL}
-        always = frozenset(lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS) | frozenset(_ALWAYS_RUN)
-    except (ImportError, AttributeError, TypeError) as error:
-        logger.warning(
-            "TensorFlow %s has no lists of asynchronous operations where they were (%s): collectives of a graph run "
-            "one after the other",
-            tf.__version__,
-            error,
-        )
-        return False
-    lists.ASYNC_STATEFUL_OPS, lists.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = pruned, always
-    return True
-
-
-def _leave_unconverted() -> None:
-    """AutoGraph would rewrite our functions whenever a tf.function is traced; they have nothing for it to convert."""
-    with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from tensorflow.python.autograph.core import config
-
-        package = __name__.partition(".")[0]
-        config.CONVERSION_RULES = (config.DoNotConvert(package), *config.CONVERSION_RULES)
-
-
 operations, library = _load()
-_leave_unconverted()

@@ -1,4 +1,4 @@
-"""Rank, size and their like as tensors: in a graph, what they are when it runs."""
+"""Rank, size and similar numbers as tensors. In a graph, they have the value at the time of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .native import operations
 
 
 def number(what: str, process_set_id: int = 0, name: str | None = None) -> Any:
-    """An int32 scalar. `what`: rank, size, local_rank, local_size, included. HorovodInternalError before init()."""
+    """Returns rank, size, local_rank, local_size or included as an int32. HorovodInternalError before init()."""
     if not tf.executing_eagerly() and xla.is_compiling():
         return tf.constant(_now(what, process_set_id), tf.int32)
     try:
@@ -33,25 +33,25 @@ def _now(what: str, process_set_id: int) -> int:
 
 
 def rank_op(name: str | None = None) -> Any:
-    """This process's rank in the job."""
+    """Returns the rank of this process in the job."""
     return number("rank", name=name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """The number of ranks in a process set."""
+    """Returns the number of ranks in a process set."""
     return number("size", process_set_id, name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
-    """This process's rank among those of its host."""
+    """Returns the rank of this process among the processes of its host."""
     return number("local_rank", name=name)
 
 
 def local_size_op(name: str | None = None) -> Any:
-    """The number of processes on this host."""
+    """Returns the number of processes on this host."""
     return number("local_size", name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 if this process is in the set, 0 if not."""
+    """Returns 1 if this process is in the set, otherwise 0."""
     return number("included", process_set_id, name)

@@ -1,4 +1,4 @@
-"""The verbs on TensorFlow's tensors and variables, eagerly and in graphs; all are differentiable."""
+"""The collectives on TensorFlow's tensors and variables, eagerly and in graphs. All are differentiable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like import collectives
-from perseus_like.collectives import Adasum, Average, Op, Sum, core_op, resolve_op
+from perseus_like.collectives import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.compression import is_identity, wire_dtype, wire_of
 from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -18,11 +18,11 @@ from perseus_like.tensor import AS_IT_IS
 
 from . import autograd as autograd  # registers gradients
 from . import xla
-from .arguments import as_tensor, member_id, root_within, splits_of, with_rows
+from .arguments import EagerTensor, as_tensor, member_id, root_within, splits_of, with_rows
 from .compression import Compression
 from .native import operations
 from .numbers import number
-from .requests import DTYPES, Request, in_order, last_in_order, run
+from .requests import DTYPES, in_order, last_in_order, request_of, run
 
 _ANY_DEVICE = contextlib.nullcontext()
 
@@ -40,15 +40,15 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of every rank's tensor, variable or IndexedSlices: Average unless `op` says otherwise.
+    """Returns the reduction of all ranks' tensors, variables or IndexedSlices: their average unless `op` is given.
 
-    IndexedSlices are gathered, which adds them up: for Average and Sum alone, and an index that several ranks have
-    occurs several times. `ignore_name_scope`: in a graph, `name` is what ranks find each other by, whatever scope the
-    node is in; it must not occur twice then.
+    IndexedSlices are gathered, and support only Average and Sum. An index of several ranks occurs several times in the
+    result. With `ignore_name_scope`, the collective of a graph has exactly the name `name`, without the name scopes of
+    the node; the name must be unique.
     """
     chosen = resolve_op(op, average)
-    factors = (prescale_factor, postscale_factor)
-    if isinstance(tensor, tf.IndexedSlices):
+    factors = (float(prescale_factor), float(postscale_factor))
+    if type(tensor) is not EagerTensor and isinstance(tensor, tf.IndexedSlices):
         with _on(device_sparse):
             return _allreduce_sparse(tensor, chosen, name, factors, process_set, ignore_name_scope)
     with _on(device_dense):
@@ -68,24 +68,24 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Several tensors as one unit: all or nothing. IndexedSlices among them are gathered by themselves."""
+    """Reduces several tensors as one unit: all or none. Each IndexedSlices among them is gathered separately."""
     chosen = resolve_op(op, average)
-    factors = (prescale_factor, postscale_factor)
+    factors = (float(prescale_factor), float(postscale_factor))
     results: list[Any] = list(tensors)
-    dense = [place for place, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
-    for place, tensor in enumerate(tensors):
+    dense = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
-            own = None if name is None else f"{name}_{place}of{len(tensors)}"
+            own = None if name is None else f"{name}_{index}of{len(tensors)}"
             with _on(device_sparse):
-                results[place] = _allreduce_sparse(tensor, chosen, own, factors, process_set, ignore_name_scope)
+                results[index] = _allreduce_sparse(tensor, chosen, own, factors, process_set, ignore_name_scope)
     if dense:
-        inputs = [as_tensor(tensors[place]) for place in dense]
+        inputs = [as_tensor(tensors[index]) for index in dense]
         with _on(device_dense):
             outputs = reduce_dense(
                 inputs, chosen, name, factors, process_set, compression, ignore_name_scope, grouped=True
             )
-        for place, output in zip(dense, outputs, strict=True):
-            results[place] = output
+        for index, output in zip(dense, outputs, strict=True):
+            results[index] = output
     return results
 
 
@@ -100,19 +100,18 @@ def reduce_dense(
     grouped: bool = False,
     member_names: str = "",
 ) -> list[Any]:
-    """One request for all of them. A compression that the core does not know works on each tensor before and after.
+    """Reduces dense tensors by one request. A compression that the core does not know runs on each tensor.
 
-    `member_names`: what errors call them, a line each; after a tab, what this rank has where it is a stand-in.
+    `member_names` has a line for each tensor: its name in error texts, and after a tab what this rank has in its place.
     """
     wire = wire_of(compression)
     contexts: list[Any] = []
     if wire is None and not is_identity(compression):
         pairs = [compression.compress(tensor) for tensor in tensors]
         tensors, contexts = [small for small, _ in pairs], [context for _, context in pairs]
-    number_, average = core_op(op)
-    request = Request(
-        *("allreduce", name, member_id(process_set), grouped, number_, average, op is Adasum, *factors),
-        wire=_common_wire(wire, tensors),
+    options = reduce_options(op, *factors, _common_wire(wire, tensors))
+    request = request_of(
+        *("allreduce", name, member_id(process_set), grouped, options, op is Adasum),
         whole_name=whole_name,
         member_names=member_names,
     )
@@ -123,7 +122,7 @@ def reduce_dense(
 
 
 def _on(device: str) -> Any:
-    """`tf.device`, without its cost where no device is named."""
+    """Returns `tf.device(device)`, or a context without cost if no device is given."""
     return tf.device(device) if device else _ANY_DEVICE
 
 
@@ -132,7 +131,9 @@ def _common_wire(wire: Any, tensors: Sequence[Any]) -> int:
         return AS_IT_IS
     kinds = {wire_dtype(wire, DTYPES.get(tensor.dtype, -1)) for tensor in tensors}
     if len(kinds) > 1:
-        raise ValueError("grouped_allreduce with compression: the tensors must all be float32 or float64, or none")
+        raise ValueError(
+            "grouped_allreduce with compression: some tensors are float32 or float64 and some are not; make two groups"
+        )
     return kinds.pop()
 
 
@@ -140,9 +141,11 @@ def _allreduce_sparse(
     slices: Any, op: Op, name: str | None, factors: tuple[float, float], process_set: ProcessSet, whole_name: bool
 ) -> Any:
     if op not in (Average, Sum):
-        raise UnsupportedOpError(f"allreduce of IndexedSlices knows Average and Sum, not {op.name}")
-    # As one unit, so that both fail or none.
-    request = Request("allgather", name, member_id(process_set), grouped=True, whole_name=whole_name)
+        raise UnsupportedOpError(
+            f"allreduce of IndexedSlices: the operation {op.name} is not supported; use Average or Sum"
+        )
+    # Both are one unit, so that both fail or none.
+    request = request_of("allgather", name, member_id(process_set), grouped=True, whole_name=whole_name)
     values, indices = run(request, [tf.convert_to_tensor(slices.values), tf.convert_to_tensor(slices.indices)])
     scale = factors[0] * factors[1]
     if scale != 1.0:
@@ -158,8 +161,8 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """All ranks' tensors, one after the other along dimension 0, in which they may differ."""
-    request = Request("allgather", name, member_id(process_set), whole_name=ignore_name_scope)
+    """Returns all ranks' tensors, concatenated along dimension 0, in which they may differ."""
+    request = request_of("allgather", name, member_id(process_set), whole_name=ignore_name_scope)
     return run(request, [with_rows("allgather", tensor)])[0]
 
 
@@ -169,10 +172,10 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """As allgather, for several tensors as one unit. An empty list is given back."""
+    """Gathers several tensors as one unit. Returns an empty list for an empty list."""
     if not tensors:
         return list(tensors)
-    request = Request("allgather", name, member_id(process_set), grouped=True, whole_name=ignore_name_scope)
+    request = request_of("allgather", name, member_id(process_set), grouped=True, whole_name=ignore_name_scope)
     return run(request, [with_rows("grouped_allgather", tensor) for tensor in tensors])
 
 
@@ -183,10 +186,10 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of `root_rank` (its rank in the job, also with a process set) on every rank."""
+    """Returns the tensor of `root_rank` on every rank. `root_rank` is a rank in the job, also with a process set."""
     set_id = member_id(process_set)
     root = root_within(root_rank, process_set)
-    request = Request("broadcast", name, set_id, root=root, whole_name=ignore_name_scope)
+    request = request_of("broadcast", name, set_id, root=root, whole_name=ignore_name_scope)
     return run(request, [as_tensor(tensor)])[0]
 
 
@@ -197,8 +200,11 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank (int32); without: what came."""
-    request = Request("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
+    """Sends `splits[r]` rows to rank r, or equally many to each rank without `splits`.
+
+    Returns the received rows; with `splits`, also the number of rows from each rank (int32).
+    """
+    request = request_of("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
     source = with_rows("alltoall", tensor)
     if splits is None:
         return run(request, [source], _no_splits())[0]
@@ -226,8 +232,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction (Average or Sum); the first ranks get one more where they do not divide."""
-    factors = (prescale_factor, postscale_factor)
+    """Returns this rank's rows of the reduction (Average or Sum). The first ranks get one more if rows remain."""
+    factors = (float(prescale_factor), float(postscale_factor))
     return _reducescatter([tensor], device_dense, compression, op, name, process_set, ignore_name_scope, factors)[0]
 
 
@@ -240,10 +246,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """As reducescatter, for several tensors as one unit. An empty list is given back."""
+    """Does a reducescatter of several tensors as one unit. Returns an empty list for an empty list."""
     if not tensors:
         return list(tensors)
-    factors = (prescale_factor, postscale_factor)
+    factors = (float(prescale_factor), float(postscale_factor))
     return _reducescatter(tensors, device_dense, compression, op, None, process_set, False, factors, grouped=True)
 
 
@@ -260,24 +266,22 @@ def _reducescatter(
 ) -> list[Any]:
     chosen = resolve_op(op)
     if chosen not in (Average, Sum):
-        raise UnsupportedOpError(f"reducescatter knows Average and Sum, not {chosen.name}")
+        raise UnsupportedOpError(f"reducescatter: the operation {chosen.name} is not supported; use Average or Sum")
     with _on(device):
         pairs = [compression.compress(with_rows("reducescatter", tensor)) for tensor in tensors]
-        core, average = core_op(chosen)
-        request = Request(
-            *("reducescatter", name, member_id(process_set), grouped, core, average, False, *factors),
-            whole_name=whole_name,
-        )
+        options = reduce_options(chosen, *factors)
+        set_id = member_id(process_set)
+        request = request_of("reducescatter", name, set_id, grouped, options, whole_name=whole_name)
         shares = run(request, [small for small, _ in pairs])
         return [compression.decompress(share, context) for share, (_, context) in zip(shares, pairs, strict=True)]
 
 
 def join() -> Any:
-    """Waits until every rank has joined, contributing zeros to the others' allreduces; gives the last to join."""
+    """Contributes zeros to other ranks' allreduces until every rank has joined. Returns the last rank to join."""
     if tf.executing_eagerly():
         return tf.constant(collectives.join(), tf.int32)
     if xla.is_compiling():
-        return xla.without_tensors(Request("join"))
+        return xla.without_tensors(request_of("join"))
     with in_order():
         last = operations.perseus_join(tensor_name="join")
         last_in_order(last.op)
@@ -285,12 +289,12 @@ def join() -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
-    """Waits until all ranks of the set are here; in a graph, an operation that does."""
+    """Blocks until all ranks of the set have called it. In a graph, returns an operation that does so."""
     if tf.executing_eagerly():
         collectives.barrier(process_set)
         return None
     if xla.is_compiling():
-        return xla.without_tensors(Request("barrier", set_id=member_id(process_set))).op
+        return xla.without_tensors(request_of("barrier", set_id=member_id(process_set))).op
     with in_order():
         met = operations.perseus_barrier(process_set_id=member_id(process_set))
         last_in_order(met)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer for optimizers of TensorFlow 1; those of Keras go to perseus_like.tensorflow.keras."""
+"""DistributedOptimizer for optimizers of TensorFlow 1. perseus_like.tensorflow.keras has the one for Keras."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LegacyOptimizer: Any = tf.compat.v1.train.Optimizer
 
 
 class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
-    """What is added to the wrapped optimizer's class; it shares the state of the optimizer it was made from."""
+    """The methods that are added to the wrapped optimizer's class. The two optimizers share their state."""
 
     _perseus_reduction: GradientReduction
     _perseus_aggregation: LocalGradientAggregationHelper | None = None
     _perseus_wrapped: Any
 
     def __getattr__(self, name: str) -> Any:
-        """Horovod's private names: the wrapped optimizer (unless that has an `_optimizer` itself), and its helper."""
+        """Returns Horovod's private attributes: `_optimizer`, the wrapped optimizer, and `_agg_helper`."""
         if name == "_optimizer":
             return self._perseus_wrapped
         if name == "_agg_helper":
@@ -38,7 +38,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Pairs of gradient and variable, as the wrapped optimizer computes them, reduced over all ranks."""
+        """Returns the wrapped optimizer's pairs of gradient and variable, reduced over all ranks."""
         pairs = super().compute_gradients(*args, **kwargs)
         if not self._perseus_reduction.communicates and self._perseus_aggregation is None:
             return list(pairs)
@@ -53,7 +53,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None, **more: Any
     ) -> Any:
-        """Steps; with backward_passes_per_step, after every so many calls."""
+        """Steps. With backward_passes_per_step=N, only every N-th call steps."""
         pairs = list(grads_and_vars)  # read twice
         apply = partial(super().apply_gradients, pairs, global_step, name, **more)
         if self._perseus_aggregation is None:
@@ -61,21 +61,21 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
         return self._perseus_aggregation.apply_gradients(apply, self, pairs, global_step)
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of this variable stays this rank's own; see `scale_local_gradients`."""
+        """Marks a variable as local: its gradient is not reduced; see `scale_local_gradients`."""
         self._perseus_reduction.register_local(var)
 
 
 class _DistributedAdasumOptimizer(_DistributedOptimizer):
-    """What is added for op=Adasum: steps with this rank's gradients, and then adds up the steps of all ranks."""
+    """The methods for op=Adasum: the rank steps with its own gradients, and Adasum combines the steps of all ranks."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """This rank's own."""
+        """Returns this rank's gradients, which are not reduced."""
         return list(super(_DistributedOptimizer, self).compute_gradients(*args, **kwargs))
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None, **more: Any
     ) -> Any:
-        """Steps locally, then moves all ranks to where Adasum of their steps leads."""
+        """Steps locally, then replaces the step by Adasum of all ranks' steps."""
         pairs = list(grads_and_vars)
         local_step = partial(super(_DistributedOptimizer, self).apply_gradients, pairs, global_step, name, **more)
         reduction = self._perseus_reduction
@@ -113,22 +113,22 @@ def DistributedOptimizer(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer of the same class, with the same state, that steps with the gradients of all ranks.
+    """Returns an optimizer of the same class, with the same state, that steps with the gradients of all ranks.
 
     Args:
         optimizer: a tf.compat.v1.train optimizer, or one of Keras.
-        name: of the requests, for error texts.
-        use_locking: there for Horovod's sake; the wrapped optimizer has its own.
+        name: the prefix of the names of requests, for error texts.
+        use_locking: ignored; the wrapped optimizer has this option.
         device_dense: the device on which dense gradients are reduced; "" for the device they are on.
         device_sparse: the same for IndexedSlices.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
-        sparse_as_dense: IndexedSlices are made dense, and travel with the others.
-        backward_passes_per_step: so many backward passes are summed before gradients are reduced.
-        op: Average or Sum; or Adasum: ranks step by themselves, and their steps are combined.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
+        sparse_as_dense: convert IndexedSlices to dense gradients, and reduce them in buckets.
+        backward_passes_per_step: the number of backward passes whose gradients are summed before they are reduced.
+        op: Average, Sum, or Adasum, which combines the steps of the ranks.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
         average_aggregated_gradients: divide sums of backward passes by their number.
-        groups: variables whose gradients travel together: lists of them, or the number of groups to make.
-        num_groups: the older name for a number of groups.
+        groups: lists of variables whose gradients are reduced together, or the number of groups.
+        num_groups: deprecated; a number of groups.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         scale_local_gradients: divide gradients of local variables by the number of ranks.
     """
@@ -139,7 +139,7 @@ def DistributedOptimizer(  # noqa: N802
             scale_local_gradients,
         )
     if isinstance(optimizer, _DistributedOptimizer):
-        raise ValueError("this optimizer is a DistributedOptimizer already")
+        raise ValueError("DistributedOptimizer: the optimizer is one already; pass the optimizer that it wraps")
     cls = type(optimizer)
     reduction = GradientReduction(
         name or f"Distributed{cls.__name__}",
@@ -161,7 +161,7 @@ def DistributedOptimizer(  # noqa: N802
     distributed._perseus_wrapped = optimizer
     if backward_passes_per_step != 1:
         if added is _DistributedAdasumOptimizer:
-            raise ValueError("backward_passes_per_step needs op=Average or Sum; with Adasum, each call is a step")
+            raise ValueError("backward_passes_per_step works with op=Average or Sum, not with Adasum; leave it at 1")
         distributed._perseus_aggregation = LocalGradientAggregationHelper(
             backward_passes_per_step,
             reduction,

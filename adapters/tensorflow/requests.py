@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,24 +11,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.tensor import AS_IT_IS
+from perseus_like.tables import DType
+from perseus_like.tensor import SUM, ReduceOptions
 
-from . import xla
-from .errors import invalid_argument, translated
-from .graph_notes import notes_of
-from .native import asynchronous, operations
+from . import eager, xla
+from .compat import graphs
+from .errors import invalid_argument
+from .native import asynchronous
 
-DTYPES = {
-    dtype: number
-    for number, dtype in enumerate(
-        [
-            *(tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64),
-            *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool, tf.uint16),
-        ]
-    )
-}
-
-VERBS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
+DTYPES = {tf.as_dtype("bool" if dtype is DType.boolean else dtype.name): int(dtype) for dtype in DType}
 
 
 @dataclass(frozen=True)
@@ -38,15 +30,30 @@ class Request:
     name: str | None = None
     set_id: int = 0
     grouped: bool = False
-    op: int = 0  # the core's number
-    average: bool = False
+    reduce: ReduceOptions = SUM
     adasum: bool = False
-    prescale: float = 1.0
-    postscale: float = 1.0
-    wire: int = AS_IT_IS
     root: int = 0  # within the set
     whole_name: bool = False  # the name as it is, without the scopes around it
     member_names: str = ""  # of an allreduce: what texts of errors call the tensors, a line each
+
+    def attributes(self, tensor_name: str) -> dict[str, Any]:
+        """The attributes of the verb's operation."""
+        own: dict[str, Any] = {"tensor_name": tensor_name, "grouped": self.grouped, "process_set_id": self.set_id}
+        op, average, prescale, postscale, wire_dtype = self.reduce
+        if self.verb in ("allreduce", "reducescatter"):
+            own |= {"reduce_op": op, "average": average}
+            own |= {"prescale_factor": repr(float(prescale)), "postscale_factor": repr(float(postscale))}
+        if self.verb == "allreduce":
+            own |= {"adasum": self.adasum, "wire_dtype": wire_dtype, "member_names": self.member_names}
+        if self.verb == "broadcast":
+            own["root"] = self.root
+        return own
+
+    @functools.cached_property
+    def eager_attributes(self) -> tuple[Any, ...]:
+        """The attributes of an eager call, names and values in turn."""
+        # Blocking calls are one after the other: they can all have the same name.
+        return eager.given({**self.attributes(self.name or "eager"), "wait": True})
 
     def derived(self, verb: str, suffix: str, **changes: Any) -> Request:
         """Another verb of the same set, under a name that follows from this one's."""
@@ -54,80 +61,50 @@ class Request:
         return replace(Request(verb, name, self.set_id, self.grouped, whole_name=self.whole_name), **changes)
 
 
+# Requests of verbs that are called again and again are made once.
+request_of = functools.lru_cache(maxsize=1024, typed=True)(Request)
+
+
 def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[Any]:
     """The tensors that come of it; for an alltoall, also the rows from each rank.
 
     Eagerly, complete on return, and errors are of our classes. In a graph, a node.
     """
-    _check_dtypes(request, tensors)
     if tf.executing_eagerly():
         return _run_eagerly(request, tensors, splits)
+    _check_dtypes(request, tensors)
     if xla.is_compiling():
         return xla.run(request, list(tensors), splits)
     name = request.name or _name_after(tensors[0])
     node_name = _node_name(f"{request.verb}_{name}")
     with in_order():
-        results = _node(request, tensors, splits, name if request.whole_name else "", node_name, wait=False)
+        attributes = request.attributes(name if request.whole_name else "")
+        results = eager.execute_by_wrapper(request.verb, _inputs(tensors, splits), {**attributes, "name": node_name})
         last_in_order(results[0].op)
     return results
 
 
+def _inputs(tensors: Sequence[Any], splits: Any) -> tuple[Any, ...]:
+    return (tensors,) if splits is None else (tensors[0], splits)
+
+
 def in_order() -> Any:
     """For the nodes made within: after those before, where TensorFlow cannot have several under way."""
-    last = None if asynchronous() else notes_of(tf.compat.v1.get_default_graph()).get("last_collective")
+    last = None if asynchronous() else graphs.state_of(tf.compat.v1.get_default_graph()).get("last_collective")
     return contextlib.nullcontext() if last is None else tf.control_dependencies([last])
 
 
 def last_in_order(node: Any) -> None:
     if not asynchronous():
-        notes_of(tf.compat.v1.get_default_graph())["last_collective"] = node
+        graphs.state_of(tf.compat.v1.get_default_graph())["last_collective"] = node
 
 
 def _run_eagerly(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:
     try:
-        # Blocking calls are one after the other: they can all have the same name.
-        return _node(request, tensors, splits, request.name or "eager", None, wait=True)
-    except tf.errors.OpError as error:
-        ours = translated(error)
-        if ours is None:
-            raise
-        raise ours from None
-
-
-def _node(
-    request: Request, tensors: Sequence[Any], splits: Any, tensor_name: str, node_name: str | None, wait: bool
-) -> list[Any]:
-    common = {
-        "tensor_name": tensor_name,
-        "grouped": request.grouped,
-        "process_set_id": request.set_id,
-        "wait": wait,
-        "name": node_name,
-    }
-    scaling = {
-        "reduce_op": request.op,
-        "average": request.average,
-        "prescale_factor": repr(float(request.prescale)),
-        "postscale_factor": repr(float(request.postscale)),
-    }
-    if request.verb == "allreduce":
-        return list(
-            operations.perseus_allreduce(
-                tensors,
-                adasum=request.adasum,
-                wire_dtype=request.wire,
-                member_names=request.member_names,
-                **scaling,
-                **common,
-            )
-        )
-    if request.verb == "broadcast":
-        return list(operations.perseus_broadcast(tensors, root=request.root, **common))
-    if request.verb == "allgather":
-        return list(operations.perseus_allgather(tensors, **common))
-    if request.verb == "reducescatter":
-        return list(operations.perseus_reduce_scatter(tensors, **scaling, **common))
-    return list(operations.perseus_alltoall(tensors[0], splits, **common))
+        return eager.execute(request.verb, _inputs(tensors, splits), request.eager_attributes)
+    except Exception:
+        _check_dtypes(request, tensors)  # says more than TensorFlow's own error of such a dtype
+        raise
 
 
 def _check_dtypes(request: Request, tensors: Sequence[Any]) -> None:

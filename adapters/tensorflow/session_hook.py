@@ -1,4 +1,4 @@
-"""Variables from one rank to all when a session of TensorFlow 1 begins."""
+"""A hook that broadcasts variables when a session of TensorFlow 1 begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .functions import broadcast_global_variables
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """For `hooks=` of a monitored session: all ranks begin with root's values, initialized or from a checkpoint."""
+    """A hook of a monitored session: all ranks begin with the root rank's values, initialized or from a checkpoint."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         self.root_rank = root_rank
@@ -18,12 +18,12 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Builds the operation, once for each graph."""
+        """Builds the broadcast operation, once for each graph."""
         graph = tf.compat.v1.get_default_graph()
         if self.bcast_op is None or self.bcast_op.graph is not graph:
             with tf.device(self.device):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it."""
+        """Runs the broadcast operation."""
         session.run(self.bcast_op)

@@ -1,4 +1,4 @@
-"""Horovod's path of SyncBatchNormalization, which is a layer of Keras."""
+"""The module `horovod.tensorflow.sync_batch_norm`; SyncBatchNormalization is a layer of Keras."""
 
 from perseus_like import rank, size
 from perseus_like.collectives import Sum

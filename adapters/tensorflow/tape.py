@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a gradient tape whose gradients are those of all ranks."""
+"""DistributedGradientTape: a gradient tape that reduces its gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
-    """What is added to the wrapped tape's class; it shares the state of the tape it was made from."""
+    """The methods that are added to the wrapped tape's class. The two tapes share their state."""
 
     _perseus_reduction: GradientReduction
 
@@ -29,21 +29,22 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         use_generic_names: bool = False,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The reduced gradients, in the structure of `sources`. `use_generic_names` is there for Horovod's sake."""
+        """Returns the reduced gradients, in the structure of `sources`. `use_generic_names` is ignored."""
         gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         reduced = self._perseus_reduction(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
-        """The gradient of this source stays this rank's own; divided by the number of ranks, unless
-        `scale_local_gradients` is False.
+        """Marks a source as local: its gradient is not reduced.
+
+        It is divided by the number of ranks unless `scale_local_gradients` is False.
         """
         self._perseus_reduction.register_local(source)
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[Pairs, Pairs]:
-        """Pairs of source and gradient: those of local sources, and the reduced ones of the others."""
+        """Returns pairs of source and gradient: those of local sources, and the reduced ones of all others."""
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
         pairs = list(zip(tf.nest.flatten(sources), gradients, strict=True))
         is_local = self._perseus_reduction.is_local
@@ -66,18 +67,18 @@ def DistributedGradientTape(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape of the same class, with what the given one has recorded, whose `gradient` reduces over all ranks.
+    """Returns a tape of the same class, with the records of the given one, whose `gradient` reduces over all ranks.
 
     Args:
         gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
         device_dense: the device on which dense gradients are reduced; "" for the device they are on.
         device_sparse: the same for IndexedSlices.
         compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
-        sparse_as_dense: IndexedSlices are made dense, and travel with the others.
+        sparse_as_dense: convert IndexedSlices to dense gradients, and reduce them in buckets.
         op: Average, Sum or Adasum.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
-        groups: variables whose gradients travel together: lists of them, or the number of groups to make.
-        num_groups: the older name for a number of groups.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
+        groups: lists of variables whose gradients are reduced together, or the number of groups.
+        num_groups: deprecated; a number of groups.
         process_set: the ranks that train together. On other ranks the tape does not communicate.
         scale_local_gradients: divide gradients of local sources by the number of ranks.
     """
@@ -85,7 +86,9 @@ def DistributedGradientTape(  # noqa: N802
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"DistributedGradientTape takes a tf.GradientTape, not {cls.__name__}")
     if isinstance(gradtape, _DistributedGradientTape):
-        raise ValueError("this tape is a DistributedGradientTape already")
+        raise ValueError(
+            "DistributedGradientTape: the tape is a DistributedGradientTape already; pass a tf.GradientTape"
+        )
     reduction = GradientReduction(
         "DistributedGradientTape",
         op=op,
@@ -100,7 +103,7 @@ def DistributedGradientTape(  # noqa: N802
         scale_local_gradients=scale_local_gradients,
     )
     tape: Any = object.__new__(type(cls.__name__, (_DistributedGradientTape, cls), {}))
-    # One state for both: wrapped while it records, the tape goes on under either name.
+    # The two tapes share their state, so either may be used while the tape records.
     tape.__dict__ = vars(gradtape)
     tape._perseus_reduction = reduction
     return tape
@@ -120,7 +123,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     local_layers: Any | Sequence[Any] | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As DistributedGradientTape; the variables of `local_layers` (a layer or a list) keep this rank's gradients."""
+    """Does the same as DistributedGradientTape, but does not reduce the gradients of `local_layers`."""
     tape = DistributedGradientTape(
         *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor),
         *(num_groups, groups, process_set, scale_local_gradients),

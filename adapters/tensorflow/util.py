@@ -1,4 +1,4 @@
-"""Horovod's path of small helpers, which programs import private as they are: horovod.tensorflow.util."""
+"""The module `horovod.tensorflow.util`: helpers that programs import although they are private."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _executing_eagerly() -> bool:
 
 
 def _make_subgraph(f: Callable[..., Any]) -> Any:
-    """`f` as a tf.function."""
+    """Returns `f` as a tf.function."""
     return tf.function(f)
 
 
 def _cache(f: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Decorates a function of hashable arguments: each result is kept, one for eager execution and one for graphs."""
+    """Decorates a function of hashable arguments: keeps its results, separately for eager execution and graphs."""
     results: dict[Any, _Result] = {}
 
     @functools.wraps(f)

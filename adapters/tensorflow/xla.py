@@ -1,7 +1,8 @@
-"""Collectives in a tf.function(jit_compile=True): custom calls, as XLA knows none of our operations.
+"""Collectives in a tf.function(jit_compile=True), as custom calls of XLA.
 
-A custom call blocks. They are kept in the order of the program by a token that each takes from the one before, so
-that no two ranks wait in different ones. Where XLA takes no custom call of ours, the function runs uncompiled.
+XLA cannot compile the operations of this adapter. A custom call blocks until its collective is done. Each custom call
+takes a token from the one before, which keeps them in the order of the program, so that all ranks wait in the same
+collective. If XLA cannot make custom calls, the function runs uncompiled.
 """
 
 from __future__ import annotations
@@ -15,90 +16,79 @@ import tensorflow as tf
 
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
+from perseus_like.tables import Verb
 
-from . import uncompiled
-from .graph_notes import notes_of
-from .native import library
+from .compat import compiled_functions, graphs
+from .native import OPERATIONS, library
+from .tensorflow_setup import prepare_tensorflow
 
 if TYPE_CHECKING:
     from .requests import Request
 
 logger = logging.getLogger(__name__)
 
-# PerseusVerb of csrc/capi/perseus.h.
-_VERBS = {
-    verb: number
-    for number, verb in enumerate(
-        ["allreduce", "adasum", "broadcast", "allgather", "alltoall", "reducescatter", "barrier", "join"]
-    )
-}
-
 
 def is_compiling() -> bool:
-    """Whether nodes that are made now are for XLA, and XLA takes them."""
-    return _is_in_xla_context() and _takes_collectives()
+    """Returns whether XLA will compile the nodes that are added now, and can compile collectives."""
+    return _is_for_xla() and _takes_collectives()
 
 
-def _is_in_xla_context() -> bool:
+def _is_for_xla() -> bool:
     try:
-        from tensorflow.python.framework import ops
-        from tensorflow.python.ops import control_flow_util
-
-        return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+        return compiled_functions.is_for_xla(tf.compat.v1.get_default_graph())
     except (ImportError, AttributeError) as error:
-        _run_all_uncompiled(f"which functions XLA is to compile cannot be seen ({error})")
+        _run_all_uncompiled(f"it cannot be seen which functions XLA will compile ({error})")
         return False
 
 
 @functools.cache
 def _takes_collectives() -> bool:
-    """Found out when it is first needed: the program has told TensorFlow then which devices it wants."""
-    if tf.config.get_visible_devices("GPU"):
-        problem = "custom calls are for XLA's CPU devices, and there is a GPU"
-    else:
-        problem = library.perseus_tensorflow_start_xla().decode() or _order_problem
+    """Returns whether XLA can compile collectives. The program must have chosen its devices before the first call."""
+    problem = _problem()
     if problem:
         _run_all_uncompiled(problem)
         return False
-    uncompiled.is_possible()  # the gradient of a compiled function may be made outside of XLA's sight
+    _can_run_uncompiled()  # TensorFlow may trace the gradient of a compiled function outside of an XLA context
     return True
+
+
+def _problem() -> str:
+    if tf.config.get_visible_devices("GPU"):
+        return "custom calls are for XLA's CPU devices, and there is a GPU"
+    try:
+        compiled_functions.custom_call_operation()
+    except (ImportError, AttributeError) as error:
+        return f"custom calls cannot be made ({error})"
+    return library.perseus_tensorflow_start_xla().decode() or prepare_tensorflow()
 
 
 @functools.cache
 def _run_all_uncompiled(reason: str) -> None:
-    if not uncompiled.is_possible():
+    if not _can_run_uncompiled():
         raise UnavailableError(
             f"collectives cannot be compiled by XLA in TensorFlow {tf.__version__}: {reason}; use jit_compile=False"
         )
     logger.warning(
-        "collectives cannot be compiled by XLA in TensorFlow %s: %s. Each tf.function(jit_compile=True) that holds one "
-        "runs uncompiled, and so more slowly",
+        "collectives cannot be compiled by XLA in TensorFlow %s: %s. Each tf.function(jit_compile=True) that contains "
+        "a collective runs uncompiled, which is slower",
         *(tf.__version__, reason),
     )
 
 
-def _follow_the_program() -> str:
-    """Lets calls of functions for XLA follow one another as in the program: at once they would use the same names. And
-    a function within one is traced for XLA, not taken as it was traced elsewhere. Text of why that cannot be, or "".
-    """
+def _can_run_uncompiled() -> bool:
     try:
-        from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
-    except ImportError as error:
-        return f"functions for XLA cannot be put in order ({error})"
-
-    def add_op(_: Any, node: Any) -> None:
-        if node.type == "StatefulPartitionedCall":
-            notes = notes_of(node.graph)
-            if "compiled_call" in notes:
-                node._add_control_input(notes["compiled_call"])
-            notes["compiled_call"] = node
-
-    XLAControlFlowContext.AddOp = add_op
-    XLAControlFlowContext.RequiresUniqueFunctionRetracing = lambda _: True
-    return ""
+        compiled_functions.run_uncompiled(_contains_operations)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
-_order_problem = _follow_the_program()
+def _contains_operations(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, contains operations of this adapter."""
+    if any(node.type in OPERATIONS for node in graph.get_operations()):
+        return True
+    called = graph.as_graph_def().library.function
+    return any(node.op in OPERATIONS for function in called for node in function.node_def)
 
 
 def run(request: Request, tensors: list[Any], splits: Any) -> list[Any]:
@@ -142,16 +132,13 @@ def _custom_call(
     request: Request, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: Sequence[list[int]]
 ) -> list[Any]:
     """The results, and the token for the next."""
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
     graph = tf.compat.v1.get_default_graph()
-    notes = notes_of(graph)
-    token = notes.get("token")
+    state = graphs.state_of(graph)
+    token = state.get("token")
     if token is None:
         token = tf.zeros([], tf.float32)
-        # XLA leaves it out. It makes the function one with effects, whose calls are all made.
-        tf.raw_ops.Assert(condition=tf.constant(True), data=[tf.constant(0)])
-    results = gen_xla_ops.xla_custom_call_v2(
+        compiled_functions.keep_all_calls()
+    results = compiled_functions.custom_call_operation()(
         [*tensors, token],
         call_target_name="perseus_collective",
         backend_config=_described(request, tensors, shapes, graph),
@@ -159,7 +146,7 @@ def _custom_call(
         result_dtypes=[*dtypes, tf.float32],
         result_shapes=[*shapes, []],
     )
-    notes["token"] = results[-1]
+    state["token"] = results[-1]
     return list(results)
 
 
@@ -167,11 +154,10 @@ def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[i
     """Words for native/xla.cc; the name is the last of them, and after it come those of the members."""
     from .requests import DTYPES
 
-    verb = "adasum" if request.adasum else request.verb
     ranks = session.core.process_set_ranks(request.set_id)
-    words: list[object] = [_VERBS[verb], request.set_id, ranks.index(session.core.rank()), len(ranks)]
-    words += [request.op, int(request.average)]
-    words += [repr(float(request.prescale)), repr(float(request.postscale)), request.wire, request.root, len(tensors)]
+    words: list[object] = [int(_verb(request)), request.set_id, ranks.index(session.core.rank()), len(ranks)]
+    op, average, prescale, postscale, wire_dtype = request.reduce
+    words += [op, int(average), repr(float(prescale)), repr(float(postscale)), wire_dtype, request.root, len(tensors)]
     for tensor, shape in zip(tensors, shapes, strict=False):
         extents = tensor.shape.as_list()
         bytes_ = tensor.dtype.size * tf.TensorShape(shape).num_elements()
@@ -179,6 +165,12 @@ def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[i
     name = graph.unique_name(request.name or request.verb).replace(" ", "_")
     words.append(f"{'grouped_' if request.grouped else ''}{request.verb}.{name}")
     return " ".join(map(str, [*words, request.member_names]))
+
+
+def _verb(request: Request) -> Verb:
+    if request.adasum:
+        return Verb.adasum
+    return Verb.reduce_scatter if request.verb == "reducescatter" else Verb[request.verb]
 
 
 def _result_shape(request: Request, tensor: Any) -> list[int]:

@@ -70,8 +70,9 @@ def _check_states_of(module: ModuleType) -> None:
         if self.num_processes == 1 and size > 1:
             raise UnavailableError(
                 f"accelerate sees 1 process ({self.distributed_type}) in a world of {size}: each rank would train by "
-                "itself. On a machine without GPUs make its state with cpu=True: `Accelerator(cpu=True)`, "
-                "`PartialState(cpu=True)`, or `--use_cpu` for a Trainer; ACCELERATE_USE_CPU must not be false"
+                "itself. If all ranks are to train on the CPU, make its state with cpu=True: `Accelerator(cpu=True)`, "
+                "`PartialState(cpu=True)`, or `--use_cpu` for a Trainer; ACCELERATE_USE_CPU must not be false. If they "
+                "are to train on GPUs, give each rank one"
             )
 
     state.__init__ = checked

@@ -12,7 +12,7 @@ import torch
 from perseus_like.collectives import Average, Collectives, Op, Sum, resolve_op
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
-from perseus_like.tensor import DType
+from perseus_like.tables import DType
 
 from .tensors import tensors
 

@@ -24,18 +24,18 @@ from perseus_like.gradients import (
     claim_name,
     lay_out,
 )
-from perseus_like.launch.cores import usable_cores
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
+from perseus_like.system import usable_cores
 
 from .autograd import verbs
+from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of, say_once
-from .owners import register, require_sole_owner
-from .places import Contents, Places
+from .ownership import register, require_sole_owner
+from .reduce_fallback import send_compressed, send_late
 from .reduction import Owner, Reduction
-from .sending import send_compressed, send_late
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
@@ -66,7 +66,7 @@ class GradientBuckets:
         self._name = claim_name(reduction.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
-        self._places = Places(self._parameters, reduction.process_set)
+        self._places = BucketLayout(self._parameters, reduction.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks

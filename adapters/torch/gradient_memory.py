@@ -12,6 +12,7 @@ from perseus_like.gradients import LARGE_BYTES, Member
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
+from .compat.dynamo import is_compiling
 from .tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
@@ -44,7 +45,7 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient to its place in a bucket; what is large will not be in a cache when it is reduced."""
     if (
-        not torch.compiler.is_compiling()  # hooks are traced where autograd is compiled, too
+        not is_compiling()  # hooks are traced where autograd is compiled, too
         and place.nbytes >= LARGE_BYTES
         and place.dtype == gradient.dtype
         and place.stride() == gradient.stride()

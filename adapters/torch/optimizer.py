@@ -14,8 +14,8 @@ from perseus_like import basics
 from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
 from perseus_like.compression import NoneCompressor
 from perseus_like.gradients import divide_into_groups
-from perseus_like.launch.elastic.messages import is_elastic
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.protocol.messages import is_elastic
 
 from .adasum import DeltaSum
 from .autograd import verbs

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from perseus_like.session import session
-from perseus_like.tensor import DType, View
+from perseus_like.tables import DType
+from perseus_like.tensor import View
 
 from .cuda import over_memory, require_cuda
 

@@ -1,4 +1,4 @@
-// Every environment variable the core reads: its name, Horovod's name for it, its default and what it does.
+// Defines every environment variable that the core reads: name, Horovod's name, default and effect.
 #pragma once
 
 #include <chrono>
@@ -18,31 +18,32 @@ namespace perseus {
 
 struct Setting {
   std::string_view name;
-  std::string_view horovod_name;  // understood as well; empty where Horovod has none
+  std::string_view horovod_name;  // also accepted; empty if Horovod has no such variable
   std::string_view default_value;
   std::string_view help;
 };
 
-// The table behind docs/environment.md, in the order of the page.
+// Returns all settings in the order of docs/environment.md, which is made from them.
 std::span<const Setting> settings();
 
-// A variable of Horovod that changes nothing here.
+// A variable of Horovod that has no effect here.
 struct Unused {
   std::string_view horovod_name;
   std::string_view why;
-  bool is_given_anyway = false;  // what it asks for is so without it: nobody needs to be told
+  bool is_given_anyway = false;  // its effect is the default here, so that no warning is needed
 };
 
 std::span<const Unused> unused_settings();
 
-// The values of one session. Read once, when it starts.
+// The settings of one session, read once when it starts.
 struct Config {
-  // `overrides` (name → value) win over the environment. Throws Error(invalid_argument) on a malformed value.
+  // Reads the settings. `overrides` (name → value) take precedence over the environment. Throws Error(invalid_argument)
+  // if a value is malformed.
   static Config read(const std::map<std::string, std::string>& overrides = {});
 
   std::int64_t fusion_threshold_bytes = 0;
   std::int64_t cache_capacity = 0;
-  std::chrono::microseconds linger{0};
+  std::chrono::microseconds batching_delay{0};
   std::chrono::microseconds spin{0};
   std::chrono::milliseconds stall_warning{0};   // 0: never
   std::chrono::milliseconds stall_shutdown{0};  // 0: never
@@ -55,9 +56,9 @@ struct Config {
   int streams = 1;                            // between hosts, at most
   bool tunes_streams = false;
   int nan_check = 0;                 // 0: none, 1: warn, 2: an error
-  std::optional<DType> wire;         // that floats travel in between hosts where the request names none
-  std::int64_t wire_from_bytes = 0;  // of tensors so large
-  bool flat_allreduce = false;       // without regard to which ranks share a host
+  std::optional<DType> wire_dtype;   // wire dtype of floats between hosts, unless the request names one
+  std::int64_t wire_from_bytes = 0;  // least size of a tensor to which wire_dtype applies
+  bool flat_allreduce = false;       // all ranks reduce over MPI, regardless of hosts
   std::string mpi_library;
   std::string oneccl_library;
   std::string nccl_library;
@@ -68,16 +69,18 @@ struct Config {
   std::string autotune_log;  // file, or empty
   std::int64_t autotune_warmup_samples = 0;
   std::int64_t autotune_steps_per_sample = 0;
-  // Set by the user, and so not to be tuned.
-  bool fusion_threshold_is_given = false, linger_is_given = false, chunk_is_given = false, streams_are_given = false;
+  // True for settings that the user has set; the autotuner does not change them.
+  bool fusion_threshold_is_given = false, batching_delay_is_given = false, chunk_is_given = false,
+       streams_are_given = false;
   LogLevel log_level = LogLevel::warning;
   bool log_time = false;
   bool mpi_threads = true;
-  std::vector<int> thread_affinity;  // by local rank, the core of its lanes' threads; empty: any
-  std::vector<std::string> remarks;  // variables that are set and change nothing, and why
+  std::vector<int> thread_affinity;  // by local rank: the core of the rank's communication threads; empty: any
+  std::vector<std::string> remarks;  // warnings about variables that are set but have no effect
 };
 
-// The environment as the bootstraps see it: launchers' variables (PERSEUS_RANK, OMPI_…, PMI_…) are not settings.
+// Returns a variable of the environment. The bootstraps read launchers' variables (PERSEUS_RANK, OMPI_…, PMI_…) by it,
+// because these are not settings.
 std::optional<std::string> environment(std::string_view name);
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// One word that lets a thread sleep until somebody, in this process or another, has something for it.
+// Lets a thread sleep until another thread, of this process or another, notifies it.
 #pragma once
 
 #include <atomic>
@@ -7,33 +7,35 @@
 
 namespace perseus {
 
-// Who may be asleep at a doorbell. The two sleep on different futex bits, so that a ring wakes the one that drives.
+// The threads that may sleep at a doorbell. Each sleeps on its own futex bit, so that a notification wakes the thread
+// that drives the engine.
 enum class Sleeper : std::uint32_t {
-  none = 0,    // somebody is awake and polling: no system call is needed
-  engine = 1,  // the lane's own thread
-  caller = 2,  // a framework thread that waits for its handle and drives the lane meanwhile
+  none = 0,    // a thread is awake and polls, so that notify() needs no system call
+  engine = 1,  // the communication thread
+  caller = 2,  // a framework thread that waits for its handle and drives the engine meanwhile
 };
 
-// Usable in memory shared between processes: no pointers, all-zero is a valid fresh state.
-// To sleep without losing a ring: seen = rings(); look for work; wait(seen, …).
+// A counter of notifications on which threads sleep. It works in memory shared between processes: it has no pointers,
+// and all-zero bytes are a valid initial state. To sleep without losing a notification, call seen = notifications(),
+// look for work, and call wait(seen, …).
 class Doorbell {
  public:
-  // Tells whoever polls or sleeps here that there is something to do. Any thread, any process.
-  void ring();
+  // Notifies the thread that polls or sleeps here that there is work. Any thread, any process.
+  void notify();
 
-  std::uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
+  std::uint32_t notifications() const { return notifications_.load(std::memory_order_seq_cst); }
 
-  // Sleeps until a ring later than `seen`, or `limit`. Returns at once if one has come already.
+  // Sleeps until a notification later than `seen`, but at most for `limit`. Returns at once if one has come already.
   void wait(std::uint32_t seen, Sleeper who, std::chrono::microseconds limit);
 
-  // From now on a thread polls: rings need wake nobody.
+  // States that a thread polls from now on, so that notifications wake no thread.
   void attend() { sleeper_.store(static_cast<std::uint32_t>(Sleeper::none), std::memory_order_seq_cst); }
 
-  // The caller stops polling and leaves the sleeping engine thread in charge; rings later than `seen` wake it.
+  // States that the caller stops polling. Notifications later than `seen` wake the sleeping communication thread.
   void hand_back(std::uint32_t seen);
 
  private:
-  std::atomic<std::uint32_t> rings_{0};
+  std::atomic<std::uint32_t> notifications_{0};
   std::atomic<std::uint32_t> sleeper_{0};
 };
 

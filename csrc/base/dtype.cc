@@ -1,5 +1,7 @@
 #include "base/dtype.h"
 
+#include "base/tables.h"
+
 namespace perseus {
 
 namespace {
@@ -10,11 +12,9 @@ struct Row {
   bool floating;
 };
 
-constexpr Row kTable[kDTypeCount] = {
-    {1, "uint8", false},  {1, "int8", false},   {2, "int16", false},   {4, "int32", false},
-    {8, "int64", false},  {2, "float16", true}, {2, "bfloat16", true}, {4, "float32", true},
-    {8, "float64", true}, {1, "bool", false},   {2, "uint16", false},
-};
+#define PERSEUS_ROW(NAME, name, text, bytes, is_floating) {bytes, text, is_floating},
+constexpr Row kTable[kDTypeCount] = {PERSEUS_DTYPES(PERSEUS_ROW)};
+#undef PERSEUS_ROW
 
 const Row& row(DType dtype) { return kTable[static_cast<std::size_t>(dtype)]; }
 

@@ -1,4 +1,4 @@
-// The element types a collective can carry, and the size of each.
+// Defines the element types that collectives support.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ enum class DType : std::uint8_t {
 
 inline constexpr int kDTypeCount = 11;
 
-// Bytes of one element.
+// Returns the bytes of one element.
 std::size_t size_of(DType dtype);
 
-// "float32", "bool", …: the word used in error texts and by the Python side.
+// Returns the name used in error texts and in Python, such as "float32" or "bool".
 std::string_view name_of(DType dtype);
 
 bool is_floating(DType dtype);

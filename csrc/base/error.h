@@ -1,4 +1,4 @@
-// How failure travels: Error is thrown to a caller, Status is carried by a piece of work.
+// Defines the two forms of a failure: Error is thrown to a caller, Status is the outcome of a piece of work.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace perseus {
 
-// Each kind is one Python class in perseus_like/errors.py; nobody looks inside a message.
+// The kinds of failure. Each kind is one Python class in perseus_like/errors.py; no code parses an error's text.
 enum class ErrorKind : std::uint8_t {
   invalid_argument,  // the caller's mistake on this rank: ValueError
   not_initialized,   // used before init or after shutdown
-  disagreement,      // ranks asked for different things under one name; the job goes on
-  peer_lost,         // a rank died or left; the session is over
-  timed_out,         // a rank never came within the time allowed
-  transport,         // an engine (MPI, oneCCL, NCCL, the system) reported a failure
-  unavailable,       // something that was asked for is not here: library, memory, device
+  disagreement,      // ranks submitted different requests under one name; the job continues
+  peer_lost,         // a rank died or left; the session has failed
+  timed_out,         // a rank did not take part within the time allowed
+  transport,         // a library (MPI, oneCCL, NCCL) or the system reported a failure
+  unavailable,       // a library, memory or a device is missing
   shut_down,         // this session was shut down while the work waited
 };
 
@@ -29,7 +29,8 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// The outcome of a piece of work: ok, or what went wrong. Engine threads return it and never throw.
+// The outcome of a piece of work: ok, or a kind of failure and its text. Communication threads return it and never
+// throw.
 class [[nodiscard]] Status {
  public:
   Status() = default;

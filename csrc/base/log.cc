@@ -32,12 +32,13 @@ std::string time_now() {
 
 }  // namespace
 
-LogLevel parse_log_level(std::string_view text) {
+std::optional<LogLevel> parse_log_level(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   if (lower == "fatal") return LogLevel::error;
   const auto* found = std::find(kLevels.begin(), kLevels.end(), lower);
-  return found == kLevels.end() ? LogLevel::warning : static_cast<LogLevel>(found - kLevels.begin());
+  if (found == kLevels.end()) return {};
+  return static_cast<LogLevel>(found - kLevels.begin());
 }
 
 void set_log_identity(int rank, LogLevel level, bool with_time) {

@@ -1,7 +1,8 @@
-// Lines for people, rank first, on standard error: engine threads must not touch Python's logging (it needs the GIL).
+// Writes log lines to standard error, rank first. The core does not use Python's logging, which needs the GIL.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,10 +10,10 @@ namespace perseus {
 
 enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 
-// "trace" … "off", also Horovod's spellings ("fatal"); anything else is `warning`.
-LogLevel parse_log_level(std::string_view text);
+// Parses "trace" … "off" in any case, and Horovod's "fatal"; returns nothing for any other text.
+std::optional<LogLevel> parse_log_level(std::string_view text);
 
-// Set once a session starts; before it the rank is unknown (-1) and the level is `warning`.
+// Sets the rank and the level when a session starts. Before, the rank is unknown (−1) and the level is `warning`.
 void set_log_identity(int rank, LogLevel level, bool with_time = false);
 
 bool log_enabled(LogLevel level);

@@ -16,7 +16,7 @@ bool begins_at_page(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) == 0;
 }
 
-// It may be gone where mapping over it failed half way.
+// Restores the memory at `place`, which is unmapped if mapping over it failed half way.
 void restore(void* place, const void* memory, std::size_t bytes) {
   void* again =
       mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -26,7 +26,7 @@ void restore(void* place, const void* memory, std::size_t bytes) {
 }  // namespace
 
 Status show_at(void* place, void* memory, std::size_t bytes) {
-  // The arena aligns to 4 KiB, and there are systems whose pages are larger.
+  // The arena aligns to 4 KiB, and some systems have larger pages.
   if (!begins_at_page(place) || !begins_at_page(memory)) {
     return {ErrorKind::unavailable, "memory that does not begin at a page of the system has no second place"};
   }

@@ -1,4 +1,4 @@
-// The same memory at a second place.
+// Maps shared memory at a second address.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace perseus {
 
-// From now on `place` and `memory` are the same `bytes` bytes, with what `place` held before. `memory` is shared
-// (mapped by MAP_SHARED), and the pages at `place` are nobody else's. Unmapping `place`, as its owner does in the end,
-// leaves `memory` as it is. Where it cannot be done, as for memory that does not begin at a page, `place` keeps what it
-// held, and the status says why.
+// Maps the `bytes` bytes of `memory` also at `place`, and keeps the contents of `place`. `memory` is mapped by
+// MAP_SHARED, and no other object uses the pages at `place`. Unmapping `place` leaves `memory` as it is. If the mapping
+// is impossible, for example for memory that does not begin at a page, `place` keeps its contents and the status says
+// why.
 Status show_at(void* place, void* memory, std::size_t bytes);
 
 }  // namespace perseus

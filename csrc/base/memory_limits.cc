@@ -12,14 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file's first number. "max" is none.
+// Returns the file's first number, or `otherwise` if it has none, such as "max".
 std::size_t number_in(const fs::path& file, std::size_t otherwise) {
   std::ifstream stream(file);
   std::size_t value = 0;
   return stream >> value ? value : otherwise;
 }
 
-// The number behind a key: "MemAvailable:    24000000 kB", "inactive_file 4096".
+// Returns the number after a key, as in "MemAvailable:    24000000 kB" or "inactive_file 4096".
 std::size_t row_of(const fs::path& file, const std::string& key, std::size_t otherwise) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
@@ -39,14 +39,13 @@ bool has_item(const std::string& list, const std::string& item) {
   return false;
 }
 
-// A mounted hierarchy of cgroups. `top` is the cgroup that is seen at `place`: not "/" where a container was given a
-// part of the hierarchy.
+// A mounted hierarchy of cgroups. `top` is the cgroup at the mount point; in a container it may not be "/".
 struct Mount {
   fs::path place;
   fs::path top;
 };
 
-// A line of mountinfo: "36 35 0:29 /top /place rw,… shared:9 - cgroup2 source options".
+// Parses a line of mountinfo such as "36 35 0:29 /top /place rw,… shared:9 - cgroup2 source options".
 bool read_mount(const std::string& line, bool second_version, Mount& mount) {
   std::istringstream words(line);
   std::string skipped, top, place, type, source, options;
@@ -59,11 +58,11 @@ bool read_mount(const std::string& line, bool second_version, Mount& mount) {
   return true;
 }
 
-// The folders of a cgroup and of all those above it that can be seen.
+// Returns the folders of a cgroup and of all visible cgroups above it.
 std::vector<fs::path> folders_of(const fs::path& root, const Mount& mount, const fs::path& group) {
   const auto place = root / mount.place.relative_path();
   auto below = group.lexically_relative(mount.top);
-  // A group outside of what is mounted here; what is mounted limits this process even so.
+  // The group is outside the mounted part; the mounted cgroups limit this process even so.
   if (below.empty() || *below.begin() == "..") below = ".";
   std::vector<fs::path> folders;
   for (auto folder = (place / below).lexically_normal();; folder = folder.parent_path()) {
@@ -76,7 +75,7 @@ std::vector<fs::path> folders_of(const fs::path& root, const Mount& mount, const
 }  // namespace
 
 MemoryLimits::MemoryLimits(const fs::path& root) : meminfo_(root / "proc/meminfo") {
-  // "0::/user/job" of version 2, "5:memory:/user/job" of version 1.
+  // A line is "0::/user/job" in version 2 and "5:memory:/user/job" in version 1.
   std::ifstream memberships(root / "proc/self/cgroup");
   for (std::string line; std::getline(memberships, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
@@ -112,6 +111,21 @@ std::size_t MemoryLimits::left() const {
     least = std::min(least, limit > taken ? limit - taken : 0);
   }
   return least;
+}
+
+bool MemoryLimits::allow(std::size_t bytes, Clock::time_point now) {
+  constexpr std::chrono::milliseconds kShortTime{100};
+  constexpr std::size_t kSmallPart = 64;
+  if (bytes <= allowance_ && now - read_at_ < kShortTime) {
+    allowance_ -= bytes;
+    return true;
+  }
+  const auto all = left();
+  read_at_ = now;
+  allowance_ = 0;
+  if (bytes > all) return false;
+  allowance_ = (all - bytes) / kSmallPart;
+  return true;
 }
 
 }  // namespace perseus

@@ -12,7 +12,8 @@ namespace perseus {
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
-    throw Error(ErrorKind::transport, std::string("no random bytes: ") + std::strerror(errno));
+    throw Error(ErrorKind::transport, std::string("start: the kernel provides no random bytes (getrandom: ") +
+                                          std::strerror(errno) + "); check the sandbox's system call filter");
   }
   return bytes;
 }

@@ -1,4 +1,4 @@
-// Random bytes of the kernel, for names and secrets that nobody can guess.
+// Returns random bytes of the kernel, for names and secrets that cannot be guessed.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace perseus {
 
-// Throws Error(transport) if the kernel has none.
+// Returns `count` random bytes. Throws Error(transport) if the kernel provides none.
 std::string random_bytes(std::size_t count);
 
-// Two lower-case hexadecimal digits for each byte.
+// Returns two lower-case hexadecimal digits for each byte.
 std::string hex_text(std::string_view bytes);
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// What a reduction does to its elements.
+// Defines the operation, the scale factors and the dtypes of a reduction.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace perseus {
 
-// "Average" is a sum with Scale::divisor, so that no engine has to know it.
+// The operation of a reduction. Average is a sum with Scale::divisor, so that transports need no average.
 enum class ReduceOp : std::uint8_t { sum, min, max, product, band, bor, bxor };
 
 std::string_view name_of(ReduceOp op);
 
-// Factors applied inside the reduction, without a pass of their own.
+// The factors of a reduction, which kernels apply without a further pass over the data.
 // Result = ((op over ranks of pre * x) / divisor) * post. Integers truncate toward zero after each factor,
 // and their division is exact; floating types multiply by post / divisor once.
 struct Scale {
@@ -22,19 +22,19 @@ struct Scale {
   std::int64_t divisor = 1;
 
   bool is_identity() const { return pre == 1.0 && post == 1.0 && divisor == 1; }
-  // A NaN is the same as a NaN: ranks that pass one agree.
+  // NaN equals NaN here, so that ranks that all pass NaN agree.
   bool operator==(const Scale& other) const {
     const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
     return same(pre, other.pre) && same(post, other.post) && divisor == other.divisor;
   }
 };
 
-// A reduction on contiguous elements. `wire` differs from `dtype` when values travel compressed
-// (float32 or float64 as float16 or bfloat16): they are converted while packing, summed in float32,
-// rounded to `wire` once, and widened to `dtype` while unpacking.
+// A reduction of contiguous elements. If `wire_dtype` differs from `dtype` (float16 or bfloat16 for float32 or
+// float64), values are converted while packing, summed in float32, rounded to `wire_dtype` once, and widened to `dtype`
+// while unpacking.
 struct Reduction {
   DType dtype = DType::float32;
-  DType wire = DType::float32;
+  DType wire_dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   Scale scale;
 

@@ -41,7 +41,7 @@ std::array<std::uint32_t, 64> schedule_of(std::string_view block) {
   return words;
 }
 
-// The letters are those of the standard.
+// The variable names are those of the standard.
 void add_block(State& state, std::string_view block) {
   const auto words = schedule_of(block);
   auto [a, b, c, d, e, f, g, h] = state;

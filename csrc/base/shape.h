@@ -1,4 +1,4 @@
-// Shapes of tensors, and runs of their elements in memory that somebody else owns.
+// Defines tensor shapes, and views of contiguous elements that do not own their memory.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 
 namespace perseus {
 
-inline constexpr int kHost = -1;  // device number of host memory; 0, 1, … are accelerators
+inline constexpr int kHost = -1;  // the device number of host memory; 0, 1, … are accelerators
 
 using Shape = std::vector<std::int64_t>;
 
-// Elements in a shape; 1 for a 0-dim tensor.
+// Returns the number of elements; 1 for a 0-dim tensor.
 inline std::int64_t count_of(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-// "[64,3]"
+// Returns the shape as text, such as "[64,3]".
 std::string to_string(const Shape& shape);
 
-// A run of contiguous elements inside a batch: what transports work on.
+// A view of contiguous elements, the unit of data that transports process.
 struct Piece {
   void* data = nullptr;
   std::int64_t count = 0;  // elements

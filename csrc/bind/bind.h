@@ -24,29 +24,29 @@ void bind_settings(pybind11::module_& module);
 void bind_measure(pybind11::module_& module);
 
 // A collective under way, as Python has it. The tensors live until the work is complete, whatever becomes of this.
-struct Pending {
+struct PythonHandle {
   Handle handle;
   pybind11::object tensors;
-  // No thread has been woken for it: whoever waits drives the lane. Anybody else rings first.
+  // No thread has been woken for it: whoever waits drives the engine. Anybody else rings first.
   mutable bool quiet = false;
 
-  Pending(Handle work, pybind11::object keep) : handle(std::move(work)), tensors(std::move(keep)) {}
-  Pending(Pending&&) = default;
-  Pending& operator=(Pending&&) = delete;
-  ~Pending();
+  PythonHandle(Handle work, pybind11::object keep) : handle(std::move(work)), tensors(std::move(keep)) {}
+  PythonHandle(PythonHandle&&) = default;
+  PythonHandle& operator=(PythonHandle&&) = delete;
+  ~PythonHandle();
 
   // Without the GIL until it is complete, or `until`.
-  void wait(Lane::Clock::time_point until = Lane::Clock::time_point::max()) const;
-  void ring() const {
-    if (std::exchange(quiet, false)) handle.lane->wake();
+  void wait(ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const;
+  void notify() const {
+    if (std::exchange(quiet, false)) handle.engine->wake();
   }
 };
 
 // The Python type of these, handle_type.cc. Methods may be added to it.
 pybind11::object make_handle_type();
-PyObject* new_handle(Pending&& pending);
+PyObject* new_handle(PythonHandle&& pending);
 // What a Handle holds; null for another object.
-const Pending* pending_in(PyObject* object);
+const PythonHandle* python_handle_in(PyObject* object);
 
 // Sets the Python error of an exception under way.
 void raise_in_python() noexcept;
@@ -76,18 +76,18 @@ struct Buffer {
 
 // Functions bound by pybind11 take and return them all the same.
 template <>
-class pybind11::detail::type_caster<perseus::bind::Pending> {
+class pybind11::detail::type_caster<perseus::bind::PythonHandle> {
  public:
   static constexpr auto name = const_name("Handle");
   template <typename>
-  using cast_op_type = const perseus::bind::Pending&;
+  using cast_op_type = const perseus::bind::PythonHandle&;
 
-  bool load(handle source, bool) { return (pending_ = perseus::bind::pending_in(source.ptr())) != nullptr; }
-  operator const perseus::bind::Pending&() const { return *pending_; }
-  static handle cast(perseus::bind::Pending&& pending, return_value_policy, handle) {
+  bool load(handle source, bool) { return (pending_ = perseus::bind::python_handle_in(source.ptr())) != nullptr; }
+  operator const perseus::bind::PythonHandle&() const { return *pending_; }
+  static handle cast(perseus::bind::PythonHandle&& pending, return_value_policy, handle) {
     return perseus::bind::new_handle(std::move(pending));
   }
 
  private:
-  const perseus::bind::Pending* pending_ = nullptr;
+  const perseus::bind::PythonHandle* pending_ = nullptr;
 };

@@ -46,8 +46,8 @@ void bind_finished(py::module_& module) {
   py::class_<Finished, std::shared_ptr<Finished>>(module, "Finished")
       .def(py::init<>())
       .def("watch",
-           [](const std::shared_ptr<Finished>& self, const Pending& pending, std::uint64_t number) {
-             pending.ring();
+           [](const std::shared_ptr<Finished>& self, const PythonHandle& pending, std::uint64_t number) {
+             pending.notify();
              pending.handle.completion->then([self, number] { self->post(number); });
            })
       .def("stop", [](const std::shared_ptr<Finished>& self) { self->post(0); })

@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "bind/bind.h"
-#include "bind/exchange.h"
+#include "bind/bootstrap_allgather.h"
 #include "bootstrap/launcher.h"
 
 namespace perseus::bind {
 
 namespace py = pybind11;
 
-std::function<std::vector<std::string>(std::string_view mine)> exchange_by(py::function function) {
+std::function<std::vector<std::string>(std::string_view mine)> bootstrap_allgather_by(py::function function) {
   const auto let_go = [](py::function* mine) {
     const py::gil_scoped_acquire acquired;
     delete mine;
@@ -30,7 +30,7 @@ namespace {
 
 int add_group(const std::vector<int>& ranks, py::function exchange, double timeout_seconds) {
   const auto running = running_session();
-  const auto by = exchange_by(std::move(exchange));
+  const auto by = bootstrap_allgather_by(std::move(exchange));
   const py::gil_scoped_release released;
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
   return running->add_group(ranks, by, timeout);
@@ -46,7 +46,7 @@ std::optional<std::vector<int>> missing(int process_set, const std::string& name
   const auto running = running_session();
   const py::gil_scoped_release released;
   const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(limit_seconds * 1000));
-  return running->missing(process_set, name, Lane::Clock::now() + limit);
+  return running->missing(process_set, name, ProcessSetEngine::Clock::now() + limit);
 }
 
 // The rank, -1 where the launcher does not tell, and the number of ranks; nothing where there is no launcher of many.

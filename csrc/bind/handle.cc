@@ -13,20 +13,21 @@ namespace {
 
 // Work that was dropped before it was complete: an exception came while somebody waited, or nobody cared. The engine
 // still writes into its tensors. Guarded by the GIL; never destroyed.
-std::vector<Pending>& dropped() {
-  static auto* the_one = new std::vector<Pending>;
+std::vector<PythonHandle>& dropped() {
+  static auto* the_one = new std::vector<PythonHandle>;
   return *the_one;
 }
 
-// The engine or a device may read or write the tensors.
+// The engine, a device or, after a failure, a peer may read or write the tensors.
 bool in_use(const Handle& handle) {
   const auto& completion = *handle.completion;
-  return !completion.done() || (completion.on_device && perseus::in_use(*completion.on_device));
+  return !completion.done() || completion.memory_is_lent ||
+         (completion.on_device && perseus::in_use(*completion.on_device));
 }
 
 void drop(Handle handle, py::object tensors) {
   // Letting go of a tensor may run any code, this function too: only when the list is whole again.
-  std::vector<Pending> complete;
+  std::vector<PythonHandle> complete;
   for (auto& pending : std::exchange(dropped(), {})) {
     auto& place = in_use(pending.handle) ? dropped() : complete;
     place.push_back(std::move(pending));
@@ -34,7 +35,7 @@ void drop(Handle handle, py::object tensors) {
   dropped().emplace_back(std::move(handle), std::move(tensors));
 }
 
-std::vector<Buffer> outputs(const Pending& pending) {
+std::vector<Buffer> outputs(const PythonHandle& pending) {
   std::vector<Buffer> buffers;
   for (const auto& result : pending.handle.completion->results) {
     buffers.push_back({{result, result->data()}, result->dtype(), result->shape(), result->device()});
@@ -44,14 +45,14 @@ std::vector<Buffer> outputs(const Pending& pending) {
 
 }  // namespace
 
-void Pending::wait(Lane::Clock::time_point until) const {
-  const bool rung = !std::exchange(quiet, false);
+void PythonHandle::wait(ProcessSetEngine::Clock::time_point until) const {
+  const bool notified = !std::exchange(quiet, false);
   const py::gil_scoped_release released;
-  handle.lane->wait(*handle.completion, rung, until);
+  handle.engine->wait(*handle.completion, notified, until);
 }
 
-Pending::~Pending() {
-  if (handle.lane) ring();
+PythonHandle::~PythonHandle() {
+  if (handle.engine) notify();
   if (handle.completion && tensors && !tensors.is_none() && in_use(handle)) {
     drop(std::move(handle), std::move(tensors));
   }
@@ -75,12 +76,12 @@ void bind_handle(py::module_& module) {
   const auto method = [&type](const char* name, auto function) {
     type.attr(name) = py::cpp_function(std::move(function), py::name(name), py::is_method(type));
   };
-  method("wait_for", [](const Pending& self, double limit_seconds) {
+  method("wait_for", [](const PythonHandle& self, double limit_seconds) {
     const auto& completion = *self.handle.completion;
     if (!completion.done()) {
       const auto limit =
           std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
-      self.wait(Lane::Clock::now() + limit);
+      self.wait(ProcessSetEngine::Clock::now() + limit);
     }
     if (!completion.done()) return false;
     completion.status().throw_if_failed();
@@ -90,16 +91,16 @@ void bind_handle(py::module_& module) {
   method("outputs", &outputs);
   // Of work that is complete: whether an accelerator is done with it, and what the current stream was given since
   // wait() as a part of it.
-  method("is_over", [](const Pending& self) {
+  method("is_over", [](const PythonHandle& self) {
     const auto& place = self.handle.completion->on_device;
     return !place || is_over(*place);
   });
-  method("extend", [](const Pending& self) {
+  method("extend", [](const PythonHandle& self) {
     const auto& place = self.handle.completion->on_device;
     if (place) extend(*place, current_stream(place->device->number()));
   });
-  method("received_splits", [](const Pending& self) { return self.handle.completion->received_splits; });
-  method("number", [](const Pending& self) { return self.handle.completion->number; });
+  method("received_splits", [](const PythonHandle& self) { return self.handle.completion->received_splits; });
+  method("number", [](const PythonHandle& self) { return self.handle.completion->number; });
 }
 
 }  // namespace perseus::bind

@@ -13,23 +13,23 @@ namespace {
 
 struct HandleObject {
   PyObject ob_base;
-  Pending pending;
+  PythonHandle pending;
 };
 
 // Lives as long as the process.
 PyTypeObject* the_type = nullptr;
 
-Pending& pending_of(PyObject* object) { return reinterpret_cast<HandleObject*>(object)->pending; }
+PythonHandle& pending_of(PyObject* object) { return reinterpret_cast<HandleObject*>(object)->pending; }
 
 void deallocate(PyObject* object) {
   auto* type = Py_TYPE(object);
-  pending_of(object).~Pending();
+  pending_of(object).~PythonHandle();
   type->tp_free(object);
   Py_DECREF(type);
 }
 
 // Sleeps without the GIL until the result is there, on an accelerator in the order of its streams. Throws Error.
-void wait_for(const Pending& pending) {
+void wait_for(const PythonHandle& pending) {
   if (!pending.handle.completion->done()) pending.wait();
   pending.handle.completion->status().throw_if_failed();
   arrive(pending.handle);
@@ -37,7 +37,7 @@ void wait_for(const Pending& pending) {
 
 PyObject* done(PyObject* self, PyObject*) {
   const auto& pending = pending_of(self);
-  pending.ring();
+  pending.notify();
   return PyBool_FromLong(pending.handle.completion->done());
 }
 
@@ -75,14 +75,14 @@ py::object make_handle_type() {
   return type;
 }
 
-PyObject* new_handle(Pending&& pending) {
+PyObject* new_handle(PythonHandle&& pending) {
   auto* object = the_type->tp_alloc(the_type, 0);
   if (object == nullptr) throw py::error_already_set();
-  new (&pending_of(object)) Pending(std::move(pending));
+  new (&pending_of(object)) PythonHandle(std::move(pending));
   return object;
 }
 
-const Pending* pending_in(PyObject* object) {
+const PythonHandle* python_handle_in(PyObject* object) {
   return PyObject_TypeCheck(object, the_type) ? &pending_of(object) : nullptr;
 }
 

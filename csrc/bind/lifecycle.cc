@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bind/bind.h"
-#include "bind/exchange.h"
+#include "bind/bootstrap_allgather.h"
 #include "bootstrap/mpi.h"
 #include "capi/api.h"
 #include "capi/callbacks.h"
@@ -20,10 +20,13 @@ namespace py = pybind11;
 namespace {
 
 void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
-           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& meeting,
-           int called_off) {
-  std::optional<Meeting> met;
-  if (meeting) met = {std::get<0>(*meeting), std::get<1>(*meeting), exchange_by(std::get<2>(*meeting)), called_off};
+           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& rendezvous,
+           int called_off, int lost) {
+  std::optional<Rendezvous> met;
+  if (rendezvous) {
+    met = {std::get<0>(*rendezvous), std::get<1>(*rendezvous), bootstrap_allgather_by(std::get<2>(*rendezvous)),
+           called_off, lost};
+  }
   const py::gil_scoped_release released;
   auto config = Config::read(settings);
   BootstrapOptions options;
@@ -35,7 +38,7 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   options.insists_on_streams = config.streams_are_given;
   options.start_timeout = config.start_timeout;
   options.selection = selection;
-  options.meeting = std::move(met);
+  options.rendezvous = std::move(met);
   start_session(std::move(config), options);
 }
 
@@ -58,7 +61,7 @@ void finalize(bool failing) {
 
 void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
-             py::arg("meeting") = py::none(), py::arg("called_off") = -1);
+             py::arg("rendezvous") = py::none(), py::arg("called_off") = -1, py::arg("lost") = -1);
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
   module.def("was_cut_off", &was_session_cut_off);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/mapping.h"
-#include "bind/works.h"
+#include "bind/work_items.h"
 #include "device/host/kernels.h"
 
 namespace perseus::bind {

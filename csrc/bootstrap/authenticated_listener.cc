@@ -13,9 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Connections that wait for their handshake, in addition to those that are expected.
+// The most connections that wait for their handshake, in addition to the expected ones.
 constexpr std::size_t kSpareConnections = 64;
-// As many are taken from a listener's queue before others are served.
+// The most connections to accept from one listener before other sockets are served.
 constexpr int kBatch = 64;
 constexpr std::chrono::milliseconds kPause{200};
 
@@ -43,7 +43,7 @@ AuthenticatedListener::AuthenticatedListener(std::vector<UniqueFd> listeners, st
       secret_(std::move(secret)),
       limit_(kSpareConnections + 4 * expected),
       greeting_bytes_(greeting_bytes),
-      patience_(patience) {}
+      handshake_limit_(patience) {}
 
 std::optional<Admitted> AuthenticatedListener::next(Deadline deadline, int called_off) {
   while (admitted_.empty()) {
@@ -55,8 +55,8 @@ std::optional<Admitted> AuthenticatedListener::next(Deadline deadline, int calle
 }
 
 bool AuthenticatedListener::serve(Deadline until, int called_off) {
-  drop_late();
-  std::vector<pollfd> entries{{called_off, POLLIN, 0}};  // poll() passes over a -1
+  close_late();
+  std::vector<pollfd> entries{{called_off, POLLIN, 0}};  // poll() ignores −1
   for (const auto& each : waiting_) entries.push_back({each.socket.get(), POLLIN, 0});
   const bool is_paused = Clock::now() < paused_until_;
   for (const auto& each : listeners_) entries.push_back({is_paused ? -1 : each.get(), POLLIN, 0});
@@ -68,7 +68,7 @@ bool AuthenticatedListener::serve(Deadline until, int called_off) {
   for (std::size_t i = first_listener; i-- > 1;) {
     if (entries[i].revents == 0) continue;
     const auto place = waiting_.begin() + static_cast<std::ptrdiff_t>(i - 1);
-    const auto progress = go_on(*place);
+    const auto progress = advance(*place);
     if (progress == Progress::admitted) admitted_.push_back({std::move(place->socket), std::move(place->greeting)});
     if (progress != Progress::waits) waiting_.erase(place);
   }
@@ -91,7 +91,7 @@ void AuthenticatedListener::accept_from(int listener) {
       }
       waiting_.pop_front();
     }
-    // Otherwise that connection ended in the queue.
+    // Otherwise the connection has ended in the queue.
   }
 }
 
@@ -100,10 +100,10 @@ void AuthenticatedListener::begin(UniqueFd socket) {
   if (waiting_.size() == limit_) waiting_.pop_front();
   Handshake handshake(secret_, Handshake::End::listening);
   if (!send_whole(socket.get(), handshake.opening())) return;
-  waiting_.push_back({std::move(socket), std::move(handshake), {}, Clock::now() + patience_});
+  waiting_.push_back({std::move(socket), std::move(handshake), {}, Clock::now() + handshake_limit_});
 }
 
-AuthenticatedListener::Progress AuthenticatedListener::go_on(Waiting& waiting) const {
+AuthenticatedListener::Progress AuthenticatedListener::advance(Waiting& waiting) const {
   const int socket = waiting.socket.get();
   const auto missing = waiting.handshake.missing();
   std::string bytes(missing > 0 ? missing : greeting_bytes_ - waiting.greeting.size(), '\0');
@@ -121,7 +121,7 @@ AuthenticatedListener::Progress AuthenticatedListener::go_on(Waiting& waiting) c
   return is_done ? Progress::admitted : Progress::waits;
 }
 
-void AuthenticatedListener::drop_late() {
+void AuthenticatedListener::close_late() {
   const auto now = Clock::now();
   while (!waiting_.empty() && waiting_.front().deadline <= now) waiting_.pop_front();
 }

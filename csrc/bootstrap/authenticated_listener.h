@@ -1,4 +1,4 @@
-// Listening sockets that strangers cannot exhaust, and the connections whose handshake is not finished.
+// Accepts authenticated connections on listening sockets that other programs cannot exhaust.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace perseus {
 
-// A connection that finished its handshake, and the bytes that it then sent first.
+// A connection after its handshake, and the first bytes that it sent after it.
 struct Admitted {
   UniqueFd socket;
   std::string greeting;
@@ -23,14 +23,15 @@ struct Admitted {
 // - At most 64 + 4 * `expected` connections wait for theirs; a new one displaces the oldest.
 // - When the process is out of descriptors, a new connection displaces the oldest, or waits; nothing spins.
 // - Connections of other users to a Unix socket are closed at once.
+// The listening sockets and the connections whose handshake is not finished.
 class AuthenticatedListener {
  public:
-  // `greeting_bytes`: what each connecting end sends after the handshake.
+  // Each connecting end sends `greeting_bytes` bytes after the handshake.
   AuthenticatedListener(std::vector<UniqueFd> listeners, std::string secret, std::size_t expected,
                         std::size_t greeting_bytes, std::chrono::milliseconds patience = std::chrono::seconds(10));
 
-  // Blocks until a connection is admitted. Empty at `deadline`, however many strangers knock, or once the descriptor
-  // `called_off` (-1: none) is readable.
+  // Blocks until a connection is admitted. Returns nothing at `deadline`, however many unauthenticated connections
+  // arrive, or once the descriptor `called_off` (−1: none) is readable.
   std::optional<Admitted> next(Deadline deadline, int called_off = -1);
 
  private:
@@ -42,22 +43,22 @@ class AuthenticatedListener {
   };
   enum class Progress { waits, failed, admitted };
 
-  // Serves what is ready until `until`; false once called off.
+  // Serves the ready sockets until `until`. Returns false once `called_off` is readable.
   bool serve(Deadline until, int called_off);
   void accept_from(int listener);
   void begin(UniqueFd socket);
-  Progress go_on(Waiting& waiting) const;
-  void drop_late();
+  Progress advance(Waiting& waiting) const;
+  void close_late();
   Deadline wake_up(Deadline until) const;
 
   std::vector<UniqueFd> listeners_;
   std::string secret_;
   std::size_t limit_;
   std::size_t greeting_bytes_;
-  std::chrono::milliseconds patience_;
-  std::deque<Waiting> waiting_;  // the oldest first
+  std::chrono::milliseconds handshake_limit_;
+  std::deque<Waiting> waiting_;  // from the oldest to the newest
   std::deque<Admitted> admitted_;
-  Deadline paused_until_{};  // listeners are not polled before
+  Deadline paused_until_{};  // listeners are not polled before this time
 };
 
 }  // namespace perseus

@@ -49,16 +49,18 @@ std::string Handshake::digest(End end) const {
   return {bytes.begin(), bytes.end()};
 }
 
-Wire authenticate(int socket, std::string_view secret, Deadline deadline) {
+IoResult authenticate(int socket, std::string_view secret, Deadline deadline) {
   Handshake handshake(secret, Handshake::End::connecting);
   while (handshake.missing() > 0) {
     std::string bytes(handshake.missing(), '\0');
-    if (const auto wire = receive_all(socket, bytes.data(), bytes.size(), deadline); wire != Wire::ok) return wire;
+    if (const auto result = receive_all(socket, bytes.data(), bytes.size(), deadline); result != IoResult::ok)
+      return result;
     const auto answer = handshake.take(bytes);
-    if (!answer) return Wire::closed;
-    if (const auto wire = send_all(socket, answer->data(), answer->size(), deadline); wire != Wire::ok) return wire;
+    if (!answer) return IoResult::closed;
+    if (const auto result = send_all(socket, answer->data(), answer->size(), deadline); result != IoResult::ok)
+      return result;
   }
-  return Wire::ok;
+  return IoResult::ok;
 }
 
 }  // namespace perseus

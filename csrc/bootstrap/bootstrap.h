@@ -1,4 +1,4 @@
-// Who am I, and a few bytes exchanged with all ranks: what is needed before any transport exists.
+// Gives a process its rank and exchanges a few bytes among all ranks before any transport exists.
 #pragma once
 
 #include <string>
@@ -11,15 +11,16 @@ class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
 
-  // "single", "local", "mpi", "store": named in the log and in check-build.
+  // Returns "single", "local", "mpi" or "store", for the log and check-build.
   virtual std::string_view name() const = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Collective over all ranks: every rank's bytes, by rank. Throws Error(peer_lost | timed_out | transport).
+  // Gathers the bytes of every rank, by rank. Collective over all ranks. Throws Error(peer_lost | timed_out |
+  // transport).
   virtual std::vector<std::string> allgather(std::string_view mine) = 0;
 
-  // In a forked child: lets go of what would keep a connection open after the parent's end.
+  // Call in a forked child: closes what would keep a connection open after the parent's end.
   virtual void close_after_fork() {}
 };
 

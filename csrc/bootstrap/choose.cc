@@ -9,11 +9,11 @@
 namespace perseus {
 namespace {
 
-// srun starts tasks with or without a PMI; without one every MPI sees a world of one.
+// Throws if srun has started the tasks without a PMI, because every MPI then sees a world of one rank.
 void require_pmi(const Launcher& launcher, const LauncherEnvironment& environment) {
   if (launcher.kind != LauncherKind::slurm) return;
   if (environment.get("PMI_SIZE") || environment.get("PMI_FD") || environment.get("PMIX_RANK")) return;
-  if (environment.get("I_MPI_PMI_LIBRARY")) return;  // Slurm's own PMI-1 asks the step's daemon, without variables
+  if (environment.get("I_MPI_PMI_LIBRARY")) return;  // Slurm's own PMI-1 needs no variables
   throw Error(ErrorKind::unavailable,
               "srun started " + std::to_string(launcher.size) + " tasks (" + launcher.evidence +
                   ") without a PMI, so that they cannot find each other. Start with `srun --mpi=pmix` (Open MPI), "
@@ -41,9 +41,9 @@ MpiJob mpi_job(const BootstrapOptions& options) {
 }
 
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
-  if (options.meeting) return std::make_unique<StoreBootstrap>(*options.meeting);
+  if (options.rendezvous) return std::make_unique<StoreBootstrap>(*options.rendezvous);
   const auto launcher = detect_launcher(options.environment);
-  // The user's own MPI world is the job, whoever started it.
+  // If the user's program has initialized MPI, its world is the job, regardless of the launcher.
   if (running_mpi_size() > 1) return make_mpi(launcher, options);
   if (launcher.size == 1 || launcher.kind == LauncherKind::none) {
     if (!options.selection.empty()) rank_in_selection(options.selection, 0, 1);

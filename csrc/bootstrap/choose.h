@@ -1,4 +1,4 @@
-// Which bootstrap this process needs: nobody started it, perseusrun did, an mpirun, or somebody with a store.
+// Chooses the bootstrap of this process by its launcher: none, perseusrun, an mpirun, or a program with a store.
 #pragma once
 
 #include <chrono>
@@ -16,20 +16,20 @@ namespace perseus {
 
 struct BootstrapOptions {
   LauncherEnvironment environment;
-  std::string mpi_library;  // empty: found by itself
-  bool mpi_threads = true;  // ask MPI for its mode for several threads
-  int streams = 1;          // as in MpiJob
+  std::string mpi_library;  // empty: search for it
+  bool mpi_threads = true;  // request MPI_THREAD_MULTIPLE
+  int streams = 1;          // see MpiJob
   bool insists_on_streams = false;
   std::chrono::milliseconds start_timeout{60'000};
-  int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
-  std::vector<int> selection = {};  // these of the ranks that were started, in this order; empty: all
-  std::optional<Meeting> meeting = {};  // the ranks are these, whoever started them
+  int generation = 0;                         // counts the calls of init() with this selection, the same on all ranks
+  std::vector<int> selection = {};            // started ranks that take part, in this order; empty: all
+  std::optional<Rendezvous> rendezvous = {};  // the ranks, regardless of the launcher
 };
 
-// All of it but who started the ranks.
+// Returns the job without its launcher.
 MpiJob mpi_job(const BootstrapOptions& options);
 
-// Collective over the ranks that were started. Throws Error.
+// Makes the bootstrap. Collective over the started ranks. Throws Error.
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options);
 
 }  // namespace perseus

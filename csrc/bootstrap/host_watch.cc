@@ -21,11 +21,11 @@ std::unique_ptr<Watch> watch_hosts(Bootstrap& bootstrap, const Topology& topolog
     const int host = topology.host_of(rank);
     if (!has_local_watch || topology.ranks_on(host).front() == rank) members.push_back(rank);
   }
-  auto met = meet_hosts(bootstrap, members, topology.host_names(), options);
+  auto met = connect_hosts(bootstrap, members, topology.host_names(), options);
   if (met.empty()) return nullptr;
   std::vector<Watch::Peer> peers;
   for (auto& peer : met) peers.push_back({peer.rank, std::move(peer.socket)});
-  return std::make_unique<Watch>(std::move(peers), /*tells=*/true, liveness, "perseus-hosts");
+  return std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
 }
 
 }  // namespace perseus

@@ -8,14 +8,15 @@
 namespace perseus {
 namespace {
 
-// -1 when the variable is not there.
+// Returns −1 if the variable is not set.
 int number(const LauncherEnvironment& environment, std::string_view name) {
   const auto text = environment.get(name);
   if (!text || text->empty()) return -1;
   int value = -1;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < 0) {
-    throw Error(ErrorKind::invalid_argument, std::string(name) + "='" + *text + "' is not a number of ranks");
+    throw Error(ErrorKind::invalid_argument, std::string(name) + "='" + *text +
+                                                 "' is not a number; start with perseusrun or an mpirun, which set it");
   }
   return value;
 }
@@ -35,8 +36,9 @@ Launcher numbered(const LauncherEnvironment& environment, LauncherKind kind, std
   launcher.size = number(environment, size);
   launcher.evidence = std::string(size) + "=" + std::to_string(launcher.size);
   if (launcher.size == 0 || (launcher.size > 0 && launcher.rank >= launcher.size)) {
-    throw Error(ErrorKind::invalid_argument,
-                std::string(rank) + "=" + std::to_string(launcher.rank) + " does not fit " + launcher.evidence);
+    throw Error(ErrorKind::invalid_argument, std::string(rank) + "=" + std::to_string(launcher.rank) + " contradicts " +
+                                                 launcher.evidence +
+                                                 "; start with perseusrun or an mpirun, which set both");
   }
   return launcher;
 }
@@ -46,10 +48,10 @@ std::optional<Launcher> detect_mpirun(const LauncherEnvironment& environment) {
     return numbered(environment, LauncherKind::openmpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   }
   if (environment.get("PMI_SIZE")) {
-    // srun's PMI-2 sets the same names as Hydra, and Hydra under Slurm inherits Slurm's: Hydra's own marks decide.
+    // srun's PMI-2 sets the same names as Hydra, and Hydra under Slurm inherits Slurm's. Hydra's own variables decide.
     const bool hydra = has_any(environment, {"HYDI_CONTROL_FD", "HYDRA_BSTRAP_LOCALHOST", "I_MPI_HYDRA_UUID",
                                              "PMI_PORT", "PMI_HOSTNAME", "MPI_LOCALNRANKS"});
-    // Settings named I_MPI_… may be in any user's profile; these are set by Intel's mpirun alone.
+    // A user may have set other I_MPI_… variables, but only Intel's mpirun sets these.
     const bool intel = has_any(environment, {"I_MPI_HYDRA_UUID", "I_MPI_INFO_NP", "HYDRA_BSTRAP_LOCALHOST"});
     auto kind = intel ? LauncherKind::intel : LauncherKind::mpich;
     if (!hydra && environment.get("SLURM_STEP_NUM_TASKS")) kind = LauncherKind::slurm;
@@ -72,12 +74,12 @@ std::optional<Launcher> detect_perseusrun(const LauncherEnvironment& environment
   return launcher;
 }
 
-// What is left when neither an mpirun nor perseusrun has spoken: a runtime with PMIx, or srun.
+// Detects srun or a runtime with PMIx, if neither an mpirun nor perseusrun has set its variables.
 std::optional<Launcher> detect_other(const LauncherEnvironment& environment) {
   const bool pmix = environment.get("PMIX_RANK") && environment.get("PMIX_NAMESPACE");
   if (environment.get("SLURM_STEP_NUM_TASKS") && environment.get("SLURM_PROCID")) {
     auto launcher = numbered(environment, LauncherKind::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
-    // A shell inside a one-task step (salloc, srun --pty) is no job of many.
+    // A shell inside a step with one task (salloc, srun --pty) is not a job with several ranks.
     if (launcher.size == 1 && !pmix) return std::nullopt;
     return launcher;
   }
@@ -93,7 +95,7 @@ std::optional<Launcher> detect_other(const LauncherEnvironment& environment) {
 
 std::string_view name_of(LauncherKind kind) {
   switch (kind) {
-    case LauncherKind::none: return "nobody";
+    case LauncherKind::none: return "no launcher";
     case LauncherKind::perseusrun: return "perseusrun";
     case LauncherKind::openmpi: return "Open MPI's mpirun";
     case LauncherKind::mpich: return "MPICH's mpirun";
@@ -103,7 +105,7 @@ std::string_view name_of(LauncherKind kind) {
   return "?";
 }
 
-// perseusrun takes the rank variables of an mpirun around it away, so where both are seen the mpirun is the inner one.
+// perseusrun removes the rank variables of an outer mpirun, so if both are set, the mpirun is the inner launcher.
 Launcher detect_launcher(const LauncherEnvironment& environment) {
   if (auto launcher = detect_mpirun(environment)) return *launcher;
   if (auto launcher = detect_perseusrun(environment)) return *launcher;

@@ -1,4 +1,4 @@
-// Who started this process, read off the variables that each launcher leaves in the environment.
+// Detects the launcher of this process by the environment variables that each launcher sets.
 #pragma once
 
 #include <functional>
@@ -8,37 +8,37 @@
 
 namespace perseus {
 
-// What the process knows about its start. Handed in, so that tests can make up any launcher.
+// The environment of the process. It is a parameter, so that tests can simulate any launcher.
 struct LauncherEnvironment {
   std::function<std::optional<std::string>(std::string_view name)> lookup;
-  std::string python_prefix;  // sys.prefix: wheels of MPI put bin/mpirun and lib/libmpi.so* there
+  std::string python_prefix;  // sys.prefix; wheels of MPI install bin/mpirun and lib/libmpi.so* there
 
   std::optional<std::string> get(std::string_view name) const { return lookup ? lookup(name) : std::nullopt; }
 };
 
 enum class LauncherKind {
-  none,        // started by hand: a job of one
+  none,        // no launcher: a job of one rank
   perseusrun,  // local ranks, no MPI
   openmpi,     // Open MPI 4 and 5 (orterun, prterun)
   mpich,       // Hydra of MPICH and its relatives
   intel,       // Intel MPI's Hydra
-  slurm,       // srun with a PMI of its own
+  slurm,       // srun with its own PMI
 };
 
 struct Launcher {
   LauncherKind kind = LauncherKind::none;
-  int rank = -1;  // as the launcher says; -1: it does not say
+  int rank = -1;  // as the launcher states it; −1: not stated
   int size = -1;
-  std::string evidence;    // "PMI_SIZE=2": what gave it away, for error texts
-  std::string rendezvous;  // perseusrun only
+  std::string evidence;    // the variable by which it was detected, such as "PMI_SIZE=2", for error texts
+  std::string rendezvous;  // only for perseusrun
 
   bool is_mpi() const { return kind != LauncherKind::none && kind != LauncherKind::perseusrun; }
 };
 
-// "MPICH's mpirun"
+// Returns the name for texts, such as "MPICH's mpirun".
 std::string_view name_of(LauncherKind kind);
 
-// Throws Error(invalid_argument) when the variables contradict themselves.
+// Throws Error(invalid_argument) if the variables contradict one another.
 Launcher detect_launcher(const LauncherEnvironment& environment);
 
 }  // namespace perseus

@@ -5,9 +5,9 @@
 namespace perseus {
 
 void Liveness::report_lost(const Loss& loss) {
-  std::scoped_lock calling(calling_);
+  std::scoped_lock calling(calling_mutex_);
   if (any_lost()) return;
-  for (const auto& [id, tell] : tellers_) tell(loss);
+  for (const auto& [id, reporter] : reporters_) reporter(loss);
   const auto place = static_cast<std::size_t>(loss.rank);
   const auto host = place < hosts_.size() ? " on " + hosts_[place] : "";
   std::vector<std::function<void()>> wakes;
@@ -23,15 +23,15 @@ void Liveness::report_lost(const Loss& loss) {
   for (const auto& wake : wakes) wake();
 }
 
-int Liveness::tell_first(Tell tell) {
-  std::scoped_lock calling(calling_);
-  tellers_.emplace(next_teller_, std::move(tell));
-  return next_teller_++;
+int Liveness::add_reporter(Reporter reporter) {
+  std::scoped_lock calling(calling_mutex_);
+  reporters_.emplace(next_reporter_, std::move(reporter));
+  return next_reporter_++;
 }
 
-void Liveness::forget_teller(int id) {
-  std::scoped_lock calling(calling_);
-  tellers_.erase(id);
+void Liveness::remove_reporter(int id) {
+  std::scoped_lock calling(calling_mutex_);
+  reporters_.erase(id);
 }
 
 Status Liveness::status() const {
@@ -50,8 +50,8 @@ void Liveness::on_lost(std::function<void()> wake) {
   wake();
 }
 
-void Liveness::forget_wakes() {
-  std::scoped_lock lock(calling_, mutex_);
+void Liveness::remove_wakes() {
+  std::scoped_lock lock(calling_mutex_, mutex_);
   wakes_.clear();
 }
 

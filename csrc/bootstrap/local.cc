@@ -10,7 +10,8 @@ namespace perseus {
 
 namespace {
 
-// Eight digits for a selection: groups of one job that start at the same time need sockets of their own.
+// Returns eight digits that identify a selection, because groups of one job that start at the same time need different
+// sockets.
 std::string mark_of(const std::vector<int>& selection) {
   std::uint32_t hash = 2166136261;  // FNV-1a
   for (const int rank : selection) hash = (hash ^ static_cast<std::uint32_t>(rank)) * 16777619;
@@ -19,8 +20,8 @@ std::string mark_of(const std::vector<int>& selection) {
   return {digits.data(), end};
 }
 
-// Marks are in front, so that they become part of the socket's name and not only of the secret, and at the end, so that
-// as many random digits stay in the name.
+// The marks are in front, so that they are in the socket's name and not only in the secret. They are also at the end,
+// so that the name keeps its number of random digits.
 std::string address_of(const LocalJob& job) {
   if (job.address.empty()) return {};
   const auto generation = std::to_string(job.generation) + '-';
@@ -38,6 +39,6 @@ int size_of(const LocalJob& job) { return job.selection.empty() ? job.size : sta
 }  // namespace
 
 LocalBootstrap::LocalBootstrap(const LocalJob& job)
-    : star_(address_of(job), rank_of(job), size_of(job), job.start_timeout) {}
+    : rendezvous_(address_of(job), rank_of(job), size_of(job), job.start_timeout) {}
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// Ranks of one host started by perseusrun: they find each other over a private Unix socket, no MPI involved.
+// The bootstrap for ranks of one host that perseusrun has started. They connect over a Unix socket without MPI.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 
 namespace perseus {
 
@@ -15,24 +15,24 @@ struct LocalJob {
   int rank = 0;
   int size = 1;
   std::string address;              // random, the same on all ranks
-  int generation = 0;               // which init of this process with this selection it is, counted alike on all ranks
-  std::vector<int> selection = {};  // these of the ranks only, in this order; empty: all
+  int generation = 0;               // counts the calls of init() with this selection, the same on all ranks
+  std::vector<int> selection = {};  // ranks that take part, in this order; empty: all
   std::chrono::milliseconds start_timeout{60'000};
 };
 
 class LocalBootstrap final : public Bootstrap {
  public:
-  // Collective. Throws Error(timed_out) naming the ranks that did not come.
+  // Collective. Throws Error(timed_out) that names the ranks that did not connect.
   explicit LocalBootstrap(const LocalJob& job);
 
   std::string_view name() const override { return "local"; }
-  int rank() const override { return star_.rank(); }
-  int size() const override { return star_.size(); }
-  std::vector<std::string> allgather(std::string_view mine) override { return star_.allgather(mine); }
-  void close_after_fork() override { star_.close_after_fork(); }
+  int rank() const override { return rendezvous_.rank(); }
+  int size() const override { return rendezvous_.size(); }
+  std::vector<std::string> allgather(std::string_view mine) override { return rendezvous_.allgather(mine); }
+  void close_after_fork() override { rendezvous_.close_after_fork(); }
 
  private:
-  LocalStar star_;
+  LocalRendezvous rendezvous_;
 };
 
 }  // namespace perseus

@@ -17,7 +17,7 @@ namespace perseus {
 
 namespace {
 
-// Far more than any rank says at start; a length beyond it is garbage.
+// Far more than any rank sends at the start; a greater length is malformed.
 constexpr std::uint64_t kLongestFrame = std::uint64_t{1} << 30;
 
 Error failed(const std::string& what, int error) { return {ErrorKind::transport, what + ": " + std::strerror(error)}; }
@@ -33,7 +33,7 @@ Address abstract(const std::string& name) {
   if (name.size() + 1 > sizeof address.name.sun_path) {
     throw Error(ErrorKind::invalid_argument, "the rendezvous name '" + name + "' is too long for a Unix socket");
   }
-  std::memcpy(address.name.sun_path + 1, name.data(), name.size());  // a leading zero byte: no file
+  std::memcpy(address.name.sun_path + 1, name.data(), name.size());  // a leading zero byte means an abstract name
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -47,7 +47,7 @@ UniqueFd new_socket() {
 bool wait_for(int fd, short events, Deadline deadline, int called_off = -1) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    std::array<pollfd, 2> entries{{{fd, events, 0}, {called_off, POLLIN, 0}}};  // poll() passes over a -1
+    std::array<pollfd, 2> entries{{{fd, events, 0}, {called_off, POLLIN, 0}}};  // poll() ignores −1
     const auto limit = std::clamp<std::int64_t>(left.count(), 0, 1 << 30);
     const int ready = poll(entries.data(), entries.size(), static_cast<int>(limit));
     if (ready > 0) return entries[1].revents == 0;
@@ -56,21 +56,21 @@ bool wait_for(int fd, short events, Deadline deadline, int called_off = -1) {
   }
 }
 
-// Repeats `step` (bytes moved, 0 for closed, negative with errno) until `count` bytes have moved.
+// Repeats `step`, which returns the bytes moved, 0 if closed, or −1 with errno, until `count` bytes have moved.
 template <class Step>
-Wire move_all(int socket, std::size_t count, short events, Deadline deadline, Step step) {
+IoResult move_all(int socket, std::size_t count, short events, Deadline deadline, Step step) {
   std::size_t done = 0;
   while (done < count) {
     const auto moved = step(done);
     if (moved > 0) {
       done += static_cast<std::size_t>(moved);
     } else if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (!wait_for(socket, events, deadline)) return Wire::late;
+      if (!wait_for(socket, events, deadline)) return IoResult::late;
     } else if (moved == 0 || errno != EINTR) {
-      return Wire::closed;
+      return IoResult::closed;
     }
   }
-  return Wire::ok;
+  return IoResult::ok;
 }
 
 union FdMessage {
@@ -99,7 +99,7 @@ UniqueFd connect_to(const std::string& name) {
   auto fd = new_socket();
   const auto address = abstract(name);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) == 0) return fd;
-  // EAGAIN: the listener's queue is full for the moment.
+  // EAGAIN means that the listener's queue is full at the moment.
   if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
   throw failed("cannot connect to the Unix socket '@" + name + "'", errno);
 }
@@ -116,32 +116,32 @@ bool is_same_user(int socket) {
 
 bool wait_readable(int fd, Deadline deadline, int called_off) { return wait_for(fd, POLLIN, deadline, called_off); }
 
-Wire send_all(int socket, const void* bytes, std::size_t count, Deadline deadline) {
+IoResult send_all(int socket, const void* bytes, std::size_t count, Deadline deadline) {
   return move_all(socket, count, POLLOUT, deadline, [&](std::size_t done) {
     return send(socket, static_cast<const char*>(bytes) + done, count - done, MSG_NOSIGNAL);
   });
 }
 
-Wire receive_all(int socket, void* bytes, std::size_t count, Deadline deadline) {
+IoResult receive_all(int socket, void* bytes, std::size_t count, Deadline deadline) {
   return move_all(socket, count, POLLIN, deadline,
                   [&](std::size_t done) { return recv(socket, static_cast<char*>(bytes) + done, count - done, 0); });
 }
 
-Wire send_frame(int socket, std::string_view bytes, Deadline deadline) {
+IoResult send_frame(int socket, std::string_view bytes, Deadline deadline) {
   const std::uint64_t length = bytes.size();
-  if (const auto wire = send_all(socket, &length, sizeof length, deadline); wire != Wire::ok) return wire;
+  if (const auto result = send_all(socket, &length, sizeof length, deadline); result != IoResult::ok) return result;
   return send_all(socket, bytes.data(), bytes.size(), deadline);
 }
 
-Wire receive_frame(int socket, std::string& bytes, Deadline deadline) {
+IoResult receive_frame(int socket, std::string& bytes, Deadline deadline) {
   std::uint64_t length = 0;
-  if (const auto wire = receive_all(socket, &length, sizeof length, deadline); wire != Wire::ok) return wire;
-  if (length > kLongestFrame) return Wire::closed;
+  if (const auto result = receive_all(socket, &length, sizeof length, deadline); result != IoResult::ok) return result;
+  if (length > kLongestFrame) return IoResult::closed;
   bytes.resize(length);
   return receive_all(socket, bytes.data(), bytes.size(), deadline);
 }
 
-Wire send_fd(int socket, int fd, Deadline deadline) {
+IoResult send_fd(int socket, int fd, Deadline deadline) {
   char byte = 0;
   iovec part{&byte, 1};
   FdMessage control{};
@@ -157,27 +157,27 @@ Wire send_fd(int socket, int fd, Deadline deadline) {
   return move_all(socket, 1, POLLOUT, deadline, [&](std::size_t) { return sendmsg(socket, &message, MSG_NOSIGNAL); });
 }
 
-Wire receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
+IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
   char byte = 0;
   iovec part{&byte, 1};
   FdMessage control{};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  const auto wire = move_all(socket, 1, POLLIN, deadline, [&, room = static_cast<void*>(&control)](std::size_t) {
+  const auto result = move_all(socket, 1, POLLIN, deadline, [&, room = static_cast<void*>(&control)](std::size_t) {
     message.msg_control = room;
     message.msg_controllen = sizeof control.bytes;
     return recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   });
-  if (wire != Wire::ok) return wire;
+  if (result != IoResult::ok) return result;
   const auto* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return Wire::closed;
+    return IoResult::closed;
   }
   int received = -1;
   std::memcpy(&received, CMSG_DATA(header), sizeof received);
   fd.reset(received);
-  return Wire::ok;
+  return IoResult::ok;
 }
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// Unix sockets between processes of one user: file descriptors that close themselves, and bytes with deadlines.
+// Wraps file descriptors and Unix sockets, and sends and receives bytes with deadlines.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 
 namespace perseus {
 
+// Owns a file descriptor and closes it.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -30,29 +31,31 @@ class UniqueFd {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// How an exchange over a socket ended.
-enum class Wire { ok, closed, late };
+// The result of a transfer over a socket.
+enum class IoResult { ok, closed, late };
 
-// Abstract names: no file to clean up, private to the network namespace. All sockets are close-on-exec and never block.
+// Names are abstract: they have no file and are private to the network namespace. All sockets are close-on-exec and
+// non-blocking.
 UniqueFd listen_on(const std::string& name);   // throws Error
-UniqueFd connect_to(const std::string& name);  // empty when nobody listens there; throws Error
-UniqueFd accept_from(int listener);            // empty when nobody knocks
+UniqueFd connect_to(const std::string& name);  // returns nothing if no process listens there; throws Error
+UniqueFd accept_from(int listener);            // returns nothing if no connection waits
 
-// True if the process at the other end belongs to this process's user.
+// Returns true if the process at the other end belongs to this process's user.
 bool is_same_user(int socket);
 
-// False when nothing came before the deadline, or the descriptor `called_off` (-1: none) became readable meanwhile.
+// Blocks until `fd` is readable. Returns false at the deadline, or once the descriptor `called_off` (−1: none) is
+// readable.
 bool wait_readable(int fd, Deadline deadline, int called_off = -1);
 
-Wire send_all(int socket, const void* bytes, std::size_t count, Deadline deadline);
-Wire receive_all(int socket, void* bytes, std::size_t count, Deadline deadline);
+IoResult send_all(int socket, const void* bytes, std::size_t count, Deadline deadline);
+IoResult receive_all(int socket, void* bytes, std::size_t count, Deadline deadline);
 
-// A frame is its length and its bytes.
-Wire send_frame(int socket, std::string_view bytes, Deadline deadline);
-Wire receive_frame(int socket, std::string& bytes, Deadline deadline);
+// A frame consists of its length and its bytes.
+IoResult send_frame(int socket, std::string_view bytes, Deadline deadline);
+IoResult receive_frame(int socket, std::string& bytes, Deadline deadline);
 
-// A file descriptor travels with one byte.
-Wire send_fd(int socket, int fd, Deadline deadline);
-Wire receive_fd(int socket, UniqueFd& fd, Deadline deadline);
+// A file descriptor is sent with one byte.
+IoResult send_fd(int socket, int fd, Deadline deadline);
+IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline);
 
 }  // namespace perseus

@@ -1,4 +1,5 @@
-// Ranks started by an mpirun or srun. Declared here, made in transport/mpi, which alone knows libmpi.
+// Declares the bootstrap for ranks that an mpirun or srun has started. transport/mpi implements it, because only that
+// folder uses libmpi.
 #pragma once
 
 #include <chrono>
@@ -11,45 +12,47 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/launcher.h"
+#include "bootstrap/liveness.h"
 
 namespace perseus {
 
-// Ranks that no mpirun has started, and that make one MPI world nonetheless: this library plays the launcher's part.
-struct MpiMeeting {
+// Ranks that form an MPI world although no mpirun has started them. This library replaces the launcher.
+struct MpiRendezvous {
   int rank = 0;
-  std::vector<int> hosts;               // every rank's, from 0, by rank
-  std::vector<std::string> host_names;  // the same, for texts
-  // Collective over the ranks: every rank's bytes, by rank.
+  std::vector<int> hosts;               // by rank: the number of its host, from 0
+  std::vector<std::string> host_names;  // by rank, for texts
+  // Gathers the bytes of every rank, by rank. Collective over the ranks.
   std::function<std::vector<std::string>(std::string_view mine)> exchange;
+  const Liveness* liveness = nullptr;  // ends the start if a rank is lost meanwhile
 };
 
 struct MpiJob {
   Launcher launcher;
   LauncherEnvironment environment;
-  std::string library;              // PERSEUS_MPI_LIBRARY; empty: found by itself
-  bool threads = true;              // ask MPI for its mode for several threads
-  int streams = 1;                  // connections between two hosts, where this MPI can have several
-  bool insists_on_streams = false;  // the user has said how many
+  std::string library;              // PERSEUS_MPI_LIBRARY; empty: search for it
+  bool threads = true;              // request MPI_THREAD_MULTIPLE
+  int streams = 1;                  // connections between two hosts, if this MPI supports several
+  bool insists_on_streams = false;  // the user has set the number
   std::chrono::milliseconds start_timeout{60'000};
-  std::vector<int> selection = {};         // these of the ranks of MPI's world, in this order; empty: all
-  std::optional<MpiMeeting> meeting = {};  // the ranks are these, and no mpirun has started them
+  std::vector<int> selection = {};               // ranks of MPI's world that take part, in this order; empty: all
+  std::optional<MpiRendezvous> rendezvous = {};  // the ranks, if no mpirun has started them
 };
 
-// Opens and initialises MPI unless that has happened, and makes a communicator. Collective over the ranks selected.
-// Throws Error(unavailable) that names the launcher and the remedy when no fitting libmpi is found.
+// Opens and initializes MPI unless it is initialized, and makes a communicator. Collective over the selected ranks.
+// Throws Error(unavailable) that names the launcher and says what to do if no fitting libmpi is found.
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job);
 
-// The ranks of the MPI that somebody else (mpi4py, the user's own code) has initialised in this process; 0: none has.
+// Returns the size of the world of an MPI that mpi4py or the user's code has initialized in this process; 0 if none.
 int running_mpi_size();
 
-// Whether the MPI that sessions of this process use allows calls by several threads at once; false without one.
+// Returns true if the MPI of this process allows calls by several threads at once; false without an MPI.
 bool is_mpi_multithreaded();
 
-// For the end of the process, not of a session: MPI cannot be initialised twice. Ends the MPI that this library has
-// initialised, if any; false when the other ranks did not come within `limit`. When `failing` they are given a second
-// to fail as well. After that MPI is left as it is, and the launcher ends the job when it sees this process end; where
-// launchers overlook that (MPICH's), the job is aborted, which ends this process with exit code 1 at once. Where no
-// mpirun has started the ranks, nobody would end those that wait for a lost one: they wait a few seconds at most.
+// Finalizes MPI at the end of the process, if this library has initialized it. (MPI cannot be initialized twice, so a
+// session does not finalize it.) Returns false if the other ranks did not shut down within `limit`. If `failing`, the
+// other ranks have one second to fail as well. After that, MPI is not finalized, and the launcher ends the job when
+// this process ends. MPICH's launcher may overlook that, so the job is aborted, which ends this process with exit code
+// 1 at once. Ranks without an mpirun wait a few seconds at most, because no launcher would end them.
 bool finalize_mpi(bool failing, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 }  // namespace perseus

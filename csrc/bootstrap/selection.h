@@ -1,15 +1,15 @@
-// init(comm=[ranks]): a job of some of the ranks that were started, in an order of its own.
+// Checks the selection of init(comm=[ranks]), which makes a job of some of the started ranks in a given order.
 #pragma once
 
 #include <vector>
 
 namespace perseus {
 
-// Whether nothing is selected, or everybody in order: no selection at all.
+// Returns true if the selection is empty or has all ranks in order.
 bool selects_all(const std::vector<int>& selection, int size);
 
-// The rank in the selection of the one that is `rank` of the `size` that were started.
-// Throws Error(invalid_argument) where it is not in it, or where a selected rank does not exist or occurs twice.
+// Returns the index of `rank` in the selection; `size` ranks were started. Throws Error(invalid_argument) if the rank
+// is not selected, or if a selected rank does not exist or occurs twice.
 int rank_in_selection(const std::vector<int>& selection, int rank, int size);
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// A job of one process: nothing to find, nobody to ask.
+// The bootstrap of a job with one rank.
 #pragma once
 
 #include "bootstrap/bootstrap.h"

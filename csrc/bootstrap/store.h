@@ -1,4 +1,4 @@
-// Ranks that meet through somebody else's key-value store: torchrun's, or one that the user has made.
+// The bootstrap over a key-value store, such as torchrun's or one that the user has made.
 #pragma once
 
 #include <functional>
@@ -11,27 +11,28 @@
 
 namespace perseus {
 
-// Who this rank is, and how it reaches the others before any transport exists.
-struct Meeting {
+// The rank, and its means to exchange bytes with the others before any transport exists.
+struct Rendezvous {
   int rank = 0;
   int size = 1;
-  // Collective over the ranks: every rank's bytes, by rank. Throws what the store throws.
+  // Gathers the bytes of every rank, by rank. Collective over the ranks. Throws what the store throws.
   std::function<std::vector<std::string>(std::string_view mine)> exchange;
-  int called_off = -1;  // a descriptor that becomes readable when a rank will not come; -1: nobody says so
+  int called_off = -1;  // a descriptor that becomes readable if a rank will never start; −1: none
+  int lost = -1;        // an eventfd to which a session adds 1 if a rank is lost, so that `exchange` ends; −1: none
 };
 
 class StoreBootstrap final : public Bootstrap {
  public:
   // Throws Error(invalid_argument).
-  explicit StoreBootstrap(Meeting meeting);
+  explicit StoreBootstrap(Rendezvous rendezvous);
 
   std::string_view name() const override { return "store"; }
-  int rank() const override { return meeting_.rank; }
-  int size() const override { return meeting_.size; }
+  int rank() const override { return rendezvous_.rank; }
+  int size() const override { return rendezvous_.size; }
   std::vector<std::string> allgather(std::string_view mine) override;
 
  private:
-  Meeting meeting_;
+  Rendezvous rendezvous_;
 };
 
 }  // namespace perseus

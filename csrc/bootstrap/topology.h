@@ -1,4 +1,4 @@
-// Which ranks share a host: local and cross ranks are derived from it, never configured.
+// States which ranks share a host, and derives local and cross ranks from that.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace perseus {
 
-// Hosts are numbered in the order of their lowest rank; cross rank is the host's number among the hosts
-// that have a rank with this local rank (Horovod's definition, right for uneven hosts too).
+// The topology of a job. Hosts are numbered in the order of their lowest rank. The cross rank is the host's number
+// among the hosts that have a rank with this local rank. (This is Horovod's definition; it also holds for uneven
+// hosts.)
 class Topology {
  public:
-  // `hosts[r]` is the number of rank r's host, `names[r]` its name (for texts; may be missing).
+  // `hosts[r]` is the number of rank r's host and `names[r]` its name, for texts. The names may be missing.
   Topology(int rank, std::vector<int> hosts, std::vector<std::string> names = {});
 
-  // Collective. A host is told by boot id, network namespace and hostname, so that containers and
-  // network namespaces on one machine count as the hosts they play.
+  // Discovers the topology. Collective. A host is identified by boot id, network namespace and hostname, so containers
+  // and network namespaces on one machine count as different hosts.
   static Topology discover(Bootstrap& bootstrap);
 
   int rank() const { return rank_; }
@@ -37,7 +38,7 @@ class Topology {
   int rank_;
   std::vector<int> hosts_;
   std::vector<std::string> names_;
-  std::vector<std::vector<int>> members_;  // ranks of each host, ascending
+  std::vector<std::vector<int>> members_;  // by host: its ranks, ascending
   int local_rank_ = 0, cross_rank_ = 0, cross_size_ = 1;
   bool homogeneous_ = true;
 };

@@ -23,22 +23,22 @@ namespace {
 constexpr auto kUnreachable =
     "does not answer any more: its host is down, or cut off from the network (no answer within "
     "PERSEUS_HEARTBEAT_TIMEOUT)";
-// Bytes a peer may be behind and is still spoken to; far below the size of any socket's buffer, so that a note is never
-// cut in two.
-constexpr int kMostUnheard = 16 << 10;
+// The most unsent bytes in a socket's buffer for a further message. It is far below the size of any socket's buffer, so
+// that a message is never cut in two.
+constexpr int kMostUnsentBytes = 16 << 10;
 
-// A note fits into any socket buffer that is not full, and a full one belongs to a peer that has other troubles.
+// Sends a message without blocking. It is lost if the buffer is full, which happens only if the peer does not read.
 void send_note(int socket, const WatchNote& note) {
   [[maybe_unused]] const auto sent = send(socket, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace
 
-Watch::Watch(std::vector<Peer> peers, bool tells, Liveness& liveness, const char* thread_name, int self)
+Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const char* thread_name, int self)
     : peers_(std::move(peers)), liveness_(liveness), stop_(eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + std::strerror(errno));
-  teller_ = liveness_.tell_first([this, tells, self](const Loss& loss) {
-    if (tells || loss.rank == self) tell_all(WatchNote::of(loss));
+  reporter_ = liveness_.add_reporter([this, forwards, self](const Loss& loss) {
+    if (forwards || loss.rank == self) send_to_all(WatchNote::of(loss));
   });
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), thread_name);
@@ -46,7 +46,7 @@ Watch::Watch(std::vector<Peer> peers, bool tells, Liveness& liveness, const char
 
 Watch::~Watch() {
   if (!thread_.joinable()) return;
-  liveness_.forget_teller(teller_);
+  liveness_.remove_reporter(reporter_);
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = write(stop_.get(), &one, sizeof one);
   thread_.join();
@@ -61,18 +61,18 @@ std::vector<int> Watch::neighbours() const {
 void Watch::say(int rank, std::string_view words) {
   if (words.size() > WatchNote::kText) return;
   for (const auto& peer : peers_) {
-    int unheard = 0;
-    if (peer.rank != rank || ioctl(peer.socket.get(), SIOCOUTQ, &unheard) != 0 || unheard > kMostUnheard) continue;
+    int unsent = 0;
+    if (peer.rank != rank || ioctl(peer.socket.get(), SIOCOUTQ, &unsent) != 0 || unsent > kMostUnsentBytes) continue;
     send_note(peer.socket.get(), WatchNote::of(words));
   }
 }
 
 void Watch::listen(Listener listener) {
-  const std::scoped_lock lock(listening_);
+  const std::scoped_lock lock(listener_mutex_);
   listener_ = std::move(listener);
 }
 
-void Watch::tell_all(const WatchNote& note) const {
+void Watch::send_to_all(const WatchNote& note) const {
   for (const auto& peer : peers_) send_note(peer.socket.get(), note);
 }
 
@@ -85,30 +85,30 @@ void Watch::close_after_fork() {
 void Watch::run() {
   for (;;) {
     std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
-    std::vector<Peer*> asked{nullptr};
+    std::vector<Peer*> polled{nullptr};
     for (auto& peer : peers_) {
       if (peer.gone) continue;
       entries.push_back({peer.socket.get(), POLLIN, 0});
-      asked.push_back(&peer);
+      polled.push_back(&peer);
     }
     if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
     if (entries[0].revents != 0) return;
     for (std::size_t i = 1; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) hear(*asked[i]);
+      if (entries[i].revents != 0) receive(*polled[i]);
     }
   }
 }
 
-void Watch::hear(Peer& peer) {
+void Watch::receive(Peer& peer) {
   std::array<char, 4 * sizeof(WatchNote)> bytes;
   const auto got = recv(peer.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return lose(peer, got < 0 ? errno : 0);
-  peer.heard.insert(peer.heard.end(), bytes.begin(), bytes.begin() + got);
-  while (peer.heard.size() >= sizeof(WatchNote)) {
+  peer.received.insert(peer.received.end(), bytes.begin(), bytes.begin() + got);
+  while (peer.received.size() >= sizeof(WatchNote)) {
     WatchNote note;
-    std::memcpy(&note, peer.heard.data(), sizeof note);
-    peer.heard.erase(peer.heard.begin(), peer.heard.begin() + sizeof note);
+    std::memcpy(&note, peer.received.data(), sizeof note);
+    peer.received.erase(peer.received.begin(), peer.received.begin() + sizeof note);
     take(peer, note);
   }
 }
@@ -121,7 +121,7 @@ void Watch::take(Peer& peer, const WatchNote& note) {
     case WatchNote::Word::stalled:
     case WatchNote::Word::gave_up: liveness_.report_lost(note.loss()); break;
     case WatchNote::Word::words: {
-      const std::scoped_lock lock(listening_);
+      const std::scoped_lock lock(listener_mutex_);
       if (listener_) listener_(peer.rank, note.words());
       break;
     }

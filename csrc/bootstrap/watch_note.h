@@ -1,5 +1,5 @@
-// What watches say to each other, on one host and between hosts: that a rank leaves in order, that one is lost, or
-// words of somebody else who uses their wires.
+// Defines the messages of watch connections: a rank leaves in order, a rank is lost, or bytes of another protocol, such
+// as progress probes.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ struct WatchNote {
   static constexpr std::size_t kText = 248;
 
   Word word = Word::goodbye;
-  std::int32_t number = 0;         // the rank that is lost, or the length of words
-  std::array<char, kText> text{};  // of a loss: ends with a zero
+  std::int32_t number = 0;         // the lost rank, or the length of the bytes
+  std::array<char, kText> text{};  // the bytes, or the text of a loss, which ends with a zero
 
   static WatchNote goodbye() { return {}; }
   static WatchNote of(const Loss& loss) {
@@ -36,14 +36,14 @@ struct WatchNote {
     std::copy_n(loss.text.data(), std::min(loss.text.size(), note.text.size() - 1), note.text.data());
     return note;
   }
-  // At most kText bytes.
+  // `words` has at most kText bytes.
   static WatchNote of(std::string_view words) {
     WatchNote note{Word::words, static_cast<std::int32_t>(words.size()), {}};
     std::copy(words.begin(), words.end(), note.text.begin());
     return note;
   }
 
-  // As much of the text as there is, whatever a peer has sent.
+  // Returns the loss. The text ends at its zero or at its limit, so a malformed message is harmless.
   Loss loss() const {
     return {number,
             {text.begin(), std::find(text.begin(), text.end(), '\0')},

@@ -16,19 +16,28 @@ namespace perseus {
 
 namespace {
 
-static_assert(static_cast<int>(Verb::allreduce) == PERSEUS_ALLREDUCE);
-static_assert(static_cast<int>(Verb::adasum) == PERSEUS_ADASUM);
-static_assert(static_cast<int>(Verb::broadcast) == PERSEUS_BROADCAST);
-static_assert(static_cast<int>(Verb::allgather) == PERSEUS_ALLGATHER);
-static_assert(static_cast<int>(Verb::alltoall) == PERSEUS_ALLTOALL);
-static_assert(static_cast<int>(Verb::reduce_scatter) == PERSEUS_REDUCE_SCATTER);
-static_assert(static_cast<int>(Verb::barrier) == PERSEUS_BARRIER);
+#define PERSEUS_ROW(NAME, name, ...) static_assert(static_cast<int>(Verb::name) == PERSEUS_##NAME);
+PERSEUS_REQUEST_VERBS(PERSEUS_ROW)
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, name, ...) static_assert(static_cast<int>(DType::name) == PERSEUS_DTYPE_##NAME);
+PERSEUS_DTYPES(PERSEUS_ROW)
+static_assert(kDTypeCount == PERSEUS_DTYPE_COUNT);
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, name) static_assert(static_cast<int>(ReduceOp::name) == PERSEUS_OP_##NAME);
+PERSEUS_REDUCE_OPS(PERSEUS_ROW)
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, name) static_assert(static_cast<int>(ErrorKind::name) == PERSEUS_ERROR_##NAME);
+PERSEUS_ERROR_KINDS(PERSEUS_ROW)
+#undef PERSEUS_ROW
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 template <typename Enum>
 Enum checked(std::int32_t value, int count, const char* what) {
-  if (value < 0 || value >= count) refuse(std::string("no ") + what + " has the number " + std::to_string(value));
+  if (value < 0 || value >= count) {
+    refuse("invalid " + std::string(what) + " " + std::to_string(value) + "; pass a number from 0 to " +
+           std::to_string(count - 1));
+  }
   return static_cast<Enum>(value);
 }
 
@@ -36,17 +45,17 @@ DType dtype_of(std::int32_t value) { return checked<DType>(value, kDTypeCount, "
 
 bool writes_where_told(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
 
-std::shared_ptr<Work> work_of(const PerseusRequest& asked, int ranks) {
-  auto work = std::make_shared<Work>();
+std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {
+  auto work = std::make_shared<WorkItem>();
   auto& request = work->request;
   request.verb = checked<Verb>(asked.verb, PERSEUS_BARRIER + 1, "verb");
   request.name = asked.name;
-  request.op = checked<ReduceOp>(asked.op, static_cast<int>(ReduceOp::bxor) + 1, "reduce op");
-  request.scale = {asked.prescale, asked.postscale, 1};
+  request.op = checked<ReduceOp>(asked.reduce.op, PERSEUS_OP_COUNT, "reduce op");
+  request.scale = {asked.reduce.prescale, asked.reduce.postscale, 1};
   request.root = asked.root;
   if (asked.tensor_names != nullptr) request.member_names = asked.tensor_names;
-  if (asked.wire_dtype != PERSEUS_SAME_DTYPE) {
-    request.wire = static_cast<std::int8_t>(dtype_of(asked.wire_dtype));
+  if (asked.reduce.wire_dtype != PERSEUS_SAME_DTYPE) {
+    request.wire_dtype = static_cast<std::int8_t>(dtype_of(asked.reduce.wire_dtype));
   }
   for (std::int32_t i = 0; i < asked.tensor_count; ++i) {
     const auto& tensor = asked.inputs[i];
@@ -63,7 +72,7 @@ std::shared_ptr<Work> work_of(const PerseusRequest& asked, int ranks) {
   return work;
 }
 
-// Whom to tell.
+// The caller's callback and its argument.
 struct Caller {
   PerseusDone done;
   void* context;
@@ -89,11 +98,12 @@ void tell(const Caller& caller, const std::shared_ptr<Completion>& completion) {
       .split_count = static_cast<std::int32_t>(completion->received_splits.size()),
       .number = completion->number,
       .work = &kept,
+      .memory_is_lent = completion->memory_is_lent ? 1 : 0,
   };
   caller.done(caller.context, &outcome);
 }
 
-// `on_done` is called under the lock of whoever drives.
+// Posts the callback to another thread, because `on_done` is called with the engine's lock held.
 std::function<void(const Status&)> posting(const PerseusRequest& asked, std::shared_ptr<Completion> completion) {
   return [caller = Caller(asked), completion = std::move(completion)](const Status&) {
     callbacks().post([caller, completion] { tell(caller, completion); });
@@ -109,10 +119,10 @@ void submit(const PerseusRequest& asked) {
     return;
   }
   auto work = work_of(asked, static_cast<int>(session->ranks_of(asked.process_set).size()));
-  // Holds itself until it is done.
+  // The work item keeps a reference to itself until it is done.
   work->completion.on_done = posting(asked, completion_of(work));
   try {
-    session->submit(asked.process_set, work, asked.average != 0);
+    session->submit(asked.process_set, work, asked.reduce.average != 0);
   } catch (...) {
     work->completion.on_done = nullptr;
     throw;
@@ -123,12 +133,12 @@ void run(const PerseusRequest& asked) {
   const auto session = running_session();
   if (asked.verb == PERSEUS_JOIN) {
     const auto handle = session->join(asked.process_set);
-    handle.lane->wait(*handle.completion);
+    handle.engine->wait(*handle.completion);
     return tell(Caller(asked), handle.completion);
   }
   auto work = work_of(asked, static_cast<int>(session->ranks_of(asked.process_set).size()));
-  const auto handle = session->submit(asked.process_set, std::move(work), asked.average != 0, false);
-  handle.lane->wait(*handle.completion, false);
+  const auto handle = session->submit(asked.process_set, std::move(work), asked.reduce.average != 0, false);
+  handle.engine->wait(*handle.completion, false);
   tell(Caller(asked), handle.completion);
 }
 
@@ -153,7 +163,7 @@ std::int32_t guarded(const PerseusRequest* asked, char* message, std::size_t cap
   }
 }
 
-// -1 where there is no answer.
+// Returns −1 if there is no answer.
 template <typename Question>
 std::int32_t number(const Question& question) {
   try {

@@ -1,11 +1,11 @@
-// The table of perseus.h, filled.
+// Provides the functions of perseus.h.
 #pragma once
 
 #include "capi/perseus.h"
 
 namespace perseus {
 
-// Lives as long as the process.
+// Returns the table of functions, which lives as long as the process.
 const PerseusApi& c_api();
 
 }  // namespace perseus

@@ -55,7 +55,7 @@ void Callbacks::end(std::chrono::milliseconds limit) {
   lock.lock();
   thread_ = {};
   ending_ = false;
-  if (!waiting_.empty()) start();  // posted while the thread ended
+  if (!waiting_.empty()) start();  // callbacks were posted while the thread ended
 }
 
 Callbacks& callbacks() {

@@ -1,4 +1,4 @@
-// The thread on which frameworks hear of completions: theirs may take long, or ask for the next collective.
+// Runs frameworks' completion callbacks on a thread of their own, because they may take long or submit a collective.
 #pragma once
 
 #include <chrono>
@@ -12,11 +12,11 @@ namespace perseus {
 
 class Callbacks {
  public:
-  // In the order of the calls. Never throws for a lack of threads: runs the callback here then.
+  // Queues a callback; callbacks run in the order of the calls. If no thread can be started, the callback runs here.
   void post(std::function<void()> callback);
 
-  // Runs what was posted, and ends the thread until there is more. A callback that takes longer than `limit` is left
-  // behind with its thread. Not in a forked child, which has none.
+  // Runs the queued callbacks and ends the thread until there are more. A callback that takes longer than `limit` is
+  // abandoned with its thread. Do not call it in a forked child, which does not have the thread.
   void end(std::chrono::milliseconds limit);
 
  private:
@@ -27,12 +27,12 @@ class Callbacks {
   std::condition_variable posted_;
   std::condition_variable ran_;
   std::vector<std::function<void()>> waiting_;
-  bool busy_ = false;  // callbacks run
+  bool busy_ = false;  // callbacks are running
   bool ending_ = false;
   std::thread thread_;
 };
 
-// This process's. Never destroyed: a framework may complete work while the process leaves.
+// Returns the callbacks of this process. Never destroyed, because a framework may complete work while the process ends.
 Callbacks& callbacks();
 
 }  // namespace perseus

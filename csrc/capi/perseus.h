@@ -9,30 +9,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/tables.h" /* the verbs, element types, reductions and errors, with their numbers */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Grows with each change that is not an addition at the end of a struct. */
-#define PERSEUS_API_VERSION 1
+/* Incremented with each change that is not an addition at the end of a struct. */
+#define PERSEUS_API_VERSION 2
 
-/* Numbers of element types, reductions and errors: those of DType, ReduceOp and ErrorKind in perseus_like/_core.pyi. */
+#define PERSEUS_ROW(NAME, ...) PERSEUS_##NAME,
+enum PerseusVerb { PERSEUS_VERBS(PERSEUS_ROW) };
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, ...) PERSEUS_DTYPE_##NAME,
+enum PerseusDType { PERSEUS_DTYPES(PERSEUS_ROW) PERSEUS_DTYPE_COUNT };
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, ...) PERSEUS_OP_##NAME,
+enum PerseusReduceOp { PERSEUS_REDUCE_OPS(PERSEUS_ROW) PERSEUS_OP_COUNT };
+#undef PERSEUS_ROW
+#define PERSEUS_ROW(NAME, ...) PERSEUS_ERROR_##NAME,
+enum PerseusErrorKind { PERSEUS_ERROR_KINDS(PERSEUS_ROW) PERSEUS_ERROR_COUNT };
+#undef PERSEUS_ROW
 
-enum PerseusVerb {
-  PERSEUS_ALLREDUCE = 0,
-  PERSEUS_ADASUM = 1, /* floating types only */
-  PERSEUS_BROADCAST = 2,
-  PERSEUS_ALLGATHER = 3, /* along the first dimension, in which ranks may differ */
-  PERSEUS_ALLTOALL = 4,  /* one tensor */
-  PERSEUS_REDUCE_SCATTER = 5,
-  PERSEUS_BARRIER = 6, /* no tensor */
-  PERSEUS_JOIN = 7     /* no tensor, no name; `number` of the outcome is the last rank to join */
-};
+#define PERSEUS_OK (-1)         /* no error; in the place of a PerseusErrorKind */
+#define PERSEUS_SAME_DTYPE (-1) /* wire_dtype: no conversion for the transfer */
 
-#define PERSEUS_OK (-1)         /* in the place of an ErrorKind */
-#define PERSEUS_SAME_DTYPE (-1) /* wire_dtype: values travel as they are */
-
-/* Host memory, contiguous, row-major. */
+/* A tensor in host memory, contiguous and row-major. */
 typedef struct PerseusTensor {
   void* data;
   int32_t dtype;
@@ -40,70 +42,80 @@ typedef struct PerseusTensor {
   const int64_t* shape;
 } PerseusTensor;
 
-/* How a request ended. Everything in it is readable until the callback returns; results too, unless `retain`ed. */
+/* The outcome of a request. It is valid until the callback returns; `retain` keeps the results longer. */
 typedef struct PerseusOutcome {
-  int32_t error;       /* PERSEUS_OK or an ErrorKind */
-  const char* message; /* "" when ok */
+  int32_t error;       /* PERSEUS_OK or a PerseusErrorKind */
+  const char* message; /* "" if there is no error */
   int32_t result_count;
-  const PerseusTensor* results;   /* of the core's: allgather, alltoall, reduce-scatter */
+  const PerseusTensor* results;   /* results in the core's memory: allgather, alltoall, reduce-scatter */
   const int64_t* received_splits; /* alltoall: rows from each rank */
   int32_t split_count;
   int64_t number;
   void* work; /* for retain() */
+  /* If not 0, the request has failed and a peer or a library may still read or write its inputs and outputs. Their
+   * memory must not be freed or used again; keep a reference to it forever. */
+  int32_t memory_is_lent;
 } PerseusOutcome;
 
-/* Called once for each request that was taken, on a thread of the core or of whoever waits: be short, never wait for
- * another collective in it. */
+/* Called once for each accepted request, on a thread of the core or of a waiting caller. It must be short and must not
+ * wait for another collective. */
 typedef void (*PerseusDone)(void* context, const PerseusOutcome* outcome);
 
-typedef struct PerseusRequest {
-  int32_t verb;
-  int32_t process_set; /* 0: all ranks */
-  const char* name;    /* the same on all ranks, and of nothing else in flight in the set */
-  int32_t tensor_count;
-  const PerseusTensor* inputs; /* their memory stays until the callback; the descriptions need not */
-  void* const* outputs;        /* as many; NULL: in place. Unused where the core allocates the results */
-  int32_t op;
+/* How allreduce, Adasum and reduce-scatter combine values. ReduceOptions of perseus_like/tensor.py has the same fields.
+ */
+typedef struct PerseusReduceOptions {
+  int32_t op;      /* a PerseusReduceOp */
   int32_t average; /* not 0: divide the sum by the number of ranks */
   double prescale;
   double postscale;
-  int32_t wire_dtype;
+  int32_t wire_dtype; /* a PerseusDType of 16 bits to which values are converted on the way, or PERSEUS_SAME_DTYPE */
+} PerseusReduceOptions;
+
+typedef struct PerseusRequest {
+  int32_t verb;        /* a PerseusVerb, none of process sets */
+  int32_t process_set; /* 0: all ranks */
+  const char* name;    /* the same on all ranks, and unique among the requests in flight in the set */
+  int32_t tensor_count;
+  const PerseusTensor* inputs; /* the data must stay valid until the callback; the structs need not */
+  void* const* outputs;        /* one per input; NULL: in place. Unused if the core allocates the results */
+  PerseusReduceOptions reduce;
   int32_t root;          /* broadcast: the rank in the set */
   const int64_t* splits; /* alltoall: rows for each rank of the set; NULL: equally */
   PerseusDone done;
   void* context;
-  const char* tensor_names; /* what error texts call them, a line each; NULL: their numbers. After a tab: what this rank
-                             * has, where dtype and shape do not tell it */
+  const char* tensor_names; /* the tensors' names for error texts, one line each; NULL: their numbers. A tab and a text
+                             * after a name replace this rank's dtype and shape in error texts */
 } PerseusRequest;
 
 typedef struct PerseusApi {
   int32_t version;
 
-  /* Queues the request and returns at once. PERSEUS_OK: `done` will be called. Otherwise the ErrorKind of why it was
-   * refused, with the text in `message`, and `done` is not called. */
+  /* Queues the request and returns at once. Returns PERSEUS_OK if `done` will be called. Otherwise returns the
+   * PerseusErrorKind of the rejection with its text in `message`, and `done` is not called. */
   int32_t (*submit)(const PerseusRequest* request, char* message, size_t capacity);
 
-  /* The same, and returns after `done` was called on this thread. For callers that have nothing else to do. */
+  /* The same, but returns after `done` was called on this thread. For callers that have nothing else to do. */
   int32_t (*run)(const PerseusRequest* request, char* message, size_t capacity);
 
-  /* This rank in a process set and the set's size; -1 where there is no such set, where this rank is not in it, or
+  /* Return this rank in a process set and the set's size; -1 if there is no such set, if this rank is not in it, or
    * before init. */
   int32_t (*rank)(int32_t process_set);
   int32_t (*size)(int32_t process_set);
 
-  /* Within the host, and among hosts; -1 before init. */
+  /* Return the rank and size within the host and across hosts; -1 before init. */
   int32_t (*local_rank)(void);
   int32_t (*local_size)(void);
   int32_t (*cross_rank)(void);
   int32_t (*cross_size)(void);
 
-  /* In a callback: keeps the results beyond it. Each needs one release, from any thread. NULL: no memory. */
+  /* Call `retain` in a callback to keep the results beyond it. Each needs one `release` from any thread. Returns NULL
+   * if there is no memory. */
   void* (*retain)(void* work);
   void (*release)(void* kept);
 
-  /* Memory that the ranks of this host reduce in place, where collectives are fastest: its address in `data`. Gives
-   * what release() takes, or NULL with the reason in `message`: use other memory then, which the other ranks need not.
-   */
+  /* Allocates memory that the ranks of this host reduce in place, which is fastest, and stores its address in `data`.
+   * Returns a handle for release(), or NULL with the reason in `message`. Then use other memory; the other ranks need
+   * not do so. */
   void* (*allocate)(size_t bytes, void** data, char* message, size_t capacity);
 } PerseusApi;
 

@@ -10,7 +10,7 @@ namespace perseus {
 
 namespace {
 
-// As short as tells it from every other number: 0.1, 1e-07.
+// Returns the shortest text that identifies the number, such as 0.1 or 1e-07.
 std::string number(double value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -22,12 +22,12 @@ std::string op_of(const Request& request) {
 }
 
 std::string wire_of(const Request& request) {
-  return request.wire < 0 ? "none" : std::string(name_of(static_cast<DType>(request.wire)));
+  return request.wire_dtype < 0 ? "none" : std::string(name_of(static_cast<DType>(request.wire_dtype)));
 }
 
 std::string list_of(const std::vector<std::int64_t>& values) { return to_string(Shape(values)); }
 
-// One way in which two requests may differ, and how a rank's side of it is told.
+// One property in which two requests may differ, and how the text states its value for a rank.
 struct Aspect {
   std::string verb;  // "has", "asks for"
   std::function<std::string(const Request&)> value;
@@ -37,7 +37,7 @@ const std::vector<Aspect>& aspects() {
   static const std::vector<Aspect> kAspects = {
       {"calls", [](const Request& r) { return r.call.empty() ? std::string(name_of(r.verb)) : r.call; }},
       {"does it by", [](const Request& r) { return std::string(name_of(r.verb)); }},
-      // Of members that have names, the first that differs is told.
+      // If the members have names, describe_member() names the first one that differs.
       {"has a group of",
        [](const Request& r) {
          return (r.member_names.empty() ? std::to_string(r.members.size()) : "named") + " tensors";
@@ -53,12 +53,12 @@ const std::vector<Aspect>& aspects() {
   return kAspects;
 }
 
-std::string tell(const std::vector<Claim>& claims, const std::vector<int>& world_ranks, const std::string& verb,
-                 const std::function<std::string(const Request&)>& value) {
+std::string list_values(const std::vector<Submission>& submissions, const std::vector<int>& world_ranks,
+                        const std::string& verb, const std::function<std::string(const Request&)>& value) {
   std::string text;
-  for (const auto& claim : claims) {
+  for (const auto& submission : submissions) {
     std::vector<int> ranks;
-    for (const int rank : claim.ranks) ranks.push_back(world_ranks[static_cast<std::size_t>(rank)]);
+    for (const int rank : submission.ranks) ranks.push_back(world_ranks[static_cast<std::size_t>(rank)]);
     if (!text.empty()) text += ", ";
     std::string its_verb = verb;
     if (ranks.size() > 1) {
@@ -69,39 +69,40 @@ std::string tell(const std::vector<Claim>& claims, const std::vector<int>& world
       else if (its_verb == "calls")
         its_verb = "call";
     }
-    text += describe_ranks(ranks) + " " + its_verb + " " + value(claim.request);
+    text += describe_ranks(ranks) + " " + its_verb + " " + value(submission.request);
   }
   return text;
 }
 
-bool differ(const std::vector<Claim>& claims, const std::function<std::string(const Request&)>& value) {
-  const auto first = value(claims.front().request);
-  return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) { return value(claim.request) != first; });
+bool differ(const std::vector<Submission>& submissions, const std::function<std::string(const Request&)>& value) {
+  const auto first = value(submissions.front().request);
+  return std::any_of(submissions.begin(), submissions.end(),
+                     [&](const Submission& submission) { return value(submission.request) != first; });
 }
 
-// The first member on which the claims differ in dtype or shape.
-std::size_t differing_member(const std::vector<Claim>& claims) {
-  const auto& first = claims.front().request;
+// Returns the index of the first member whose dtype or shape differs between the submissions.
+std::size_t differing_member(const std::vector<Submission>& submissions) {
+  const auto& first = submissions.front().request;
   for (std::size_t i = 0; i < first.members.size(); ++i) {
     Request mine = first;
     mine.members = {first.members[i]};
-    for (const auto& claim : claims) {
-      Request other = claim.request;
+    for (const auto& submission : submissions) {
+      Request other = submission.request;
       if (i >= other.members.size()) return i;
-      other.members = {claim.request.members[i]};
+      other.members = {submission.request.members[i]};
       if (!mine.agrees_with(other)) return i;
     }
   }
   return first.members.size();  // others have more
 }
 
-// What a member is called and, where dtype and shape do not tell it, what a rank has; see Request::member_names.
-struct Words {
+// A line of Request::member_names: the member's name and, after a tab, what replaces its dtype and shape in texts.
+struct MemberText {
   std::string name;
   std::string has;
 };
 
-Words words_of(const Request& request, std::size_t member) {
+MemberText member_text_of(const Request& request, std::size_t member) {
   std::istringstream lines(request.member_names);
   std::string line;
   for (std::size_t i = 0; i <= member; ++i) {
@@ -112,26 +113,27 @@ Words words_of(const Request& request, std::size_t member) {
   return {line.substr(0, tab), line.substr(tab + 1)};
 }
 
-std::string describe_member(const std::vector<Claim>& claims, const std::vector<int>& world_ranks, std::size_t i) {
-  const auto& first = claims.front().request;
-  const auto name = words_of(first, i).name;
+std::string describe_member(const std::vector<Submission>& submissions, const std::vector<int>& world_ranks,
+                            std::size_t i) {
+  const auto& first = submissions.front().request;
+  const auto name = member_text_of(first, i).name;
   const auto any = [&](const auto& holds) {
-    return std::any_of(claims.begin(), claims.end(),
-                       [&](const Claim& claim) { return holds(words_of(claim.request, i)); });
+    return std::any_of(submissions.begin(), submissions.end(),
+                       [&](const Submission& submission) { return holds(member_text_of(submission.request, i)); });
   };
-  const bool is_another = any([&](const Words& words) { return words.name != name; });  // or some have none
-  const bool is_stand_in = any([](const Words& words) { return !words.has.empty(); });
+  const bool is_another = any([&](const MemberText& text) { return text.name != name; });  // or is unnamed on some rank
+  const bool is_stand_in = any([](const MemberText& text) { return !text.has.empty(); });
   const bool is_free = first.verb == Verb::allgather || first.verb == Verb::alltoall;
   const auto value = [&](const Request& r) {
     if (i >= r.members.size()) return std::string("no more of them");
-    const auto words = words_of(r, i);
+    const auto text = member_text_of(r, i);
     const auto has =
-        words.has.empty() ? std::string(name_of(r.members[i].dtype)) + to_string(r.members[i].shape) : words.has;
-    return is_another && !words.name.empty() ? words.name + ", " + has : has;
+        text.has.empty() ? std::string(name_of(r.members[i].dtype)) + to_string(r.members[i].shape) : text.has;
+    return is_another && !text.name.empty() ? text.name + ", " + has : has;
   };
   std::string where = first.members.size() > 1 ? " (member " + std::to_string(i) + " of the group)" : "";
   if (!name.empty() && !is_another) where = ", " + name;
-  return first.label() + where + ": " + tell(claims, world_ranks, "has", value) +
+  return first.label() + where + ": " + list_values(submissions, world_ranks, "has", value) +
          (is_another || is_stand_in ? "; all ranks must have the same"
           : is_free                 ? "; dtype and all but the first dimension must be the same on all ranks"
                                     : "; dtype and shape must be the same on all ranks");
@@ -153,22 +155,26 @@ std::string describe_ranks(std::vector<int> ranks) {
   return text;
 }
 
-std::string describe_disagreement(std::vector<Claim> claims, const std::vector<int>& world_ranks) {
-  // Reports arrive in any order; the text has one.
-  const auto lowest = [](const Claim& claim) { return *std::min_element(claim.ranks.begin(), claim.ranks.end()); };
-  std::sort(claims.begin(), claims.end(), [&](const Claim& a, const Claim& b) { return lowest(a) < lowest(b); });
-  // A root is told as its user gave it: by its rank in the job.
-  for (auto& claim : claims) {
-    const auto root = static_cast<std::size_t>(claim.request.root);
-    if (claim.request.verb == Verb::broadcast && root < world_ranks.size()) claim.request.root = world_ranks[root];
+std::string describe_disagreement(std::vector<Submission> submissions, const std::vector<int>& world_ranks) {
+  // Reports arrive in any order, but the text must not depend on it.
+  const auto lowest = [](const Submission& submission) {
+    return *std::min_element(submission.ranks.begin(), submission.ranks.end());
+  };
+  std::sort(submissions.begin(), submissions.end(),
+            [&](const Submission& a, const Submission& b) { return lowest(a) < lowest(b); });
+  // Users give the root as a world rank, so the text has the world rank.
+  for (auto& submission : submissions) {
+    const auto root = static_cast<std::size_t>(submission.request.root);
+    if (submission.request.verb == Verb::broadcast && root < world_ranks.size())
+      submission.request.root = world_ranks[root];
   }
   for (const auto& aspect : aspects()) {
-    if (differ(claims, aspect.value)) {
-      return claims.front().request.label() + ": " + tell(claims, world_ranks, aspect.verb, aspect.value) +
-             "; all ranks must pass the same";
+    if (differ(submissions, aspect.value)) {
+      return submissions.front().request.label() + ": " +
+             list_values(submissions, world_ranks, aspect.verb, aspect.value) + "; all ranks must pass the same";
     }
   }
-  return describe_member(claims, world_ranks, differing_member(claims));
+  return describe_member(submissions, world_ranks, differing_member(submissions));
 }
 
 }  // namespace perseus

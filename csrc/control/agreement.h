@@ -1,4 +1,4 @@
-// The text that all ranks get when they asked for different things under one name.
+// Composes the error text for ranks that submitted different requests under one name.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace perseus {
 
-// Ranks (of the group) that asked for the same thing.
-struct Claim {
+// A request and the group ranks that submitted it.
+struct Submission {
   Request request;
   std::vector<int> ranks;
 };
 
-// "rank 3", "ranks 0, 2-5"
+// Returns a list of ranks as text, such as "rank 3" or "ranks 0, 2-5".
 std::string describe_ranks(std::vector<int> ranks);
 
-// "allreduce 'fc.weight': rank 0 has float32[64,3], rank 5 has float16[64,3]". `claims` has at least two entries that
-// do not agree; the first kind of difference found is named. `world_ranks[i]` is the world rank of group rank i.
-std::string describe_disagreement(std::vector<Claim> claims, const std::vector<int>& world_ranks);
+// Returns the error text for `submissions`, which has at least two entries that do not agree. The text names the first
+// difference found, as in "allreduce 'fc.weight': rank 0 has float32[64,3], rank 5 has float16[64,3]".
+// `world_ranks[i]` is the world rank of group rank i.
+std::string describe_disagreement(std::vector<Submission> submissions, const std::vector<int>& world_ranks);
 
 }  // namespace perseus

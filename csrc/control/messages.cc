@@ -2,39 +2,39 @@
 
 #include <algorithm>
 
-#include "control/wire.h"
+#include "control/serialization.h"
 
 namespace perseus {
 
 namespace {
 
-// A year. Clocks cannot hold every number that a message can.
+// A year. A clock's duration cannot hold every number that a message can.
 constexpr std::int64_t kLongestWaitMs = 365LL * 24 * 3600 * 1000;
 
-[[noreturn]] void nonsense(const std::string& what) {
-  throw Error(ErrorKind::transport, "a " + what +
-                                        " from another rank makes no sense; do all ranks run the same "
-                                        "version of perseus_like?");
+[[noreturn]] void malformed(const std::string& what) {
+  throw Error(ErrorKind::transport,
+              "negotiation: a " + what +
+                  " from another rank is malformed; check that all ranks run the same version of perseus_like");
 }
 
-void write(Writer& to, const std::vector<Claim>& claims) {
-  to.number(claims.size());
-  for (const auto& claim : claims) {
-    to.request(claim.request);
-    to.numbers(claim.ranks);
+void write(Writer& to, const std::vector<Submission>& submissions) {
+  to.number(submissions.size());
+  for (const auto& submission : submissions) {
+    to.request(submission.request);
+    to.numbers(submission.ranks);
   }
 }
 
-std::vector<Claim> read_claims(Reader& from) {
-  std::vector<Claim> claims;
+std::vector<Submission> read_submissions(Reader& from) {
+  std::vector<Submission> submissions;
   for (auto left = from.number(); left > 0; --left) {
     auto request = from.request();
-    claims.push_back({std::move(request), from.numbers()});
+    submissions.push_back({std::move(request), from.numbers()});
   }
-  return claims;
+  return submissions;
 }
 
-// Consecutive decisions to run cached requests travel as one list of ids.
+// Consecutive decisions to run cached requests are encoded as one list of ids.
 constexpr std::uint64_t kCachedRun = 0;
 
 void write(Writer& to, const Decision& decision) {
@@ -50,11 +50,11 @@ void write(Writer& to, const Decision& decision) {
 
 Decision read_decision(Reader& from, std::uint64_t kind) {
   Decision decision;
-  if (kind > static_cast<std::uint64_t>(Decision::Kind::tune)) nonsense("plan");
+  if (kind > static_cast<std::uint64_t>(Decision::Kind::tune)) malformed("plan");
   decision.kind = static_cast<Decision::Kind>(kind);
   const auto id = from.number();
   const auto error = from.number();
-  if (id > Decision::kNoId || error > static_cast<std::uint64_t>(ErrorKind::shut_down)) nonsense("plan");
+  if (id > Decision::kNoId || error > static_cast<std::uint64_t>(ErrorKind::shut_down)) malformed("plan");
   decision.id = static_cast<std::uint32_t>(id);
   decision.error = static_cast<ErrorKind>(error);
   decision.rank = from.small_number();
@@ -68,10 +68,10 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
 
 std::string encode(const Report& report) {
   Writer to;
-  to.number(report.urgent ? 1 : 0);
+  to.number(report.failures << 1 | (report.urgent ? 1U : 0U));
   to.runs(report.cached);
-  to.number(report.claims.size());
-  for (const auto& claims : report.claims) write(to, claims);
+  to.number(report.submissions.size());
+  for (const auto& submissions : report.submissions) write(to, submissions);
   to.numbers(report.joined);
   to.numbers(report.left);
   to.number(report.stalls.size());
@@ -87,20 +87,22 @@ std::string encode(const Report& report) {
 Report decode_report(std::string_view bytes) {
   Reader from(bytes);
   Report report;
-  report.urgent = from.number() != 0;
+  const auto failures_and_urgency = from.number();
+  report.urgent = (failures_and_urgency & 1) != 0;
+  report.failures = failures_and_urgency >> 1;
   report.cached = from.runs();
-  for (auto left = from.number(); left > 0; --left) report.claims.push_back(read_claims(from));
+  for (auto left = from.number(); left > 0; --left) report.submissions.push_back(read_submissions(from));
   report.joined = from.numbers();
   report.left = from.numbers();
   for (auto left = from.number(); left > 0; --left) {
-    StallNote note;
-    note.name = from.text();
-    note.label = from.text();
-    note.present = from.numbers();
-    note.waited_ms = std::clamp<std::int64_t>(from.signed_number(), 0, kLongestWaitMs);
-    report.stalls.push_back(std::move(note));
+    StallReport stall;
+    stall.name = from.text();
+    stall.label = from.text();
+    stall.present = from.numbers();
+    stall.waited_ms = std::clamp<std::int64_t>(from.signed_number(), 0, kLongestWaitMs);
+    report.stalls.push_back(std::move(stall));
   }
-  if (!from.at_end()) nonsense("report");
+  if (!from.at_end()) malformed("report");
   return report;
 }
 

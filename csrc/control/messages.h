@@ -1,4 +1,4 @@
-// The two messages of a negotiation: a report goes up the tree, a plan comes down.
+// Defines the two messages of the negotiation: reports go up the tree, plans go down.
 #pragma once
 
 #include <cstdint>
@@ -12,43 +12,44 @@
 
 namespace perseus {
 
-// A name that waits here for ranks that have not asked for it.
-struct StallNote {
+// A request that waits at a node of the tree for ranks that have not submitted it.
+struct StallReport {
   std::string name;
   std::string label;         // see Request::label
-  std::vector<int> present;  // group ranks that asked
+  std::vector<int> present;  // group ranks that have submitted it
   std::int64_t waited_ms = 0;
 
-  bool operator==(const StallNote&) const = default;
+  bool operator==(const StallReport&) const = default;
 };
 
-// What all ranks below a node have asked for since its last report.
+// The requests that all ranks below a node have submitted since the node's last report.
 struct Report {
-  bool urgent = false;                     // somebody is blocked on it
-  std::vector<std::uint32_t> cached;       // all ranks below ask again for what was agreed under this id
-  std::vector<std::vector<Claim>> claims;  // all ranks below asked for this name, in these ways
-  std::vector<int> joined;                 // in the order in which they joined
-  std::vector<int> left;                   // shutting down
-  std::vector<StallNote> stalls;
+  bool urgent = false;                               // a caller is blocked; nodes forward the report at once
+  std::vector<std::uint32_t> cached;                 // ids of cached requests that all ranks below have submitted
+  std::vector<std::vector<Submission>> submissions;  // one element per name: all requests submitted under this name
+  std::vector<int> joined;                           // in the order in which they joined
+  std::vector<int> left;                             // ranks that shut down
+  std::vector<StallReport> stalls;
+  std::uint64_t failures = 0;  // decisions to fail a name that the sender has applied
 
   bool empty() const {
-    return cached.empty() && claims.empty() && joined.empty() && left.empty() && stalls.empty() && !urgent;
+    return cached.empty() && submissions.empty() && joined.empty() && left.empty() && stalls.empty() && !urgent;
   }
 };
 
-// One decision, the same for all ranks, carried out in the order of the plan.
+// One decision of the root. All ranks execute the same decisions in the order of the plan.
 struct Decision {
   enum class Kind : std::uint8_t { run, fail, joined, warn, close, tune };
   static constexpr std::uint32_t kNoId = 0xffffffffU;
 
   Kind kind = Kind::run;
-  std::uint32_t id = kNoId;                   // run: the cache id, also the one given from now on
-  bool cached = false;                        // run: the request is the one known under `id`
+  std::uint32_t id = kNoId;                   // run: the request's cache id; a new id is valid from here on
+  bool cached = false;                        // run: the request is the cached one with this id
   Request request;                            // run, fail (name and verb)
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close
-  int rank = -1;                              // joined: the last rank that joined; close: who left
-  std::vector<std::int64_t> values;           // tune: what to use from here on
+  int rank = -1;                              // joined: the last rank that joined; close: the rank that left
+  std::vector<std::int64_t> values;           // tune: the settings to use from here on
 };
 
 struct Plan {
@@ -59,7 +60,7 @@ struct Plan {
 std::string encode(const Report& report);
 std::string encode(const Plan& plan);
 
-// Throw Error(transport) on malformed bytes.
+// These functions throw Error(transport) if the bytes are malformed.
 Report decode_report(std::string_view bytes);
 Plan decode_plan(std::string_view bytes);
 

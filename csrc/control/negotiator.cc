@@ -7,7 +7,7 @@ namespace perseus {
 
 namespace {
 
-// Ranks that joined give zeros; only a reduction can take them.
+// Joined ranks contribute zeros, which only a reduction or a barrier can use.
 bool works_with_joined_ranks(Verb verb) {
   return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::barrier;
 }
@@ -18,12 +18,16 @@ Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
     : tree_(std::move(tree)),
       options_(options),
       cache_(options.cache_capacity),
-      joined_(static_cast<std::size_t>(tree_.size()), false) {}
+      joined_(static_cast<std::size_t>(tree_.size()), false),
+      failures_seen_(tree_.children.size(), 0) {}
 
 std::size_t Negotiator::source_of(int child) const {
   const auto found = std::lower_bound(tree_.children.begin(), tree_.children.end(), child);
   if (found == tree_.children.end() || *found != child) {
-    throw Error(ErrorKind::transport, "a report came from a rank that does not report here");
+    throw Error(ErrorKind::transport,
+                "negotiation: rank " + std::to_string(child) + " of the group sent a report to rank " +
+                    std::to_string(tree_.rank) +
+                    ", which is not its parent; check that all ranks run the same version of perseus_like");
   }
   return static_cast<std::size_t>(found - tree_.children.begin()) + 1;
 }
@@ -41,15 +45,15 @@ std::vector<int> Negotiator::ranks_of(std::size_t source) const {
 
 bool Negotiator::all_joined(std::size_t source) const { return ranks_of(source).empty(); }
 
-// The ranks behind a source that has asked by id; some may have joined since. What zeros will not do for is asked by id
-// only where all have asked.
-std::vector<int> Negotiator::askers(std::size_t source, Verb verb) const {
+// Returns the ranks of a source that have submitted a request by its id. Ranks that have joined since then count only
+// for verbs that cannot use their zeros: for such a verb, a source reports an id only if all its ranks submitted it.
+std::vector<int> Negotiator::submitters(std::size_t source, Verb verb) const {
   auto ranks = ranks_of(source);
   if (!ranks.empty() && works_with_joined_ranks(verb)) return ranks;
   return source == 0 ? std::vector<int>{tree_.rank} : tree_.ranks_below[source - 1];
 }
 
-bool Negotiator::all_here(const std::vector<bool>& have) const {
+bool Negotiator::all_submitted(const std::vector<bool>& have) const {
   for (std::size_t source = 0; source < sources(); ++source) {
     if (!have[source] && !(any_joined_ && all_joined(source))) return false;
   }
@@ -70,7 +74,7 @@ void Negotiator::submit(const Request& request, Clock::time_point now) {
   if (const auto id = cache_.find(request)) {
     add_cached(0, *id, now);
   } else {
-    add_claims(0, {{request, {tree_.rank}}}, now);
+    add_submissions(0, {{request, {tree_.rank}}}, now);
   }
 }
 
@@ -90,10 +94,10 @@ Negotiator::Repeat& Negotiator::repeat(std::uint32_t id, Clock::time_point now) 
 void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_point now) {
   const auto& request = cache_.at(id);
   if (!entries_.empty() && entries_.contains(request.name)) {
-    add_claims(source, {{request, askers(source, request.verb)}}, now);
+    add_submissions(source, {{request, submitters(source, request.verb)}}, now);
     return;
   }
-  if (noting_arrivals_) note_arrival(source, request.name);
+  if (recording_arrivals_) record_arrival(source, request.name);
   auto& waiting = repeat(id, now);
   if (!waiting.have[source]) {
     waiting.have[source] = true;
@@ -105,9 +109,9 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
 void Negotiator::complete_if_ready(std::uint32_t id) {
   auto& waiting = repeats_[id];
   if (waiting.missing > 0) {
-    if (!any_joined_ || !all_here(waiting.have)) return;
+    if (!any_joined_ || !all_submitted(waiting.have)) return;
     if (!works_with_joined_ranks(cache_.at(id).verb)) {
-      // Whoever decides has to know that some did not ask.
+      // The root has to learn which ranks have not submitted it.
       turn_repeat_into_entry(id);
       complete_if_ready(cache_.at(id).name);
       return;
@@ -116,58 +120,59 @@ void Negotiator::complete_if_ready(std::uint32_t id) {
   report_.cached.push_back(id);
   waiting.open = false;
   --open_repeats_;
-  forget_stall(cache_.at(id).name);
+  remove_stall(cache_.at(id).name);
 }
 
-// Somebody asks for something else under this name: what the others want is told in full.
+// Replaces a name's cache id by its full request, because a rank submits a different request under this name.
 void Negotiator::turn_repeat_into_entry(std::uint32_t id) {
   auto& waiting = repeats_[id];
   const auto& request = cache_.at(id);
   auto& full = entry(request.name, waiting.since);
   full.warned = waiting.warned;
   full.have = waiting.have;
-  auto& ranks = full.claims.emplace_back(Claim{request, {}}).ranks;
+  auto& ranks = full.submissions.emplace_back(Submission{request, {}}).ranks;
   for (std::size_t source = 0; source < sources(); ++source) {
     if (!waiting.have[source]) continue;
-    const auto those = askers(source, request.verb);
+    const auto those = submitters(source, request.verb);
     ranks.insert(ranks.end(), those.begin(), those.end());
   }
   waiting.open = false;
   --open_repeats_;
 }
 
-void Negotiator::add_claims(std::size_t source, std::vector<Claim> claims, Clock::time_point now) {
-  if (claims.empty()) return;
-  const std::string name = claims.front().request.name;
+void Negotiator::add_submissions(std::size_t source, std::vector<Submission> submissions, Clock::time_point now) {
+  if (submissions.empty()) return;
+  const std::string name = submissions.front().request.name;
   if (open_repeats_ > 0) {
     const auto id = cache_.id_of(name);
     if (id && *id < repeats_.size() && repeats_[*id].open) turn_repeat_into_entry(*id);
   }
   auto& waiting = entry(name, now);
   waiting.have[source] = true;
-  if (noting_arrivals_) note_arrival(source, name);
-  for (auto& claim : claims) {
-    const auto same = std::find_if(waiting.claims.begin(), waiting.claims.end(),
-                                   [&](const Claim& known) { return known.request.agrees_with(claim.request); });
-    if (same == waiting.claims.end()) {
-      waiting.claims.push_back(std::move(claim));
+  if (recording_arrivals_) record_arrival(source, name);
+  for (auto& submission : submissions) {
+    const auto same =
+        std::find_if(waiting.submissions.begin(), waiting.submissions.end(),
+                     [&](const Submission& known) { return known.request.agrees_with(submission.request); });
+    if (same == waiting.submissions.end()) {
+      waiting.submissions.push_back(std::move(submission));
     } else {
-      same->ranks.insert(same->ranks.end(), claim.ranks.begin(), claim.ranks.end());
+      same->ranks.insert(same->ranks.end(), submission.ranks.begin(), submission.ranks.end());
     }
   }
   complete_if_ready(name);
 }
 
-void Negotiator::note_arrival(std::size_t source, const std::string& name) {
+void Negotiator::record_arrival(std::size_t source, const std::string& name) {
   auto& arrival = arrivals_.emplace_back(Arrival{name, ranks_of(source)});
   for (int& rank : arrival.world_ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
 }
 
 void Negotiator::complete_if_ready(const std::string& name) {
   const auto found = entries_.find(name);
-  if (!all_here(found->second.have)) return;
-  report_.claims.push_back(std::move(found->second.claims));
-  forget_stall(name);
+  if (!all_submitted(found->second.have)) return;
+  report_.submissions.push_back(std::move(found->second.submissions));
+  remove_stall(name);
   entries_.erase(found);
 }
 
@@ -175,7 +180,7 @@ void Negotiator::complete_all_ready() {
   std::vector<std::string> names;
   names.reserve(entries_.size());
   for (const auto& [name, waiting] : entries_) names.push_back(name);
-  // The table has no order of its own; runs must not differ from one another.
+  // The table is unordered, but the order of decisions must not differ between runs.
   std::sort(names.begin(), names.end());
   for (const auto& name : names) complete_if_ready(name);
   for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
@@ -184,11 +189,11 @@ void Negotiator::complete_all_ready() {
 }
 
 void Negotiator::join() {
-  note_joined(tree_.rank);
+  mark_joined(tree_.rank);
   complete_all_ready();
 }
 
-void Negotiator::note_joined(int rank) {
+void Negotiator::mark_joined(int rank) {
   joined_[static_cast<std::size_t>(rank)] = true;
   any_joined_ = true;
   report_.joined.push_back(rank);
@@ -213,8 +218,9 @@ void Negotiator::receive(int from, std::string_view bytes, Clock::time_point now
 void Negotiator::check_ranks(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (rank < 0 || rank >= tree_.size()) {
-      throw Error(ErrorKind::transport, "a report names rank " + std::to_string(rank) + " of a group of " +
-                                            std::to_string(tree_.size()) + "; do all ranks run the same version?");
+      throw Error(ErrorKind::transport, "negotiation: a report names rank " + std::to_string(rank) + " of a group of " +
+                                            std::to_string(tree_.size()) +
+                                            " ranks; check that all ranks run the same version of perseus_like");
     }
   }
 }
@@ -222,11 +228,16 @@ void Negotiator::check_ranks(const std::vector<int>& ranks) const {
 void Negotiator::check_ranks(const Report& report) const {
   check_ranks(report.joined);
   check_ranks(report.left);
-  for (const auto& note : report.stalls) check_ranks(note.present);
-  for (const auto& claims : report.claims) {
-    for (const auto& claim : claims) {
-      check_ranks(claim.ranks);
-      if (claim.ranks.empty()) throw Error(ErrorKind::transport, "a report tells what no rank asked for");
+  for (const auto& stall : report.stalls) check_ranks(stall.present);
+  for (const auto& submissions : report.submissions) {
+    for (const auto& submission : submissions) {
+      check_ranks(submission.ranks);
+      if (submission.ranks.empty()) {
+        throw Error(
+            ErrorKind::transport,
+            "negotiation: a report has " + submission.request.label() +
+                " without the ranks that submitted it; check that all ranks run the same version of perseus_like");
+      }
     }
   }
 }
@@ -234,27 +245,34 @@ void Negotiator::check_ranks(const Report& report) const {
 void Negotiator::receive_report(std::size_t source, const Report& report, Clock::time_point now) {
   check_ranks(report);
   urgent_ = urgent_ || report.urgent;
-  for (const auto id : report.cached) add_cached(source, id, now);
-  for (const auto& claims : report.claims) add_claims(source, claims, now);
-  for (const int rank : report.joined) note_joined(rank);
+  for (const auto id : report.cached) {
+    if (!is_outdated(cache_.at(id).name, report)) add_cached(source, id, now);
+  }
+  for (const auto& submissions : report.submissions) {
+    if (submissions.empty() || !is_outdated(submissions.front().request.name, report))
+      add_submissions(source, submissions, now);
+  }
+  for (const int rank : report.joined) mark_joined(rank);
   if (!report.joined.empty()) complete_all_ready();
   report_.left.insert(report_.left.end(), report.left.begin(), report.left.end());
-  for (const auto& note : report.stalls) {
+  for (const auto& stall : report.stalls) {
+    if (is_outdated(stall.name, report)) continue;
     if (tree_.is_root()) {
-      hear_of_stall(note, now);
+      add_stall_report(stall, now);
     } else {
-      report_.stalls.push_back(note);
+      report_.stalls.push_back(stall);
     }
   }
+  record_failures_seen(source, report.failures);
 }
 
 bool Negotiator::has_news() const {
-  const bool report = !(report_.cached.empty() && report_.claims.empty() && report_.joined.empty() &&
+  const bool report = !(report_.cached.empty() && report_.submissions.empty() && report_.joined.empty() &&
                         report_.left.empty() && report_.stalls.empty());
   return report || !relayed_.empty() || !extra_.empty();
 }
 
-Decision Negotiator::farewell_of(int rank) const {
+Decision Negotiator::shutdown_message_of(int rank) const {
   Decision close;
   close.kind = Decision::Kind::close;
   close.error = ErrorKind::peer_lost;
@@ -263,7 +281,7 @@ Decision Negotiator::farewell_of(int rank) const {
   return close;
 }
 
-std::vector<Negotiator::Outgoing> Negotiator::last_words() {
+std::vector<Negotiator::Outgoing> Negotiator::shutdown_messages() {
   auto out = std::exchange(relayed_, {});
   if (closed_) return out;
   if (!tree_.is_root()) {
@@ -273,7 +291,7 @@ std::vector<Negotiator::Outgoing> Negotiator::last_words() {
     out.push_back({tree_.parent, encode(report)});
   }
   Plan plan;
-  plan.decisions.push_back(farewell_of(tree_.rank));
+  plan.decisions.push_back(shutdown_message_of(tree_.rank));
   const auto bytes = encode(plan);
   for (const int child : tree_.children) out.push_back({child, bytes});
   return out;
@@ -284,18 +302,19 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   if (!has_news()) return out;
   if (!tree_.is_root()) {
     report_.urgent = std::exchange(urgent_, false);
+    report_.failures = failures_;
     if (!closed_) out.push_back({tree_.parent, encode(report_)});
     report_ = {};
     return out;
   }
   urgent_ = false;
   Plan plan;
-  for (const auto id : report_.cached) plan.decisions.push_back(decide_again(id));
-  for (const auto& claims : report_.claims) plan.decisions.push_back(decide(claims));
+  for (const auto id : report_.cached) plan.decisions.push_back(decide_cached(id));
+  for (const auto& submissions : report_.submissions) plan.decisions.push_back(decide(submissions));
   decide_joined(plan.decisions);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
-  if (!report_.left.empty() && !closed_) plan.decisions.push_back(farewell_of(report_.left.front()));
+  if (!report_.left.empty() && !closed_) plan.decisions.push_back(shutdown_message_of(report_.left.front()));
   report_ = {};
   if (plan.empty()) return out;
   const auto bytes = encode(plan);
@@ -304,15 +323,15 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   return out;
 }
 
-Decision Negotiator::decide(const std::vector<Claim>& claims) {
+Decision Negotiator::decide(const std::vector<Submission>& submissions) {
   Decision decision;
-  decision.request = claims.front().request;
+  decision.request = submissions.front().request;
   const auto& request = decision.request;
   std::size_t asked = 0;
-  for (const auto& claim : claims) asked += claim.ranks.size();
-  if (claims.size() > 1) {
+  for (const auto& submission : submissions) asked += submission.ranks.size();
+  if (submissions.size() > 1) {
     decision.kind = Decision::Kind::fail;
-    decision.text = describe_disagreement(claims, tree_.world_ranks);
+    decision.text = describe_disagreement(submissions, tree_.world_ranks);
   } else if (asked < joined_.size() && !works_with_joined_ranks(request.verb)) {
     decision.kind = Decision::Kind::fail;
     decision.text = request.label() +
@@ -328,7 +347,7 @@ Decision Negotiator::decide(const std::vector<Claim>& claims) {
   return decision;
 }
 
-Decision Negotiator::decide_again(std::uint32_t id) {
+Decision Negotiator::decide_cached(std::uint32_t id) {
   Decision decision;
   decision.id = id;
   decision.cached = true;
@@ -356,7 +375,7 @@ void Negotiator::apply(Plan plan) {
     if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
       cache_.put(decision.id, decision.request);
     }
-    if (decision.kind == Decision::Kind::fail) forget(decision.request.name);
+    if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
     if (decision.kind == Decision::Kind::joined) {
       joined_.assign(joined_.size(), false);
       any_joined_ = false;
@@ -366,10 +385,10 @@ void Negotiator::apply(Plan plan) {
       entries_.clear();
       repeats_.clear();
       open_repeats_ = 0;
-      notes_.clear();
+      stalls_.clear();
       report_ = {};
     }
-    // A rank that has joined does not hold up the others: before it carries this out the id may stand for more.
+    // Other ranks do not wait for a joined rank. Before this rank executes the decision, the id may get a new request.
     if (decision.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
       decision.request = cache_.at(decision.id);
       decision.cached = false;

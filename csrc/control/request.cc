@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <array>
 
+#include "base/tables.h"
+
 namespace perseus {
 
 namespace {
 
 // Indexed by Verb.
-constexpr std::array<std::string_view, 9> kNames = {
-    "allreduce",     "adasum",  "broadcast",       "allgather",          "alltoall",
-    "reducescatter", "barrier", "add_process_set", "remove_process_set",
-};
+#define PERSEUS_ROW(NAME, name, text) text,
+constexpr std::array<std::string_view, 9> kNames = {PERSEUS_REQUEST_VERBS(PERSEUS_ROW)};
+#undef PERSEUS_ROW
 
 bool first_dimension_is_free(Verb verb) { return verb == Verb::allgather || verb == Verb::alltoall; }
 
@@ -42,8 +43,8 @@ std::int64_t Request::bytes() const {
 
 std::string Request::label() const {
   if (!call.empty()) return call + " '" + name + "'";
-  const std::string plain(name_of(verb)), said = verb == Verb::adasum ? "allreduce" : plain;
-  for (const auto& word : {said, "grouped_" + said}) {
+  const std::string plain(name_of(verb)), shown = verb == Verb::adasum ? "allreduce" : plain;
+  for (const auto& word : {shown, "grouped_" + shown}) {
     if (name.starts_with(word + "."))
       return (verb == Verb::adasum ? plain : word) + " '" + name.substr(word.size() + 1) + "'";
   }
@@ -53,7 +54,7 @@ std::string Request::label() const {
 bool Request::agrees_with(const Request& other) const {
   const bool free = first_dimension_is_free(verb);
   return verb == other.verb && call == other.call && checked == other.checked && op == other.op &&
-         scale == other.scale && wire == other.wire && root == other.root && on_host == other.on_host &&
+         scale == other.scale && wire_dtype == other.wire_dtype && root == other.root && on_host == other.on_host &&
          ranks == other.ranks && members.size() == other.members.size() &&
          std::equal(members.begin(), members.end(), other.members.begin(),
                     [free](const Member& a, const Member& b) { return members_agree(a, b, free); });

@@ -1,4 +1,4 @@
-// What one rank asks for: everything that all ranks have to agree on before data moves.
+// Describes one call: everything on which all ranks have to agree before data moves.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace perseus {
 
 enum class Verb : std::uint8_t {
   allreduce,
-  adasum,  // an allreduce with an operation that cannot be told element by element
+  adasum,  // an allreduce whose operation does not work element by element
   broadcast,
   allgather,
   alltoall,
@@ -38,30 +38,32 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
-// More than one member is a grouped operation: agreed, executed and failed as one.
+// A call of one rank. A request with several members is grouped: the members are agreed, executed and failed as
+// one.
 struct Request {
   Verb verb = Verb::allreduce;
   std::string name;  // unique among the requests in flight in a process set
-  std::string call;  // in the words of the caller's framework, "reduce to rank 0"; empty: the verb's name
+  std::string call;  // the call's name in the caller's framework, such as "reduce to rank 0"; empty: the verb's name
   std::vector<Member> members;
-  // What texts call the members, a line each; empty: their numbers. After a tab: what this rank has, where it cannot be
-  // told by dtype and shape.
+  // The members' names for texts, one line each; empty: their numbers. A tab and a text may follow a name; the text
+  // then replaces this rank's dtype and shape.
   std::string member_names;
   ReduceOp op = ReduceOp::sum;
   Scale scale;
-  std::int8_t wire = -1;  // DType that values travel in; -1: their own
+  std::int8_t wire_dtype = -1;  // the DType for the transfer; -1: the members' own
   int root = 0;
-  bool on_host = true;              // host memory or an accelerator's
-  bool checked = false;             // alltoall: each rank says how many rows it expects of each
+  bool on_host = true;              // false: accelerator memory
+  bool checked = false;             // alltoall: each rank states how many rows it expects from each rank
   std::vector<std::int64_t> ranks;  // process set verbs: the ranks or the id
 
   std::int64_t bytes() const;
 
-  // "allreduce 'fc.weight'": how texts name it. Adapters put the verb in front of a name; it is not said twice.
+  // Returns the request's name for texts, such as "allreduce 'fc.weight'". If the name begins with the verb, as
+  // adapters' names do, the text has the verb once.
   std::string label() const;
 
-  // True where ranks may execute this together. The first dimension of an allgather's or alltoall's
-  // members is each rank's own affair.
+  // Returns true if two ranks may execute these requests together. The first dimension of the members of an allgather
+  // or alltoall may differ.
   bool agrees_with(const Request& other) const;
 };
 

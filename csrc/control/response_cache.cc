@@ -18,8 +18,10 @@ std::optional<std::uint32_t> ResponseCache::id_of(const std::string& name) const
 
 const Request& ResponseCache::at(std::uint32_t id) const {
   if (id >= requests_.size()) {
-    throw Error(ErrorKind::transport, "another rank refers to an agreement that was never made (id " +
-                                          std::to_string(id) + "); do all ranks run the same version?");
+    throw Error(ErrorKind::transport,
+                "negotiation: another rank refers to request id " + std::to_string(id) +
+                    ", which this rank's response cache does not have; check that all ranks run the same version of "
+                    "perseus_like and that PERSEUS_CACHE_CAPACITY is the same on all");
   }
   return requests_[id];
 }
@@ -37,7 +39,9 @@ std::optional<std::uint32_t> ResponseCache::choose_id(const Request& request) {
 void ResponseCache::put(std::uint32_t id, const Request& request) {
   if (id == requests_.size()) requests_.emplace_back();
   if (id >= requests_.size()) {
-    throw Error(ErrorKind::transport, "ids of agreements came out of order; do all ranks run the same version?");
+    throw Error(ErrorKind::transport, "negotiation: a plan gives request id " + std::to_string(id) +
+                                          ", expected at most " + std::to_string(requests_.size()) +
+                                          "; check that all ranks run the same version of perseus_like");
   }
   requests_[id] = request;
   ids_[request.name] = id;

@@ -1,4 +1,4 @@
-// What was agreed before, under small numbers that are the same on all ranks.
+// Maps agreed requests to small numbers that are the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@
 
 namespace perseus {
 
-// The root gives an id to a name when it is agreed for the second time, so that names used once (a counter in them)
-// take no place. An id is never given to another name: a report that is still under way can not be misread.
+// The requests that the ranks of a group have agreed on before, by id. The root gives an id to a name when the name is
+// agreed for the second time, so that names used once (for example with a counter) take no place. An id is never given
+// to another name, so a report that is still in transit cannot be misread.
 class ResponseCache {
  public:
   explicit ResponseCache(std::int64_t capacity) : capacity_(static_cast<std::size_t>(capacity)) {}
 
-  // The id under which exactly this request was agreed.
+  // Returns the id of exactly this request.
   std::optional<std::uint32_t> find(const Request& request) const;
 
-  // The id that a name has, whatever was agreed under it.
+  // Returns the id of a name, whatever its request is.
   std::optional<std::uint32_t> id_of(const std::string& name) const;
 
-  // Throws Error(transport) where the id was never given.
+  // Throws Error(transport) if the id was never given.
   const Request& at(std::uint32_t id) const;
 
-  // Root only: the id to give to a request that has just been agreed, if any.
+  // Returns the id to give to a request that has just been agreed, if any. Called at the root only.
   std::optional<std::uint32_t> choose_id(const Request& request);
 
-  // On every rank, in the order of the plan.
+  // Stores a request. Every rank calls it in the order of the plan.
   void put(std::uint32_t id, const Request& request);
 
  private:

@@ -1,4 +1,4 @@
-// Negotiator's second half: names that wait too long for some ranks.
+// The Negotiator's stall check: reports requests that wait too long for some ranks.
 #include <algorithm>
 #include <utility>
 
@@ -17,13 +17,13 @@ std::vector<int> Negotiator::world_ranks_missing(const std::vector<int>& present
   return missing;
 }
 
-const std::vector<bool>* Negotiator::have_of(const std::string& name) const {
+const std::vector<bool>* Negotiator::submitted_sources(const std::string& name) const {
   if (const auto found = entries_.find(name); found != entries_.end()) return &found->second.have;
   const auto id = cache_.id_of(name);
   return id && *id < repeats_.size() && repeats_[*id].open ? &repeats_[*id].have : nullptr;
 }
 
-// The ranks of the sources that have asked.
+// Returns the ranks of the sources that have submitted a name.
 std::vector<int> Negotiator::present(const std::vector<bool>& have) const {
   std::vector<int> ranks;
   for (std::size_t source = 0; source < sources(); ++source) {
@@ -37,7 +37,7 @@ std::vector<int> Negotiator::present(const std::vector<bool>& have) const {
 void Negotiator::check_stalls(Clock::time_point now) {
   if (closed_) return;
   for (auto& [name, waiting] : entries_) {
-    check_stall(waiting.claims.front().request, waiting.have, waiting.since, waiting.warned, now);
+    check_stall(waiting.submissions.front().request, waiting.have, waiting.since, waiting.warned, now);
   }
   for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
     auto& waiting = repeats_[id];
@@ -47,19 +47,19 @@ void Negotiator::check_stalls(Clock::time_point now) {
   warn_of_stalls(now);
 }
 
-// A name waits no more: neither here nor, by a note that is still to be sent, at the root.
-void Negotiator::forget_stall(const std::string& name) {
-  if (!notes_.empty()) notes_.erase(name);
-  if (!told_mismatches_.empty()) told_mismatches_.erase(name);
-  std::erase_if(report_.stalls, [&](const StallNote& note) { return note.name == name; });
+// Removes a name that no longer waits, also from the reports that are still to be sent.
+void Negotiator::remove_stall(const std::string& name) {
+  if (!stalls_.empty()) stalls_.erase(name);
+  if (!reported_mismatches_.empty()) reported_mismatches_.erase(name);
+  std::erase_if(report_.stalls, [&](const StallReport& report) { return report.name == name; });
 }
 
-// Every node tells of what waits below it. One warning has what all know: where there are other nodes it waits for the
-// next look.
+// Warns about stalled names at the root. Every node reports what waits below it, and one warning combines the reports.
+// If there are other nodes, the warning therefore waits for the next check.
 void Negotiator::warn_of_stalls(Clock::time_point now) {
   const bool alone = std::all_of(tree_.ranks_below.begin(), tree_.ranks_below.end(),
                                  [](const auto& ranks) { return ranks.size() == 1; });
-  for (auto& [name, waiting] : notes_) {
+  for (auto& [name, waiting] : stalls_) {
     if (!waiting.due) continue;
     if (std::exchange(waiting.fresh, false) && !alone) continue;
     waiting.due = false;
@@ -75,35 +75,36 @@ void Negotiator::check_stall(const Request& request, const std::vector<bool>& ha
   const bool over = shutdown.count() > 0 && now - since >= shutdown;
   if (!late && !over) return;
   warned = now;
-  StallNote note;
-  note.name = request.name;
-  note.label = request.label();
-  note.present = present(have);
-  note.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - since).count();
+  StallReport report;
+  report.name = request.name;
+  report.label = request.label();
+  report.present = present(have);
+  report.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - since).count();
   if (tree_.is_root()) {
-    hear_of_stall(std::move(note), now);
+    add_stall_report(std::move(report), now);
   } else {
-    report_.stalls.push_back(std::move(note));
+    report_.stalls.push_back(std::move(report));
   }
 }
 
-void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
-  // Told because of another verb with the same name, see verb_mismatch.cc.
-  const bool early = std::chrono::milliseconds(note.waited_ms) < options_.stall_warning;
-  auto [found, fresh] = notes_.try_emplace(note.name);
+void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
+  // An early report comes from verb_mismatch.cc.
+  const bool early = std::chrono::milliseconds(report.waited_ms) < options_.stall_warning;
+  auto [found, fresh] = stalls_.try_emplace(report.name);
   auto& waiting = found->second;
-  if (fresh) waiting.since = now - std::chrono::milliseconds(note.waited_ms);
-  for (const int rank : waiting.note.present) {
-    if (std::find(note.present.begin(), note.present.end(), rank) == note.present.end()) note.present.push_back(rank);
+  if (fresh) waiting.since = now - std::chrono::milliseconds(report.waited_ms);
+  for (const int rank : waiting.report.present) {
+    if (std::find(report.present.begin(), report.present.end(), rank) == report.present.end())
+      report.present.push_back(rank);
   }
-  waiting.note = std::move(note);
-  if (const auto* have = have_of(found->first)) {
-    auto& known = waiting.note.present;
+  waiting.report = std::move(report);
+  if (const auto* have = submitted_sources(found->first)) {
+    auto& known = waiting.report.present;
     for (const int rank : present(*have)) {
       if (std::find(known.begin(), known.end(), rank) == known.end()) known.push_back(rank);
     }
   }
-  // Late notes of a period that was warned of already wait for the next.
+  // A late report of a period for which a warning was already given waits for the next period.
   const auto period = options_.stall_warning;
   const bool over = options_.stall_shutdown.count() > 0 && now - waiting.since >= options_.stall_shutdown;
   if (!over && (early || now - waiting.warned < period / 2)) return;
@@ -111,18 +112,19 @@ void Negotiator::hear_of_stall(StallNote note, Clock::time_point now) {
   waiting.due = true;
 }
 
-void Negotiator::warn_of_stall(const Waiting& waiting, Clock::time_point now) {
+void Negotiator::warn_of_stall(const Stall& waiting, Clock::time_point now) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
   std::vector<int> ready;
-  for (const int rank : waiting.note.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+  for (const int rank : waiting.report.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
   const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
   const auto tenths = ((over ? options_.stall_shutdown : waited).count() + 50) / 100;
   Decision decision;
-  decision.request.name = waiting.note.name;
-  decision.text = waiting.note.label + (over ? " timed out after a timeout of " : " has waited ") +
+  decision.request.name = waiting.report.name;
+  decision.text = waiting.report.label + (over ? " timed out after a timeout of " : " has waited ") +
                   std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: submitted by " +
-                  describe_ranks(ready) + ", not by " + describe_ranks(world_ranks_missing(waiting.note.present)) +
-                  ". All ranks must call the same collectives; is one still busy, or has it taken another path?";
+                  describe_ranks(ready) + ", not by " + describe_ranks(world_ranks_missing(waiting.report.present)) +
+                  ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
+                  "taken another branch.";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
   decision.error = ErrorKind::timed_out;
   if (over || options_.stall_warning.count() > 0) extra_.push_back(std::move(decision));

@@ -18,7 +18,7 @@ std::vector<int> leaders_of(std::span<const int> hosts) {
   return leaders;
 }
 
-// Every rank's parent.
+// Returns the parent of every rank.
 std::vector<int> parents_of(std::span<const int> hosts, int fan_out) {
   const auto leaders = leaders_of(hosts);
   std::map<int, int> leader_of_host;
@@ -42,7 +42,7 @@ Tree make_tree(int rank, std::span<const int> hosts, std::vector<int> world_rank
   tree.world_ranks = std::move(world_ranks);
   std::map<int, std::vector<int>> below;
   for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
-    // Walk up from `other`; the step before reaching `rank` is the child it reports through.
+    // Walk up from `other`; the last step before `rank` is the child through which `other` reports.
     for (int at = other; at >= 0 && at != rank; at = parents[static_cast<std::size_t>(at)]) {
       if (parents[static_cast<std::size_t>(at)] == rank) below[at].push_back(other);
     }

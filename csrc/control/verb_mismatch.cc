@@ -1,7 +1,7 @@
-// Negotiator's third part: ranks that call different verbs with one name.
+// The Negotiator's check for ranks that call different verbs with one name.
 //
 // Adapters put the verb in front of a name, so that one rank may have an allreduce and a broadcast called "x" in flight
-// at once. Ranks that call different verbs therefore ask for different names, and each would wait for the others.
+// at once. Ranks that call different verbs therefore submit different names, and each would wait for the others.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace perseus {
 
 namespace {
 
-// Ranks may submit two verbs with one name in different orders; the second follows soon.
+// Ranks may submit two verbs with one name in different orders. The check allows this much time for the second.
 constexpr std::chrono::milliseconds kSettling{500};
 
 void add(std::vector<int>& ranks, const std::vector<int>& more) {
@@ -26,7 +26,7 @@ std::string verb_of(const std::string& name, const std::string& plain) {
 
 }  // namespace
 
-// All open names that have waited for kSettling, by what the caller named them.
+// Returns all open names that have waited for kSettling, grouped by the name that the caller gave.
 Negotiator::Calls Negotiator::settled_calls(Clock::time_point now) const {
   Calls calls;
   const auto add_open = [&](const std::string& name, const std::vector<bool>& have, Clock::time_point since) {
@@ -37,17 +37,17 @@ Negotiator::Calls Negotiator::settled_calls(Clock::time_point now) const {
   for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
     if (repeats_[id].open) add_open(cache_.at(id).name, repeats_[id].have, repeats_[id].since);
   }
-  for (const auto& [name, waiting] : notes_) {
+  for (const auto& [name, waiting] : stalls_) {
     if (const auto plain = name_without_verb(name); plain != name) {
-      add(calls[std::string(plain)][name], waiting.note.present);
+      add(calls[std::string(plain)][name], waiting.report.present);
     }
   }
   std::erase_if(calls, [](const auto& call) { return call.second.size() < 2; });
   return calls;
 }
 
-// The root fails all names of a mismatch once every rank has submitted one of them. Other nodes tell the root what it
-// cannot see: names that not all ranks below them have submitted.
+// Fails all names of a mismatch at the root once every rank has submitted one of them. Other nodes report to the root
+// the names that not all ranks below them have submitted.
 void Negotiator::check_verbs(Clock::time_point now) {
   for (const auto& [plain, names] : settled_calls(now)) {
     if (tree_.is_root()) {
@@ -62,7 +62,7 @@ void Negotiator::check_verbs(Clock::time_point now) {
       continue;
     }
     for (const auto& [name, present] : names) {
-      if (std::exchange(told_mismatches_[name], present.size()) == present.size()) continue;
+      if (std::exchange(reported_mismatches_[name], present.size()) == present.size()) continue;
       report_.stalls.push_back({.name = name, .label = verb_of(name, plain) + " '" + plain + "'", .present = present});
     }
   }
@@ -92,11 +92,34 @@ void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::str
   }
 }
 
-// A name has failed: what was submitted under it does not count for its next use.
-void Negotiator::forget(const std::string& name) {
+// The failure ends every submission of the name on its rank, so none counts for the name's next use: neither those that
+// are known here nor those in reports that children sent before they applied the failure.
+void Negotiator::record_failure(const std::string& name) {
+  ++failures_;
+  remove_submissions(name);
+  if (!tree_.children.empty()) failed_names_[name] = failures_;
+}
+
+// Returns true if the sender had not applied the last failure of `name` when it sent the report.
+bool Negotiator::is_outdated(const std::string& name, const Report& report) const {
+  if (failed_names_.empty()) return false;
+  const auto failed = failed_names_.find(name);
+  return failed != failed_names_.end() && report.failures < failed->second;
+}
+
+// Drops the failures that all children have applied.
+void Negotiator::record_failures_seen(std::size_t source, std::uint64_t failures) {
+  auto& known = failures_seen_[source - 1];
+  known = std::max(known, failures);
+  if (failed_names_.empty()) return;
+  const auto seen = *std::min_element(failures_seen_.begin(), failures_seen_.end());
+  std::erase_if(failed_names_, [seen](const auto& failed) { return failed.second <= seen; });
+}
+
+void Negotiator::remove_submissions(const std::string& name) {
   entries_.erase(name);
-  forget_stall(name);
-  std::erase_if(report_.claims, [&](const auto& claims) { return claims.front().request.name == name; });
+  remove_stall(name);
+  std::erase_if(report_.submissions, [&](const auto& submissions) { return submissions.front().request.name == name; });
   const auto id = cache_.id_of(name);
   if (id) std::erase(report_.cached, *id);
   if (!id || *id >= repeats_.size() || !repeats_[*id].open) return;

@@ -1,4 +1,4 @@
-// An accelerator as the engine sees it: streams, events, copies and packing, without a vendor's names.
+// Defines the interface to an accelerator, independent of its vendor.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,27 @@
 
 namespace perseus {
 
-// A stream by its number, a framework's or the device's own; 0 is the device's default stream.
+// A device stream, of a framework or of this library; 0 is the device's default stream.
 using Stream = std::uintptr_t;
 
-// A point in a stream's work. Reused once nobody holds it.
+// A point in a stream's work. The event is reused after it is released.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
 };
 
-// Memory that is there in the order of the stream it was made on, and goes in the order of the one it was used on last.
+// Device memory that is allocated in the order of one stream and freed in the order of the stream that used it last.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   virtual void* data() const = 0;
-  // From now on it is read on this stream, which lives as long as the process: a framework's.
+  // States that this stream of a framework reads the memory from now on. The stream lives as long as the process.
   virtual void pass_to(Stream stream) = 0;
 };
 
-// Nothing here blocks the caller but `synchronize` and making or freeing memory (not so `allocate_on`). Calls come from
-// any thread, whose current device is left as it was found. Failures are thrown as Error with the vendor's own text.
+// One accelerator. Only synchronize() and the allocation and release of memory block the caller, except for
+// allocate_on(). Any thread may call; its current device stays as it is. Failures are thrown as Error with the vendor's
+// own text.
 class Device {
  public:
   virtual ~Device() = default;
@@ -39,43 +40,45 @@ class Device {
   virtual int number() const = 0;
   virtual std::string description() const = 0;
 
-  // For libraries that go by the current device: it is this one while the result lives, and then what it was before.
+  // Makes this device current on the calling thread until the result is released, for libraries that use the current
+  // device.
   virtual std::shared_ptr<void> use() = 0;
-  // On a thread of ours: for good.
+  // Makes this device current on a thread of this library.
   virtual void activate() = 0;
 
-  // Marks what the stream has been given so far.
+  // Records an event after the work that is queued on the stream now.
   virtual std::shared_ptr<DeviceEvent> record(Stream stream) = 0;
-  // What comes on the stream from now on waits for the event.
+  // Makes later work on the stream wait for the event.
   virtual void wait(Stream stream, const DeviceEvent& event) = 0;
   virtual bool is_done(const DeviceEvent& event) = 0;
   virtual void synchronize(const DeviceEvent& event) = 0;
-  // Whether calls on the stream become part of a graph instead of being carried out.
+  // Returns true if calls on the stream are captured into a graph instead of being executed.
   virtual bool is_capturing(Stream stream) = 0;
 
-  // A stream of ours, which runs beside all others. Lives as long as somebody holds it.
+  // Makes a stream that runs concurrently with all others. It is destroyed with the last reference.
   virtual std::shared_ptr<const Stream> make_stream() = 0;
 
-  // Device memory, aligned to 256 bytes, and host memory that the device reads and writes by itself. They keep
-  // the device. Freed memory must not be in use any more.
+  // Allocate device memory, aligned to 256 bytes, and pinned host memory. Both keep a reference to the device. Memory
+  // must not be in use when it is freed.
   virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes) = 0;
 
-  // Device memory that is made and freed without a wait, where the driver can do so.
+  // Allocates device memory that is allocated and freed without blocking, if the driver supports that.
   virtual std::shared_ptr<DeviceMemory> allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) = 0;
 
-  // Zeros, in the order of the stream.
+  // Fills memory with zeros in the order of the stream.
   virtual void zero(Stream stream, void* memory, std::size_t bytes) = 0;
 
-  // Between any two of device and host memory; pageable host memory may block.
+  // Copies between any device and host memory. The call may block for pageable host memory.
   virtual void copy(Stream stream, void* to, const void* from, std::size_t bytes) = 0;
 
-  // Whether pack and unpack scale and convert; else they only copy.
+  // Returns true if pack() and unpack() can scale and convert; otherwise they only copy.
   virtual bool has_kernels() const = 0;
-  // Pieces of type `dtype`, times scale.pre, side by side in `buffer` as `wire`. Throws Error(unavailable) where that
-  // takes kernels and there are none.
+  // Multiplies pieces (reduction.dtype) by scale.pre, and packs them into `buffer` as reduction.wire_dtype. Throws
+  // Error(unavailable) if that needs kernels and there are none.
   virtual void pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) = 0;
-  // The way back: divided by scale.divisor and times scale.post, as `dtype`. `buffer` may be a single piece's memory.
+  // Divides the elements of `buffer` by scale.divisor, multiplies them by scale.post, and unpacks them into pieces
+  // (reduction.dtype). `buffer` may be the memory of a single piece.
   virtual void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) = 0;
 };
 

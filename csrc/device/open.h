@@ -1,4 +1,4 @@
-// The accelerators of this machine, whoever made them.
+// Opens the accelerators of this machine.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,11 @@
 
 namespace perseus {
 
-// `number` as the framework counts. Throws Error with what to do where there is no such device, or no driver.
+// Opens a device; `number` is the framework's number. Throws Error that says what to do if there is no such device or
+// no driver.
 std::shared_ptr<Device> open_device(int number);
 
-// Whether an accelerator's driver is here. It is not started: processes forked afterwards can use it.
+// Returns true if an accelerator's driver is installed. Does not start it, so that forked processes can use it.
 bool has_driver();
 
 }  // namespace perseus

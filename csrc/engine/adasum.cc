@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/lent_memory.h"
 #include "device/host/kernels.h"
 
 namespace perseus {
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 64;  // elements: slices begin at multiples of it
 
-using Bytes = std::vector<std::byte>;
+using Bytes = LentVector<std::byte>;
 
 struct Products {
   double ab = 0, aa = 0, bb = 0;
@@ -88,7 +89,7 @@ template <class T>
 Status combine_rows(Transport& transport, std::vector<T*> rows, const std::vector<std::int64_t>& lengths) {
   while (rows.size() > 1) {
     const auto pairs = rows.size() / 2;
-    std::vector<Products> products;
+    LentVector<Products> products;
     products.reserve(pairs * lengths.size());
     for (std::size_t pair = 0; pair < pairs; ++pair) {
       std::int64_t at = 0;
@@ -97,7 +98,7 @@ Status combine_rows(Transport& transport, std::vector<T*> rows, const std::vecto
         at += length;
       }
     }
-    const Reduction sum{.dtype = DType::float64, .wire = DType::float64, .op = ReduceOp::sum, .scale = {}};
+    const Reduction sum{.dtype = DType::float64, .wire_dtype = DType::float64, .op = ReduceOp::sum, .scale = {}};
     const Piece numbers{products.data(), static_cast<std::int64_t>(3 * products.size())};
     if (auto status = transport.allreduce(sum, {&numbers, 1}, {&numbers, 1}); !status.ok()) return status;
     std::vector<T*> next;
@@ -120,8 +121,8 @@ template <class T>
 Status combine_slices(Transport& transport, DType type, const Reduction& reduction, std::byte* rows, std::int64_t count,
                       const std::vector<std::int64_t>& lengths) {
   const auto ranks = static_cast<std::size_t>(transport.size());
-  const bool widened = reduction.wire != type;
-  const Reduction widening{.dtype = type, .wire = reduction.wire, .op = ReduceOp::sum, .scale = {}};
+  const bool widened = reduction.wire_dtype != type;
+  const Reduction widening{.dtype = type, .wire_dtype = reduction.wire_dtype, .op = ReduceOp::sum, .scale = {}};
   std::vector<T> wide(widened ? ranks * static_cast<std::size_t>(count) : 0);
   auto* values = widened ? wide.data() : reinterpret_cast<T*>(rows);
   if (widened) host::unpack(widening, rows, values, count * transport.size(), host::Store::cached);
@@ -142,7 +143,7 @@ Status adasum(Transport& transport, const Reduction& reduction, Pieces in, Piece
   if (transport.size() == 1) return transport.allreduce(reduction, in, out);
   std::int64_t total = 0;
   for (const auto& piece : in) total += piece.count;
-  const auto width = size_of(reduction.wire);
+  const auto width = size_of(reduction.wire_dtype);
   const auto rank = static_cast<std::size_t>(transport.rank()), ranks = static_cast<std::size_t>(transport.size());
   const auto bounds = bounds_of(total, transport.size());
   const auto mine = bounds[rank + 1] - bounds[rank];
@@ -159,7 +160,7 @@ Status adasum(Transport& transport, const Reduction& reduction, Pieces in, Piece
   if (auto status = transport.alltoall(packed.data(), slices, rows.data(), own); !status.ok()) return status;
 
   const auto lengths = lengths_within(in, bounds[rank], bounds[rank + 1]);
-  auto status = reduction.wire == DType::float64
+  auto status = reduction.wire_dtype == DType::float64
                     ? combine_slices<double>(transport, DType::float64, reduction, rows.data(), mine, lengths)
                     : combine_slices<float>(transport, DType::float32, reduction, rows.data(), mine, lengths);
   if (!status.ok()) return status;

@@ -31,7 +31,7 @@ void check_root(const Request& request, int ranks) {
                       std::to_string(ranks));
 }
 
-void check_splits(Work& work, int ranks) {
+void check_splits(WorkItem& work, int ranks) {
   const auto& request = work.request;
   if (request.checked && work.expected.size() != static_cast<std::size_t>(ranks)) {
     refuse(request, std::to_string(work.expected.size()) + " expected counts for " + std::to_string(ranks) + " ranks");
@@ -60,7 +60,7 @@ void check_splits(Work& work, int ranks) {
 
 }  // namespace
 
-void check_arguments(Work& work, int ranks) {
+void check_arguments(WorkItem& work, int ranks) {
   const auto& request = work.request;
   switch (request.verb) {
     case Verb::adasum: return check_is_floating(request);

@@ -32,12 +32,12 @@ constexpr Common common(std::string_view name) {
 
 // The type, of which 0 is none, behind the size from which it counts.
 Value wire_of(const Config& config) {
-  return config.wire_from_bytes << 8 | (config.wire ? static_cast<Value>(*config.wire) + 1 : 0);
+  return config.wire_from_bytes << 8 | (config.wire_dtype ? static_cast<Value>(*config.wire_dtype) + 1 : 0);
 }
 
-void set_wire(Config& config, Value value) {
+void set_wire_dtype(Config& config, Value value) {
   config.wire_from_bytes = value >> 8;
-  config.wire = (value & 0xff) == 0 ? std::nullopt : std::optional(static_cast<DType>((value & 0xff) - 1));
+  config.wire_dtype = (value & 0xff) == 0 ? std::nullopt : std::optional(static_cast<DType>((value & 0xff) - 1));
 }
 
 constexpr std::array kCommon{
@@ -48,7 +48,7 @@ constexpr std::array kCommon{
     common<&Config::nan_check>("PERSEUS_ALLREDUCE_NANCHECK"),
     common<&Config::flat_allreduce>("PERSEUS_ALLREDUCE_MODE"),
     common<&Config::autotune>("PERSEUS_AUTOTUNE"),
-    Common{"PERSEUS_ALLREDUCE_DTYPE", &wire_of, &set_wire},
+    Common{"PERSEUS_ALLREDUCE_DTYPE", &wire_of, &set_wire_dtype},
 };
 
 using Values = std::array<Value, kCommon.size()>;

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/lent_memory.h"
 #include "base/shape.h"
 
 namespace perseus {
@@ -24,11 +24,9 @@ class Result {
  public:
   // Throws Error(unavailable) when there is no memory.
   Result(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
-    constexpr std::size_t kAlignment = 64;
-    const auto bytes = (this->bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = {std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes), [](void* memory) { std::free(memory); }};
+    data_ = {allocate_lent(bytes()), &free_lent};
     if (!data_) {
-      throw Error(ErrorKind::unavailable, "no memory for a result of " + std::to_string(bytes) + " bytes");
+      throw Error(ErrorKind::unavailable, "no memory for a result of " + std::to_string(bytes()) + " bytes");
     }
   }
 
@@ -60,10 +58,12 @@ class Completion {
 
   // Everything but the state is written before finish() and read after done().
   std::vector<std::shared_ptr<Result>> results;
-  std::vector<std::int64_t> received_splits;   // rows, by rank
-  std::shared_ptr<OnDevice> on_device;         // of tensors on an accelerator
+  std::vector<std::int64_t> received_splits;  // rows, by rank
+  std::shared_ptr<OnDevice> on_device;        // of tensors on an accelerator
+  // The work failed while a peer or a library may still use the caller's tensors: they must stay for good.
+  bool memory_is_lent = false;
   std::int64_t number = 0;                     // join: the last rank; add_process_set: the id
-  std::function<void(const Status&)> on_done;  // called once, by whoever drives the lane, under its lock: be short
+  std::function<void(const Status&)> on_done;  // called once, by whoever drives the engine, under its lock: be short
 
   bool done() const { return state_.load(std::memory_order_acquire) != 0; }
   const Status& status() const { return status_; }

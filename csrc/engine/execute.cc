@@ -1,7 +1,6 @@
 #include "engine/execute.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/lent_memory.h"
 #include "base/log.h"
 #include "engine/adasum.h"
 
@@ -37,7 +37,7 @@ struct Buffers {
   std::vector<Piece> in, out;
   std::vector<Origin> origins;
 
-  void add(const Task& task, std::size_t member, std::int64_t count, std::size_t bytes, const Zeros& zeros) {
+  void add(const BatchItem& task, std::size_t member, std::int64_t count, std::size_t bytes, const Zeros& zeros) {
     if (task.work != nullptr) {
       in.push_back({task.work->inputs[member], count});
       out.push_back({task.work->outputs[member], count});
@@ -49,7 +49,7 @@ struct Buffers {
 };
 
 // Of an allreduce or adasum: one for each dtype among its members.
-std::vector<Buffers> buffers_of(const std::vector<Task>& tasks, const Zeros& zeros) {
+std::vector<Buffers> buffers_of(const std::vector<BatchItem>& tasks, const Zeros& zeros) {
   std::vector<Buffers> all;
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
     Buffers buffers;
@@ -73,20 +73,21 @@ std::vector<Buffers> buffers_of(const std::vector<Task>& tasks, const Zeros& zer
 class HostZeros {
  public:
   void* operator()(std::size_t bytes) {
-    auto& memory = kept_.emplace_back(std::calloc(std::max<std::size_t>(bytes, 1), 1), &std::free);
+    auto& memory = kept_.emplace_back(allocate_lent(bytes, true), &free_lent);
     if (memory == nullptr) throw std::bad_alloc();
     return memory.get();
   }
 
  private:
-  std::vector<std::unique_ptr<void, decltype(&std::free)>> kept_;
+  std::vector<std::unique_ptr<void, decltype(&free_lent)>> kept_;
 };
 
 // Allreduces of several batches, in their order.
 class Parts final : public Observer {
  public:
   // `observer` counts batches.
-  Parts(std::span<const std::vector<Task>> batches, Observer& observer) : observer_(observer), zeros_(batches.size()) {
+  Parts(std::span<const std::vector<BatchItem>> batches, Observer& observer)
+      : observer_(observer), zeros_(batches.size()) {
     for (std::size_t batch = 0; batch < batches.size(); ++batch) {
       for (auto& buffers : buffers_of(batches[batch], std::ref(zeros_[batch]))) {
         buffers_.push_back(std::move(buffers));
@@ -114,7 +115,7 @@ class Parts final : public Observer {
 };
 
 // What a reduction came to that is not finite, on all ranks alike.
-Status blame(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+Status blame(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
              const Buffers& buffers, const std::optional<NotFinite>& mine, const NotFinite& result, NanCheck& check) {
   Culprit culprit;
   if (auto status = find_culprit(transport, mine, result, culprit); !status.ok()) return status;
@@ -136,7 +137,7 @@ Status blame(Transport& transport, const std::vector<int>& world_ranks, const st
   return {};
 }
 
-Status broadcast(Transport& transport, const std::vector<Task>& tasks) {
+Status broadcast(Transport& transport, const std::vector<BatchItem>& tasks) {
   const int root = tasks.front().request->root;
   std::vector<Piece> pieces;
   for (const auto& task : tasks) {
@@ -164,7 +165,7 @@ struct Gathering {
   Transport& host;  // what ranks tell one another beforehand
   Transport& transport;
   const std::vector<int>& world_ranks;
-  Work& work;
+  WorkItem& work;
   const MakeResult& make;
 
   // Makes the results, one for each member, of so many rows. `bytes`: of all ranks, the same on each. Where a rank has
@@ -182,7 +183,7 @@ struct Gathering {
       if (bytes < kLargeBytes) throw;
     }
     if (bytes < kLargeBytes) return {};
-    std::vector<std::int64_t> all(world_ranks.size());
+    LentVector<std::int64_t> all(world_ranks.size());
     const std::vector<std::int64_t> one_each(all.size(), sizeof lacking);
     if (auto status = host.allgather(&lacking, all.data(), one_each); !status.ok()) return status;
     const auto found = std::find_if(all.begin(), all.end(), [](std::int64_t other) { return other > 0; });
@@ -205,7 +206,7 @@ struct Gathering {
       if (coming[rank] == work.expected[rank]) continue;
       mine = {static_cast<std::int64_t>(rank), coming[rank], work.expected[rank]};
     }
-    std::vector<Finding> all(world_ranks.size());
+    LentVector<Finding> all(world_ranks.size());
     const std::vector<std::int64_t> one_each(all.size(), sizeof mine);
     if (auto status = host.allgather(&mine, all.data(), one_each); !status.ok()) return status;
     const auto found = std::find_if(all.begin(), all.end(), [](const Finding& other) { return other.from >= 0; });
@@ -228,9 +229,9 @@ Status allgather(Gathering to) {
   auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto members = work.inputs.size();
-  std::vector<std::int64_t> mine;
+  LentVector<std::int64_t> mine;
   for (const auto& member : work.request.members) mine.push_back(member.shape.front());
-  std::vector<std::int64_t> all(ranks * members);
+  LentVector<std::int64_t> all(ranks * members);
   const std::vector<std::int64_t> equal(ranks, static_cast<std::int64_t>(members * sizeof(std::int64_t)));
   if (auto status = host.allgather(mine.data(), all.data(), equal); !status.ok()) return status;
   std::vector<std::int64_t> rows(members, 0);
@@ -259,7 +260,7 @@ Status alltoall(Gathering to) {
     std::int64_t rows, sent;
   };
   const auto sent = std::accumulate(work.splits.begin(), work.splits.end(), std::int64_t{0});
-  std::vector<Note> mine, theirs(ranks);
+  LentVector<Note> mine, theirs(ranks);
   for (const auto rows : work.splits) mine.push_back({rows, sent});
   const std::vector<std::int64_t> one_each(ranks, sizeof(Note));
   if (auto status = host.alltoall(mine.data(), one_each, theirs.data(), one_each); !status.ok()) return status;
@@ -302,7 +303,8 @@ Status reduce_scatter(Gathering to) {
   return {};
 }
 
-Status run(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks, NanCheck& check) {
+Status run(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
+           NanCheck& check) {
   switch (tasks.front().request->verb) {
     case Verb::allreduce:
     case Verb::adasum: {
@@ -341,18 +343,18 @@ Status guarded(const Transport& transport, const std::vector<int>& world_ranks, 
 
 Reduction reduction_of(const Request& request, DType dtype) {
   const bool compressible = dtype == DType::float32 || dtype == DType::float64;
-  const auto wire = request.wire < 0 || !compressible ? dtype : static_cast<DType>(request.wire);
+  const auto wire = request.wire_dtype < 0 || !compressible ? dtype : static_cast<DType>(request.wire_dtype);
   return {dtype, wire, request.op, request.scale};
 }
 
-Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, Work& work,
+Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, WorkItem& work,
               const MakeResult& make) {
   const Gathering to{host, transport, world_ranks, work, make};
   if (work.request.verb == Verb::allgather) return allgather(to);
   return work.request.verb == Verb::alltoall ? alltoall(to) : reduce_scatter(to);
 }
 
-Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
                  const Zeros& zeros, NanCheck& check) {
   const auto& request = *tasks.front().request;
   for (const auto& buffers : buffers_of(tasks, zeros)) {
@@ -373,13 +375,13 @@ bool may_overlap(const Request& request) {
   return request.verb == Verb::allreduce && request.on_host && !request.members.empty();
 }
 
-Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
                NanCheck& check) {
   return guarded(transport, world_ranks, [&] { return run(transport, world_ranks, tasks, check); });
 }
 
 Status execute_each(Transport& transport, const std::vector<int>& world_ranks,
-                    std::span<const std::vector<Task>> batches, Observer& observer) {
+                    std::span<const std::vector<BatchItem>> batches, Observer& observer) {
   return guarded(transport, world_ranks, [&] {
     Parts parts(batches, observer);
     return transport.allreduce_each(parts.all(), parts);

@@ -11,21 +11,21 @@
 #include "base/reduce.h"
 #include "control/request.h"
 #include "engine/nan_check.h"
-#include "engine/work.h"
+#include "engine/work_item.h"
 #include "transport/transport.h"
 
 namespace perseus {
 
 // One request of a batch and this rank's work for it; none where this rank has joined.
-struct Task {
+struct BatchItem {
   const Request* request = nullptr;
-  Work* work = nullptr;
+  WorkItem* work = nullptr;
 };
 
 // Collective over the transport's group, whose ranks in the job are `world_ranks`. All tasks are of one kind (see
 // fuse.h). Blocks; never throws. What goes wrong on all ranks alike, before data moved or by what `check` finds, is in
-// Work::failure. `check` is turned off once it has warned.
-Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+// WorkItem::failure. `check` is turned off once it has warned.
+Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
                NanCheck& check);
 
 // Whether execute_each() may be given it, with others. By the request alone, so that all ranks decide alike.
@@ -35,7 +35,7 @@ bool may_overlap(const Request& request);
 // way at the same time where the transport does that. `observer` counts batches; a batch's works are not used once it
 // is done.
 Status execute_each(Transport& transport, const std::vector<int>& world_ranks,
-                    std::span<const std::vector<Task>> batches, Observer& observer);
+                    std::span<const std::vector<BatchItem>> batches, Observer& observer);
 
 // What an allreduce does with its members of this type.
 Reduction reduction_of(const Request& request, DType dtype);
@@ -44,14 +44,14 @@ Reduction reduction_of(const Request& request, DType dtype);
 using MakeResult = std::function<std::shared_ptr<Result>(DType dtype, Shape shape)>;
 
 // The part of execute() for these, wherever the tensors are. Sizes are exchanged by `host`, data goes by `transport`.
-Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, Work& work,
+Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, WorkItem& work,
               const MakeResult& make);
 
 // Memory that holds so many zero bytes, until the collective is carried out: of a rank that has joined.
 using Zeros = std::function<void*(std::size_t bytes)>;
 
 // The part of execute() for allreduce and adasum, wherever the tensors are; `check` is for tensors in host memory.
-Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<Task>& tasks,
+Status allreduce(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
                  const Zeros& zeros, NanCheck& check);
 
 }  // namespace perseus

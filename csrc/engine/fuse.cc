@@ -15,8 +15,8 @@ bool may_share(const Request& request, std::int64_t threshold_bytes) {
 
 bool same_kind(const Request& a, const Request& b) {
   const bool dtype = a.verb == Verb::broadcast || a.members.front().dtype == b.members.front().dtype;
-  return dtype && a.verb == b.verb && a.op == b.op && a.scale == b.scale && a.wire == b.wire && a.root == b.root &&
-         a.on_host == b.on_host;
+  return dtype && a.verb == b.verb && a.op == b.op && a.scale == b.scale && a.wire_dtype == b.wire_dtype &&
+         a.root == b.root && a.on_host == b.on_host;
 }
 
 }  // namespace

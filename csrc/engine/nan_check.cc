@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/lent_memory.h"
+
 namespace perseus {
 namespace {
 
@@ -54,7 +56,7 @@ Status find_culprit(Transport& transport, const std::optional<NotFinite>& mine, 
                     Culprit& culprit) {
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   const NotFinite note = mine.value_or(NotFinite{kNone, 0});
-  std::vector<NotFinite> notes(static_cast<std::size_t>(transport.size()));
+  LentVector<NotFinite> notes(static_cast<std::size_t>(transport.size()));
   const std::vector<std::int64_t> one_each(notes.size(), sizeof note);
   if (auto status = transport.allgather(&note, notes.data(), one_each); !status.ok()) return status;
   const auto first =

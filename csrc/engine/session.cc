@@ -1,5 +1,6 @@
 #include "engine/session.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,21 +14,21 @@
 #include "device/open.h"
 #include "engine/arguments.h"
 #include "engine/common_settings.h"
-#include "engine/exchange.h"
 #include "engine/on_device.h"
+#include "engine/transport_allgather.h"
 
 namespace perseus {
 
 namespace {
 
 // Ranks of other hosts that have not made their connection for the heartbeat by then are left out of it.
-constexpr std::chrono::milliseconds kMeeting{10'000};
+constexpr std::chrono::milliseconds kRendezvous{10'000};
 
 FabricOptions fabric_options(const Config& config, const BootstrapOptions& bootstrap) {
   FabricOptions options;
-  if (config.transport == "shm") options.local_engine = LocalEngine::shm;
-  if (config.transport == "mpi") options.local_engine = LocalEngine::mpi;
-  if (config.transport == "oneccl") options.local_engine = LocalEngine::oneccl;
+  if (config.transport == "shm") options.local_transport = LocalTransport::shm;
+  if (config.transport == "mpi") options.local_transport = LocalTransport::mpi;
+  if (config.transport == "oneccl") options.local_transport = LocalTransport::oneccl;
   options.oneccl_library = config.oneccl_library;
   options.python_prefix = bootstrap.environment.python_prefix;
   options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);
@@ -35,18 +36,18 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   options.tunable = config.autotune;
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
-  if (bootstrap.meeting) options.called_off = bootstrap.meeting->called_off;
+  if (bootstrap.rendezvous) options.called_off = bootstrap.rendezvous->called_off;
   // Who calls ranks off makes other jobs of the same processes later, and MPI cannot lose a rank.
-  if (bootstrap.meeting && bootstrap.meeting->called_off < 0) options.mpi = mpi_job(bootstrap);
+  if (bootstrap.rendezvous && bootstrap.rendezvous->called_off < 0) options.mpi = mpi_job(bootstrap);
   options.flat_allreduce = config.flat_allreduce;
   return options;
 }
 
-LaneOptions lane_options(const Config& config, int local_rank) {
-  LaneOptions options;
+EngineOptions engine_options(const Config& config, int local_rank) {
+  EngineOptions options;
   options.negotiator = {config.cache_capacity, config.stall_warning, config.stall_shutdown};
   options.fusion_threshold_bytes = config.fusion_threshold_bytes;
-  options.linger = config.linger;
+  options.batching_delay = config.batching_delay;
   options.spin = config.spin;
   options.nan_check = config.nan_check == 0 ? NanCheck::off : config.nan_check == 1 ? NanCheck::warn : NanCheck::fail;
   const auto place = static_cast<std::size_t>(local_rank);
@@ -58,8 +59,9 @@ AutotuneOptions autotune_options(const Config& config) {
   return {.warmup_samples = config.autotune_warmup_samples,
           .steps_per_sample = config.autotune_steps_per_sample,
           .log = config.autotune_log,
-          .fixed = {!config.autotune || config.fusion_threshold_is_given, !config.autotune || config.linger_is_given,
-                    !config.autotune || config.chunk_is_given, !config.tunes_streams}};
+          .fixed = {!config.autotune || config.fusion_threshold_is_given,
+                    !config.autotune || config.batching_delay_is_given, !config.autotune || config.chunk_is_given,
+                    !config.tunes_streams}};
 }
 
 std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(ranks.begin(), ranks.end())); }
@@ -75,33 +77,35 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   }
   if (const auto remark = take_common_settings(config_, *bootstrap_); !remark.empty()) log(LogLevel::warning, remark);
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
-  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, fabric_options(config_, bootstrap)).release(),
+  if (bootstrap.rendezvous && bootstrap.rendezvous->lost >= 0) end_exchanges_when_lost(bootstrap.rendezvous->lost);
+  auto options_of_fabric = fabric_options(config_, bootstrap);
+  bool watches_hosts = false;
+  options_of_fabric.watch_hosts = [&](bool local_watch) {
+    watches_hosts = true;
+    watch_hosts_by(local_watch);
+  };
+  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, options_of_fabric).release(),
              [liveness = liveness_](Fabric* fabric) { delete fabric; }};
-  if (topology_->size() > 1 && (topology_->host_count() > 1 || !fabric_->watches_host())) {
-    liveness_->name_hosts(topology_->host_names());
-    host_watch_ = watch_hosts(*bootstrap_, *topology_, fabric_->watches_host(), *liveness_,
-                              {.timeout = config_.heartbeat_timeout,
-                               .interfaces = config_.network_interfaces,
-                               .patience = std::min(kMeeting, std::chrono::milliseconds(config_.start_timeout))});
-  }
+  const bool needs_watch = topology_->size() > 1 && (topology_->host_count() > 1 || !fabric_->watches_host());
+  if (needs_watch && !watches_hosts) watch_hosts_by(fabric_->watches_host());
   if (topology_->size() > 1) {
-    const std::vector<Watch*> wires{fabric_->local_watch(), host_watch_.get()};
-    stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), wires, *liveness_);
+    const std::vector<Watch*> watches{fabric_->local_watch(), host_watch_.get()};
+    stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), watches, *liveness_);
   }
   liveness_->on_lost([this] {
     std::scoped_lock lock(mutex_);
     for (const auto& [id, set] : sets_) {
-      if (set.lane) set.lane->wake();
+      if (set.engine) set.engine->wake();
     }
   });
   std::vector<int> everybody(static_cast<std::size_t>(topology_->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto options = lane_options(config_, topology_->local_rank());
+  auto options = engine_options(config_, topology_->local_rank());
   if (everybody.size() > 1) options.autotune = autotune_options(config_);
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
-  auto lane = make_lane(everybody, exchange, std::move(options));
+  auto engine = make_engine(everybody, exchange, std::move(options));
   std::scoped_lock lock(mutex_);
-  sets_[kWorld] = {std::move(everybody), std::move(lane)};
+  sets_[kWorld] = {std::move(everybody), std::move(engine)};
   log(LogLevel::info, description());
   try {
     if (!config_.timeline.empty()) start_timeline(config_.timeline, config_.timeline_marks_cycles);
@@ -110,8 +114,25 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   }
 }
 
+void Session::watch_hosts_by(bool local_watch) {
+  liveness_->name_hosts(topology_->host_names());
+  host_watch_ = watch_hosts(*bootstrap_, *topology_, local_watch, *liveness_,
+                            {.timeout = config_.heartbeat_timeout,
+                             .interfaces = config_.network_interfaces,
+                             .patience = std::min(kRendezvous, std::chrono::milliseconds(config_.start_timeout))});
+}
+
+void Session::end_exchanges_when_lost(int eventfd) {
+  // A copy, as the caller may close its own.
+  const auto copy = std::make_shared<UniqueFd>(fcntl(eventfd, F_DUPFD_CLOEXEC, 0));
+  liveness_->on_lost([copy] {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(copy->get(), &one, sizeof one);
+  });
+}
+
 Session::~Session() {
-  liveness_->forget_wakes();
+  liveness_->remove_wakes();
   const auto grace = failing_ ? std::chrono::milliseconds(0) : std::chrono::milliseconds(1000);
   std::map<ProcessSetId, Set> sets;
   {
@@ -120,18 +141,18 @@ Session::~Session() {
   }
   // The world goes last: the others are made and removed on it.
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
-    if (it->second.lane) it->second.lane->close(grace);
+    if (it->second.engine) it->second.engine->close(grace);
   }
   timeline_->stop();
   if (failing_ || failed_itself()) return;
-  if (host_watch_) host_watch_->say_goodbye();
-  fabric_->say_goodbye();
+  if (host_watch_) host_watch_->announce_shutdown();
+  fabric_->announce_shutdown();
 }
 
 bool Session::failed_itself() const {
   std::scoped_lock lock(mutex_);
   return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& each) { return each.second.lane && each.second.lane->failed_itself(); });
+                     [](const auto& each) { return each.second.engine && each.second.engine->failed_itself(); });
 }
 
 std::string Session::description() const {
@@ -139,7 +160,8 @@ std::string Session::description() const {
          (topology_->size() == 1 ? " rank, " : " ranks, ") + fabric_->description();
 }
 
-std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Exchange& exchange, LaneOptions options) {
+std::shared_ptr<ProcessSetEngine> Session::make_engine(const std::vector<int>& ranks,
+                                                       const BootstrapAllgather& exchange, EngineOptions options) {
   auto link = fabric_->connect(ranks, exchange);
   const auto mine = std::find(ranks.begin(), ranks.end(), topology_->rank());
   if (mine == ranks.end()) return nullptr;
@@ -152,12 +174,13 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
   options.timeline = timeline_.get();
   options.several_hosts = std::set(hosts.begin(), hosts.end()).size() > 1;
   if (options.several_hosts) {
-    options.wire = config_.wire;
+    options.wire_dtype = config_.wire_dtype;
     options.wire_from_bytes = config_.wire_from_bytes;
   }
   options.streams = config_.streams;
   options.device = [this] { return device_for_zeros(); };
-  options.device_transports = [this, ranks](const auto& device, const auto& stream, const Exchange& by, auto& why) {
+  options.device_transports = [this, ranks](const auto& device, const auto& stream, const BootstrapAllgather& by,
+                                            auto& why) {
     const DeviceGroup group{.members = ranks,
                             .rank = topology_->rank(),
                             .exchange = by,
@@ -168,10 +191,10 @@ std::shared_ptr<Lane> Session::make_lane(const std::vector<int>& ranks, const Ex
     return make_device_transport(device, stream, group, why);
   };
   const bool is_world = static_cast<int>(ranks.size()) == topology_->size();
-  if (stall_watch_) options.underway = stall_watch_->open(tree, options.negotiator);
+  if (stall_watch_) options.progress = stall_watch_->open(tree, options.negotiator);
   if (!is_world) options.trace_suffix = " on ranks " + text_of(ranks);
-  return {new Lane(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
-          [fabric = fabric_, timeline = timeline_](Lane* lane) { delete lane; }};
+  return {new ProcessSetEngine(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
+          [fabric = fabric_, timeline = timeline_](ProcessSetEngine* engine) { delete engine; }};
 }
 
 void Session::start_timeline(const std::string& path, bool mark_cycles) {
@@ -199,11 +222,11 @@ std::vector<ProcessSetId> Session::set_ids() const {
   return ids;
 }
 
-std::shared_ptr<Lane> Session::lane_of(ProcessSetId set) const {
+std::shared_ptr<ProcessSetEngine> Session::engine_of(ProcessSetId set) const {
   {
     std::scoped_lock lock(mutex_);
     const auto found = sets_.find(set);
-    if (found != sets_.end() && found->second.lane) return found->second.lane;
+    if (found != sets_.end() && found->second.engine) return found->second.engine;
   }
   throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " is not in process set " +
                                                std::to_string(set) + " (ranks " + text_of(ranks_of(set)) + ")");
@@ -233,20 +256,20 @@ std::shared_ptr<Device> Session::device_for_zeros() {
   return device(topology_->local_rank(), "join");
 }
 
-Handle Session::submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring) {
-  auto lane = lane_of(set);
+Handle Session::submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify) {
+  auto engine = engine_of(set);
   auto& request = work->request;
-  if (average) request.scale.divisor = lane->size();
-  lane->choose_wire(request);
-  check_arguments(*work, lane->size());
-  Handle handle{std::move(lane), completion_of(work)};
-  handle.lane->submit(std::move(work), ring);
+  if (average) request.scale.divisor = engine->size();
+  engine->choose_wire_dtype(request);
+  check_arguments(*work, engine->size());
+  Handle handle{std::move(engine), completion_of(work)};
+  handle.engine->submit(std::move(work), notify);
   return handle;
 }
 
 std::shared_ptr<void> Session::register_memory(ProcessSetId set, void* memory, std::size_t bytes) {
   if (!config_.nccl_registers) return nullptr;
-  return lane_of(set)->register_memory(memory, bytes);
+  return engine_of(set)->register_memory(memory, bytes);
 }
 
 Handle Session::join(ProcessSetId set, const Prepare& prepare) {
@@ -255,20 +278,20 @@ Handle Session::join(ProcessSetId set, const Prepare& prepare) {
                 "join() would give zeros from memory that NCCL does not know, and the others' is registered; unset "
                 "PERSEUS_NCCL_REGISTER on all ranks");
   }
-  auto lane = lane_of(set);
-  auto completion = lane->join(prepare);
-  return {std::move(lane), std::move(completion)};
+  auto engine = engine_of(set);
+  auto completion = engine->join(prepare);
+  return {std::move(engine), std::move(completion)};
 }
 
-Handle Session::post(ProcessSetId set, std::shared_ptr<Letter> letter) {
-  auto lane = lane_of(set);
-  if (letter->peer >= lane->size() || letter->peer < (letter->outgoing ? 0 : Letter::kAnybody)) {
-    throw Error(ErrorKind::invalid_argument, std::string(letter->outgoing ? "send to" : "recv from") + " rank " +
-                                                 std::to_string(letter->peer) + " of a process set that has " +
-                                                 std::to_string(lane->size()));
+Handle Session::post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation) {
+  auto engine = engine_of(set);
+  if (operation->peer >= engine->size() || operation->peer < (operation->outgoing ? 0 : PointToPointOp::kAnybody)) {
+    throw Error(ErrorKind::invalid_argument, std::string(operation->outgoing ? "send to" : "recv from") + " rank " +
+                                                 std::to_string(operation->peer) + " of a process set that has " +
+                                                 std::to_string(engine->size()));
   }
-  auto completion = lane->post(std::move(letter));
-  return {std::move(lane), std::move(completion)};
+  auto completion = engine->post(std::move(operation));
+  return {std::move(engine), std::move(completion)};
 }
 
 Status Session::change_sets(const Request& request, Completion* completion) {
@@ -281,61 +304,61 @@ Status Session::change_sets(const Request& request, Completion* completion) {
   }
 }
 
-// On the world's lane, at the same place of the plan on all ranks: ids agree by counting.
+// On the world's engine, at the same place of the plan on all ranks: ids agree by counting.
 Status Session::add_set(const Request& request, Completion* completion) {
   const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
-  const auto world = lane_of(kWorld);
-  const auto exchange = [&](std::string_view mine) { return exchange_over(world->transport(), mine); };
-  auto lane = make_lane(ranks, exchange, lane_options(config_, topology_->local_rank()));
+  const auto world = engine_of(kWorld);
+  const auto exchange = [&](std::string_view mine) { return allgather_over(world->transport(), mine); };
+  auto engine = make_engine(ranks, exchange, engine_options(config_, topology_->local_rank()));
   std::scoped_lock lock(mutex_);
   const auto id = next_set_++;
-  sets_[id] = {ranks, std::move(lane)};
+  sets_[id] = {ranks, std::move(engine)};
   if (completion != nullptr) completion->number = id;
   return {};
 }
 
 Status Session::remove_set(const Request& request, Completion* completion) {
   const auto id = static_cast<ProcessSetId>(request.ranks.front());
-  std::shared_ptr<Lane> lane;
+  std::shared_ptr<ProcessSetEngine> engine;
   {
     std::scoped_lock lock(mutex_);
     const auto found = sets_.find(id);
     if (id == kWorld || found == sets_.end()) {
       return {ErrorKind::invalid_argument, "there is no process set with id " + std::to_string(id) + " to remove"};
     }
-    lane = std::move(found->second.lane);
+    engine = std::move(found->second.engine);
     sets_.erase(found);
   }
-  if (lane) lane->close(std::chrono::milliseconds(1000));
+  if (engine) engine->close(std::chrono::milliseconds(1000));
   if (completion != nullptr) completion->number = id;
   return {};
 }
 
-ProcessSetId Session::add_group(const std::vector<int>& ranks, const Exchange& exchange,
+ProcessSetId Session::add_group(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
                                 std::chrono::milliseconds timeout) {
-  auto options = lane_options(config_, topology_->local_rank());
+  auto options = engine_options(config_, topology_->local_rank());
   if (timeout.count() > 0) options.negotiator.stall_shutdown = timeout;
-  auto lane = make_lane(ranks, exchange, std::move(options));
-  if (!lane) {
+  auto engine = make_engine(ranks, exchange, std::move(options));
+  if (!engine) {
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " makes a group of ranks " +
                                                  text_of(ranks) + ", and is not among them");
   }
   std::scoped_lock lock(mutex_);
   const auto id = next_group_++;
-  sets_[id] = {ranks, std::move(lane)};
+  sets_[id] = {ranks, std::move(engine)};
   return id;
 }
 
 void Session::remove_group(ProcessSetId group, std::chrono::milliseconds grace) {
-  std::shared_ptr<Lane> lane;
+  std::shared_ptr<ProcessSetEngine> engine;
   {
     std::scoped_lock lock(mutex_);
     const auto found = sets_.find(group);
     if (group < kFirstGroup || found == sets_.end()) return;
-    lane = std::move(found->second.lane);
+    engine = std::move(found->second.engine);
     sets_.erase(found);
   }
-  lane->close(grace);
+  engine->close(grace);
 }
 
 std::shared_ptr<void> Session::allocate(std::size_t bytes) {

@@ -16,7 +16,7 @@
 #include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
 #include "device/device.h"
-#include "engine/lane.h"
+#include "engine/process_set_engine.h"
 #include "engine/stall_watch.h"
 #include "transport/fabric.h"
 
@@ -26,14 +26,14 @@ using ProcessSetId = int;
 inline constexpr ProcessSetId kWorld = 0;
 inline constexpr ProcessSetId kFirstGroup = 1 << 30;  // sets that are not known to all ranks
 
-// A collective under way. Keeps its lane, so that it can be waited for even while the session shuts down.
+// A collective under way. Keeps its engine, so that it can be waited for even while the session shuts down.
 struct Handle {
-  std::shared_ptr<Lane> lane;
+  std::shared_ptr<ProcessSetEngine> engine;
   std::shared_ptr<Completion> completion;
 
   // Blocks until done; throws Error with what went wrong.
   void wait() const {
-    lane->wait(*completion);
+    engine->wait(*completion);
     completion->status().throw_if_failed();
   }
 };
@@ -51,18 +51,19 @@ class Session {
   std::string description() const;
 
   // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
-  // `ring`: see Lane.
-  Handle submit(ProcessSetId set, std::shared_ptr<Work> work, bool average, bool ring = true);
+  // `notify`: see ProcessSetEngine.
+  Handle submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify = true);
   // For the tensors of a request on this device: what `stream` was given until now comes first. Throws Error.
   std::shared_ptr<OnDevice> on_device(int number, Stream stream, const std::string& label);
   Handle join(ProcessSetId set, const Prepare& prepare = {});
 
-  // A message between two ranks of a set; `letter.peer` is a rank in the set. Throws Error.
-  Handle post(ProcessSetId set, std::shared_ptr<Letter> letter);
+  // A message between two ranks of a set; `operation.peer` is a rank in the set. Throws Error.
+  Handle post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation);
 
-  // See Lane::missing.
-  std::optional<std::vector<int>> missing(ProcessSetId set, const std::string& name, Lane::Clock::time_point until) {
-    return lane_of(set)->missing(name, until);
+  // See ProcessSetEngine::missing.
+  std::optional<std::vector<int>> missing(ProcessSetId set, const std::string& name,
+                                          ProcessSetEngine::Clock::time_point until) {
+    return engine_of(set)->missing(name, until);
   }
 
   // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
@@ -71,7 +72,8 @@ class Session {
 
   // A set that its members alone make, and take away; nobody else hears of it. `exchange` is collective over them.
   // Ids are this rank's own. Where a rank has not come after `timeout`, all members fail; 0: as the session does.
-  ProcessSetId add_group(const std::vector<int>& ranks, const Exchange& exchange, std::chrono::milliseconds timeout);
+  ProcessSetId add_group(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
+                         std::chrono::milliseconds timeout);
   // `grace`: how long the others are waited for.
   void remove_group(ProcessSetId group, std::chrono::milliseconds grace);
 
@@ -92,7 +94,7 @@ class Session {
 
   const Liveness& liveness() const { return *liveness_; }
 
-  // See Lane::failed_itself: of some set's lane.
+  // See ProcessSetEngine::failed_itself: of some set's engine.
   bool failed_itself() const;
 
   // In a forked child, which has none of the threads.
@@ -101,13 +103,16 @@ class Session {
  private:
   struct Set {
     std::vector<int> ranks;
-    std::shared_ptr<Lane> lane;  // null on ranks outside
+    std::shared_ptr<ProcessSetEngine> engine;  // null on ranks outside
   };
 
   std::shared_ptr<Device> device(int number, const std::string& label);
   std::shared_ptr<Device> device_for_zeros();
-  std::shared_ptr<Lane> lane_of(ProcessSetId set) const;
-  std::shared_ptr<Lane> make_lane(const std::vector<int>& ranks, const Exchange& exchange, LaneOptions options);
+  std::shared_ptr<ProcessSetEngine> engine_of(ProcessSetId set) const;
+  void watch_hosts_by(bool local_watch);
+  void end_exchanges_when_lost(int eventfd);
+  std::shared_ptr<ProcessSetEngine> make_engine(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
+                                                EngineOptions options);
   Status change_sets(const Request& request, Completion* completion);
   Status add_set(const Request& request, Completion* completion);
   Status remove_set(const Request& request, Completion* completion);
@@ -117,7 +122,7 @@ class Session {
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Topology> topology_;
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
-  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by lanes
+  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
   std::unique_ptr<Watch> host_watch_;
   std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
   std::unique_ptr<StallWatch> stall_watch_;

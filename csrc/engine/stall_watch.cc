@@ -42,34 +42,34 @@ bool contains(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> wires, Liveness& liveness)
+StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness)
     : rank_(topology.rank()),
-      wires_(std::move(wires)),
+      watches_(std::move(watches)),
       liveness_(liveness),
-      inquiry_(
+      progress_probe_(
           rank_, watch_parents(topology, has_local_watch),
-          [this](const WorkPlace& place) {
-            const auto found = lanes_.find(place.lane);
-            const auto lane = found == lanes_.end() ? nullptr : found->second.underway.lock();
-            return lane && lane->step().number >= place.number ? Progress::reached : Progress::behind;
+          [this](const ProgressPoint& place) {
+            const auto found = engines_.find(place.engine);
+            const auto engine = found == engines_.end() ? nullptr : found->second.progress.lock();
+            return engine && engine->step().number >= place.number ? Progress::reached : Progress::behind;
           },
           kPatience) {
   if (topology.host_count() > 1) hosts_ = topology.host_names();
-  std::erase(wires_, nullptr);
+  std::erase(watches_, nullptr);
   std::vector<int> neighbours;
-  for (const auto* wire : wires_) {
-    const auto those = wire->neighbours();
+  for (const auto* watch : watches_) {
+    const auto those = watch->neighbours();
     neighbours.insert(neighbours.end(), those.begin(), those.end());
   }
-  inquiry_.set_neighbours(std::move(neighbours));
+  progress_probe_.set_neighbours(std::move(neighbours));
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
-  for (auto* wire : wires_) wire->listen([this](int from, std::string_view words) { hear(from, words); });
+  for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { hear(from, words); });
 }
 
 StallWatch::~StallWatch() {
   if (!thread_.joinable()) return;
-  for (auto* wire : wires_) wire->listen({});
+  for (auto* watch : watches_) watch->listen({});
   {
     const std::scoped_lock lock(mutex_);
     stop_ = true;
@@ -82,10 +82,10 @@ void StallWatch::abandon_after_fork() {
   if (thread_.joinable()) thread_.detach();
 }
 
-std::shared_ptr<Underway> StallWatch::open(const Tree& tree, const NegotiatorOptions& options) {
-  auto underway = std::make_shared<Underway>();
+std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const NegotiatorOptions& options) {
+  auto progress = std::make_shared<EngineProgress>();
   Watched watched;
-  watched.underway = underway;
+  watched.progress = progress;
   watched.members = tree.world_ranks;
   watched.warning = options.stall_warning;
   watched.shutdown = options.stall_shutdown;
@@ -96,21 +96,21 @@ std::shared_ptr<Underway> StallWatch::open(const Tree& tree, const NegotiatorOpt
   {
     const std::scoped_lock lock(mutex_);
     const auto members = number_of(tree.world_ranks);
-    lanes_[members + opened_[members]++] = std::move(watched);
+    engines_[members + opened_[members]++] = std::move(watched);
   }
   changed_.notify_all();
-  return underway;
+  return progress;
 }
 
 milliseconds StallWatch::period() const {
   auto shortest = milliseconds::max();
-  for (const auto& [number, lane] : lanes_) {
-    for (const auto limit : {lane.warning, lane.shutdown}) {
+  for (const auto& [number, engine] : engines_) {
+    for (const auto limit : {engine.warning, engine.shutdown}) {
       if (limit.count() > 0) shortest = std::min(shortest, limit);
     }
   }
   if (shortest == milliseconds::max()) return shortest;
-  return inquiry_.open() ? kWhileAsking : std::clamp(shortest / 8, kShortestPeriod, kLongestPeriod);
+  return progress_probe_.open() ? kWhileAsking : std::clamp(shortest / 8, kShortestPeriod, kLongestPeriod);
 }
 
 void StallWatch::run() {
@@ -121,10 +121,10 @@ void StallWatch::run() {
     if (limit == milliseconds::max()) {
       changed_.wait(lock);
       looked_ = Clock::now();
-      inquiry_.take_verdicts();  // of others
+      progress_probe_.take_verdicts();  // of others
       continue;
     }
-    changed_.wait_for(lock, limit, [this] { return stop_ || inquiry_.has_verdicts(); });
+    changed_.wait_for(lock, limit, [this] { return stop_ || progress_probe_.has_verdicts(); });
     auto news = look(Clock::now());
     send_messages();
     lock.unlock();
@@ -137,18 +137,18 @@ void StallWatch::run() {
 void StallWatch::hear(int from, std::string_view words) {
   const std::scoped_lock lock(mutex_);
   try {
-    inquiry_.hear(from, words, Clock::now());
+    progress_probe_.hear(from, words, Clock::now());
   } catch (const Error& error) {
     log(LogLevel::debug, "rank " + std::to_string(from) + ": " + error.what());
   }
   send_messages();
-  if (inquiry_.has_verdicts()) changed_.notify_all();
+  if (progress_probe_.has_verdicts()) changed_.notify_all();
 }
 
-// Each neighbour is at one of the wires.
+// Each neighbour is at one of the watches.
 void StallWatch::send_messages() {
-  for (const auto& message : inquiry_.take_messages()) {
-    for (auto* wire : wires_) wire->say(message.to, message.bytes);
+  for (const auto& message : progress_probe_.take_messages()) {
+    for (auto* watch : watches_) watch->say(message.to, message.bytes);
   }
 }
 
@@ -156,19 +156,19 @@ StallWatch::News StallWatch::look(Clock::time_point now) {
   // Who was stopped itself has seen nothing of that time.
   const bool was_stopped = since(looked_, now) > 4 * period() + kPatience;
   looked_ = now;
-  std::erase_if(lanes_, [](const auto& each) { return each.second.underway.expired(); });
+  std::erase_if(engines_, [](const auto& each) { return each.second.progress.expired(); });
   News news;
   if (liveness_.any_lost()) return news;
-  for (auto& [number, lane] : lanes_) look_at(number, lane, now, was_stopped);
-  inquiry_.look(now);
-  for (const auto& verdict : inquiry_.take_verdicts()) judge(verdict, now, news);
+  for (auto& [number, engine] : engines_) look_at(number, engine, now, was_stopped);
+  progress_probe_.look(now);
+  for (const auto& verdict : progress_probe_.take_verdicts()) judge(verdict, now, news);
   return news;
 }
 
-void StallWatch::look_at(std::uint64_t lane, Watched& watched, Clock::time_point now, bool was_stopped) {
-  const auto underway = watched.underway.lock();
-  if (!underway) return;
-  const auto step = underway->step();
+void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped) {
+  const auto progress = watched.progress.lock();
+  if (!progress) return;
+  const auto step = progress->step();
   const auto late = [&](milliseconds waited, milliseconds limit) { return limit.count() > 0 && waited >= limit; };
   if (step.active) {
     if (was_stopped || !watched.step.active || watched.step.number != step.number) {
@@ -177,12 +177,12 @@ void StallWatch::look_at(std::uint64_t lane, Watched& watched, Clock::time_point
     }
     const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= kPatience;
     if (over || late(since(watched.warned, now), watched.warning)) {
-      inquiry_.ask({lane, step.number}, watched.members, now, over);
+      progress_probe_.ask({engine, step.number}, watched.members, now, over);
     }
     return;
   }
   watched.step = step;
-  const auto waiting = underway->waiting();
+  const auto waiting = progress->waiting();
   const auto asked = asked_about(watched, waiting);
   if (waiting.label.empty() || asked.empty()) return;
   if (was_stopped || watched.waiting != waiting.since) {
@@ -193,22 +193,22 @@ void StallWatch::look_at(std::uint64_t lane, Watched& watched, Clock::time_point
   const auto limit = watched.warning + watched.warning / 4;
   const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + kPatience &&
                     since(watched.asked, now) >= kPatience;
-  if (over || late(since(watched.asked, now), limit)) inquiry_.ask({lane, -1}, asked, now, over);
+  if (over || late(since(watched.asked, now), limit)) progress_probe_.ask({engine, -1}, asked, now, over);
 }
 
-std::vector<int> StallWatch::asked_about(const Watched& watched, const Underway::Wait& waiting) {
+std::vector<int> StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
   return waiting.from < 0 ? watched.leaders : std::vector<int>{waiting.from};
 }
 
-void StallWatch::judge(const Inquiry::Verdict& verdict, Clock::time_point now, News& news) {
-  const auto found = lanes_.find(verdict.place.lane);
-  if (found == lanes_.end() || contains(verdict.silent, rank_) || contains(verdict.behind, rank_)) return;
+void StallWatch::judge(const ProgressProbe::Verdict& verdict, Clock::time_point now, News& news) {
+  const auto found = engines_.find(verdict.place.engine);
+  if (found == engines_.end() || contains(verdict.silent, rank_) || contains(verdict.behind, rank_)) return;
   auto& watched = found->second;
-  const auto underway = watched.underway.lock();
-  if (!underway) return;
-  const auto step = underway->step();
+  const auto progress = watched.progress.lock();
+  if (!progress) return;
+  const auto step = progress->step();
   if (verdict.place.number < 0) {
-    const auto waiting = underway->waiting();
+    const auto waiting = progress->waiting();
     if (step.active || waiting.label.empty() || waiting.since != watched.waiting) return;
     watched.asked = now;
     const auto asked = asked_about(watched, waiting);
@@ -222,7 +222,7 @@ void StallWatch::judge(const Inquiry::Verdict& verdict, Clock::time_point now, N
   const bool here = step.active && step.number == verdict.place.number && step.number == watched.step.number;
   const auto waited = since(watched.since, now), warned = since(watched.warned, now);
   if (!here || (warned < watched.warning / 2 && !verdict.last)) return;
-  const auto label = underway->label();
+  const auto label = progress->label();
   if (label.empty()) return;
   watched.warned = watched.asked = now;
   const bool none = verdict.silent.empty() && verdict.behind.empty();
@@ -232,7 +232,7 @@ void StallWatch::judge(const Inquiry::Verdict& verdict, Clock::time_point now, N
                           ", and all ranks take part in it: the network or a host is slow");
 }
 
-void StallWatch::report(const Watched& watched, const Inquiry::Verdict& verdict, const std::string& what,
+void StallWatch::report(const Watched& watched, const ProgressProbe::Verdict& verdict, const std::string& what,
                         milliseconds waited, News& news) const {
   const auto text = what + seconds_text(waited) + ": " + who(verdict);
   if (watched.shutdown.count() > 0 && verdict.last) {
@@ -245,7 +245,7 @@ void StallWatch::report(const Watched& watched, const Inquiry::Verdict& verdict,
   }
 }
 
-std::string StallWatch::who(const Inquiry::Verdict& verdict) const {
+std::string StallWatch::who(const ProgressProbe::Verdict& verdict) const {
   const auto several = [](const std::vector<int>& ranks) { return ranks.size() > 1; };
   std::string text;
   if (!verdict.silent.empty()) {

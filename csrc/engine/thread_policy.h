@@ -9,7 +9,7 @@ namespace perseus {
 
 // A thread that wakes may take its core from one that computes, or wait until that one's turn is over, for milliseconds
 // (SCHED_BATCH). On one host it waits: data move no faster than processors move them, and who waits for a result drives
-// the lane by itself. Between hosts the wire would stand still meanwhile, which costs nothing where computing takes
+// the engine by itself. Between hosts the wire would stand still meanwhile, which costs nothing where computing takes
 // longer anyway, and all of it where callers then wait for the wire. So it depends on how much of the time they wait.
 class ThreadPolicy {
  public:

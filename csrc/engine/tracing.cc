@@ -20,7 +20,7 @@ std::string shape_of(const Request& request) {
 
 }  // namespace
 
-TraceEvent LaneTracing::event(TraceEvent::Kind kind, Clock::time_point at, const Request& request) const {
+TraceEvent EngineTracing::event(TraceEvent::Kind kind, Clock::time_point at, const Request& request) const {
   TraceEvent event;
   event.kind = kind;
   event.at = at;
@@ -28,7 +28,7 @@ TraceEvent LaneTracing::event(TraceEvent::Kind kind, Clock::time_point at, const
   return event;
 }
 
-std::string LaneTracing::submitted(Work& work) {
+std::string EngineTracing::submitted(WorkItem& work) {
   auto begin = event(TraceEvent::Kind::begin, Clock::now(), work.request);
   begin.prefix = "negotiate";
   begin.what = verb_of(work.request);
@@ -38,7 +38,7 @@ std::string LaneTracing::submitted(Work& work) {
   return track;
 }
 
-void LaneTracing::refused(std::string track) {
+void EngineTracing::refused(std::string track) {
   TraceEvent end;
   end.kind = TraceEvent::Kind::end;
   end.at = Clock::now();
@@ -47,7 +47,7 @@ void LaneTracing::refused(std::string track) {
   timeline_->record(std::move(end));
 }
 
-void LaneTracing::arrived(const std::vector<Negotiator::Arrival>& arrivals) {
+void EngineTracing::arrived(const std::vector<Negotiator::Arrival>& arrivals) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;
   for (const auto& arrival : arrivals) {
@@ -63,7 +63,7 @@ void LaneTracing::arrived(const std::vector<Negotiator::Arrival>& arrivals) {
   if (!events.empty()) timeline_->record(events);
 }
 
-void LaneTracing::cycle(Clock::time_point now) {
+void EngineTracing::cycle(Clock::time_point now) {
   if (!timeline_->marks_cycles()) return;
   TraceEvent mark;
   mark.kind = TraceEvent::Kind::instant;
@@ -73,7 +73,7 @@ void LaneTracing::cycle(Clock::time_point now) {
   timeline_->record(std::move(mark));
 }
 
-void LaneTracing::decided(const std::vector<Task>& tasks, std::int64_t sequence) {
+void EngineTracing::decided(const std::vector<BatchItem>& tasks, std::int64_t sequence) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;
   for (const auto& task : tasks) {
@@ -94,7 +94,7 @@ void LaneTracing::decided(const std::vector<Task>& tasks, std::int64_t sequence)
   if (!events.empty()) timeline_->record(events);
 }
 
-void LaneTracing::begins(const std::vector<Task>& tasks, std::string_view transport) {
+void EngineTracing::begins(const std::vector<BatchItem>& tasks, std::string_view transport) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;
   for (const auto& task : tasks) {
@@ -108,7 +108,7 @@ void LaneTracing::begins(const std::vector<Task>& tasks, std::string_view transp
 }
 
 // Packing and unpacking go on chunk by chunk while others are reduced: what is shown is their length, at the ends.
-void LaneTracing::ends(const std::vector<Task>& tasks, Clock::time_point began, const host::CopyTimes& copies) {
+void EngineTracing::ends(const std::vector<BatchItem>& tasks, Clock::time_point began, const host::CopyTimes& copies) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;
   const auto copy = [&](const Request& request, std::string_view what, Clock::time_point from, Clock::time_point to) {
@@ -128,7 +128,7 @@ void LaneTracing::ends(const std::vector<Task>& tasks, Clock::time_point began, 
   if (!events.empty()) timeline_->record(events);
 }
 
-void LaneTracing::finished(Work& work, const Status& status) {
+void EngineTracing::finished(WorkItem& work, const Status& status) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;
   for (; work.open_phases > 0; --work.open_phases) {

@@ -1,4 +1,4 @@
-// What a lane tells the timeline: the phases of each request, under the names that Horovod gives them.
+// What an engine tells the timeline: the phases of each request, under the names that Horovod gives them.
 #pragma once
 
 #include <chrono>
@@ -10,35 +10,35 @@
 #include "control/negotiator.h"
 #include "device/host/kernels.h"
 #include "engine/execute.h"
-#include "engine/work.h"
+#include "engine/work_item.h"
 #include "trace/timeline.h"
 
 namespace perseus {
 
 // NEGOTIATE_ALLREDUCE from the submission to the decision, then ALLREDUCE to the end, and in it QUEUE, SHM_ALLREDUCE
-// and in that the copies. Work::open_phases counts what has begun, so that every end, a failure too, closes it.
-class LaneTracing {
+// and in that the copies. WorkItem::open_phases counts what has begun, so that every end, a failure too, closes it.
+class EngineTracing {
  public:
   using Clock = TraceEvent::Clock;
 
-  // `timeline` may be null. `suffix` is put behind the tensors' names where the lane is not the world's.
-  LaneTracing(Timeline* timeline, std::string suffix) : timeline_(timeline), suffix_(std::move(suffix)) {}
+  // `timeline` may be null. `suffix` is put behind the tensors' names where the engine is not the world's.
+  EngineTracing(Timeline* timeline, std::string suffix) : timeline_(timeline), suffix_(std::move(suffix)) {}
 
   bool on() const { return timeline_ != nullptr && timeline_->on(); }
 
   // All that follow are for when on() was true; finished() for work with open phases.
 
   // Before the work is handed over; gives the name of its track.
-  std::string submitted(Work& work);
-  // The inbox did not take it.
+  std::string submitted(WorkItem& work);
+  // The submission was refused.
   void refused(std::string track);
   void arrived(const std::vector<Negotiator::Arrival>& arrivals);
   void cycle(Clock::time_point now);
-  // `sequence`: place of the first task in the lane's plans, the same on all ranks.
-  void decided(const std::vector<Task>& tasks, std::int64_t sequence);
-  void begins(const std::vector<Task>& tasks, std::string_view transport);
-  void ends(const std::vector<Task>& tasks, Clock::time_point began, const host::CopyTimes& copies);
-  void finished(Work& work, const Status& status);
+  // `sequence`: place of the first task in the engine's plans, the same on all ranks.
+  void decided(const std::vector<BatchItem>& tasks, std::int64_t sequence);
+  void begins(const std::vector<BatchItem>& tasks, std::string_view transport);
+  void ends(const std::vector<BatchItem>& tasks, Clock::time_point began, const host::CopyTimes& copies);
+  void finished(WorkItem& work, const Status& status);
 
  private:
   friend class WaitTracing;
@@ -51,7 +51,7 @@ class LaneTracing {
 // A caller is blocked.
 class WaitTracing {
  public:
-  explicit WaitTracing(const LaneTracing& tracing) : timeline_(tracing.on() ? tracing.timeline_ : nullptr) {
+  explicit WaitTracing(const EngineTracing& tracing) : timeline_(tracing.on() ? tracing.timeline_ : nullptr) {
     if (timeline_ != nullptr) mark(TraceEvent::Kind::begin);
   }
   ~WaitTracing() {

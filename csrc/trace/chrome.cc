@@ -8,7 +8,7 @@ namespace perseus {
 
 namespace {
 
-// Names beyond, and those with a counter in them, share tracks.
+// Further names and names with a counter share tracks.
 constexpr std::size_t kMostTracks = 2000;
 
 bool is_automatic(const std::string& name) { return name.find(".noname.") != std::string::npos; }
@@ -53,7 +53,7 @@ void add_name(std::string& text, const TraceEvent& event) {
   text += '"';
 }
 
-// The key of one more argument.
+// Adds the key of a further argument.
 void add_key(std::string& arguments, std::string_view key) {
   arguments += arguments.empty() ? "" : ",";
   add_quoted(arguments, key);
@@ -101,7 +101,7 @@ std::string ChromeFormat::head(std::int64_t epoch_us) const {
 void ChromeFormat::add(const TraceEvent& event, std::string& elements) {
   const bool begins = event.kind == TraceEvent::Kind::begin, ends = event.kind == TraceEvent::Kind::end;
   auto& track = track_of(event.track, elements);
-  // An end whose begin was before this timeline.
+  // The begin of this event was before the timeline.
   if (ends && track.depth == 0) return;
   constexpr std::array<char, 3> kPhases = {'B', 'E', 'i'};
   elements += elements.empty() ? "{\"ph\":\"" : ",\n{\"ph\":\"";

@@ -1,4 +1,4 @@
-// Events as text in the Chrome trace format, which Perfetto and chrome://tracing open.
+// Formats events in the Chrome trace format, which Perfetto and chrome://tracing read.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace perseus {
 
-// Who writes: one process of the picture.
+// The rank that writes a trace.
 struct TraceIdentity {
   int rank = 0;
   int size = 1;
@@ -20,20 +20,20 @@ class ChromeFormat {
  public:
   ChromeFormat(TraceIdentity identity, TraceEvent::Clock::time_point start);
 
-  // What a file begins with; `epoch_us`: microseconds since 1970 when it was started.
+  // Returns the first elements of a file. `epoch_us` is the start time in microseconds since 1970.
   std::string head(std::int64_t epoch_us) const;
 
-  // Adds the event, and its track where that is new, to elements joined by ",\n".
+  // Adds the event, and its track if that is new, to elements joined by ",\n".
   void add(const TraceEvent& event, std::string& elements);
 
-  // So many events were not written.
+  // Returns an element that says that `count` events were not written.
   std::string dropped(std::int64_t count) const;
 
  private:
   struct Track {
     int id = 0;
-    int depth = 0;        // phases that have begun and not ended
-    bool shared = false;  // goes back when the depth is 0
+    int depth = 0;        // number of phases that have begun and not ended
+    bool shared = false;  // reusable when the depth is 0
   };
 
   Track& track_of(const std::string& name, std::string& elements);
@@ -42,7 +42,7 @@ class ChromeFormat {
   TraceIdentity identity_;
   TraceEvent::Clock::time_point start_;
   std::unordered_map<std::string, Track> tracks_;
-  std::vector<int> free_;  // tracks of names that are used once
+  std::vector<int> free_;  // shared tracks that are free
   int next_ = 1;
 };
 

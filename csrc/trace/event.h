@@ -1,4 +1,4 @@
-// One mark of the timeline: something began, ended or happened on a track.
+// One event of the timeline: a phase begins or ends on a track, or an instant.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ struct TraceEvent {
 
   Kind kind = Kind::begin;
   Clock::time_point at;
-  std::string track;           // a tensor's name, or whatever else goes its own way
-  std::string_view prefix;     // static storage; with `what`, in capitals, the name: NEGOTIATE_ALLREDUCE
-  std::string_view what;       // static storage; empty at an end
-  int number = -1;             // instant: its name where `what` is empty
-  std::int64_t sequence = -1;  // place in the plan, the same on all ranks
+  std::string track;           // the name of a tensor or of another track
+  std::string_view prefix;     // static storage; with `what` in capitals the event's name, such as NEGOTIATE_ALLREDUCE
+  std::string_view what;       // static storage; empty for an end
+  int number = -1;             // instant: its name if `what` is empty
+  std::int64_t sequence = -1;  // the collective's sequence number, the same on all ranks
   std::int64_t bytes = -1;
   std::string_view dtype;  // static storage
-  std::string note;        // shape at a begin, what went wrong at an end
+  std::string note;        // the shape for a begin, the error for an end
 };
 
 }  // namespace perseus

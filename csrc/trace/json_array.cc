@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kClosing = "\n]\n";
 
-// A device stays where it is.
+// Removes the file unless it is a device.
 void close_and_remove(int file, const std::string& path) {
   struct stat what{};
   const bool is_file = fstat(file, &what) == 0 && S_ISREG(what.st_mode);
@@ -45,7 +45,7 @@ bool JsonArrayFile::append(std::string_view elements) {
   const auto grown = static_cast<std::int64_t>(text.size());
   text += kClosing;
   if (!write_at(end_, text)) {
-    // Back to what was whole.
+    // Restores the complete array.
     [[maybe_unused]] const bool closed = write_at(end_, kClosing);
     [[maybe_unused]] const auto cut = ftruncate(file_, end_ + static_cast<std::int64_t>(kClosing.size()));
     return false;

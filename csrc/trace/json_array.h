@@ -1,4 +1,4 @@
-// A file that holds a JSON array and is complete after every append, however the process ends.
+// Writes a JSON array to a file that is valid after every append, however the process ends.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,20 @@
 
 namespace perseus {
 
-// The closing bracket is written with the elements, and the next append begins on it, in one system call: what a killed
-// process leaves behind can be parsed. (Not after a power cut: nothing is synced.)
+// A JSON array in a file. One system call writes elements and the closing bracket, and the next append overwrites the
+// bracket, so the file of a killed process can be parsed. (This does not hold after a power cut, because nothing is
+// synced.)
 class JsonArrayFile {
  public:
-  // Throws Error(invalid_argument) where the file cannot be made, and leaves none. `elements`: at least one, joined by
-  // ",\n".
+  // Makes the file with at least one element; `elements` are joined by ",\n". Throws Error(invalid_argument) and leaves
+  // no file if it cannot be made.
   JsonArrayFile(const std::string& path, std::string_view elements);
   ~JsonArrayFile();
   JsonArrayFile(const JsonArrayFile&) = delete;
   JsonArrayFile& operator=(const JsonArrayFile&) = delete;
 
-  // False once the file takes no more (a full disk): what was there before is kept whole.
+  // Appends elements. Returns false if writing fails, for example on a full disk; the file then keeps its earlier
+  // elements.
   bool append(std::string_view elements);
 
   const std::string& path() const { return path_; }
@@ -28,7 +30,7 @@ class JsonArrayFile {
 
   std::string path_;
   int file_;
-  std::int64_t end_ = 0;  // where the closing bracket stands
+  std::int64_t end_ = 0;  // the place of the closing bracket
 };
 
 }  // namespace perseus

@@ -13,9 +13,9 @@ namespace perseus {
 
 namespace {
 
-// How long what is recorded may stay in memory: it is what a killed process loses.
+// The time for which events may stay in memory; a killed process loses them.
 constexpr std::chrono::milliseconds kCollect{20};
-// Where the disk is slower than the events come. Some 150 bytes each.
+// The most events in memory if the disk is slower than the events. An event takes some 150 bytes.
 constexpr std::size_t kMostEvents = 1U << 20;
 
 }  // namespace
@@ -118,11 +118,11 @@ void Timeline::write(std::vector<TraceEvent> events, std::int64_t dropped) {
   std::string elements;
   for (const auto& event : events) format_->add(event, elements);
   if (dropped > 0) elements += (elements.empty() ? "" : ",\n") + format_->dropped(dropped);
-  // Later events may belong to some that found no room.
+  // Writing stops at the first failure, because later events may belong to events that were not written.
   if (is_full_ || elements.empty() || file_->append(elements)) return;
   is_full_ = true;
   on_ = false;
-  log(LogLevel::error, "the timeline ends here: " + file_->path() + " takes no more (is the disk full?)");
+  log(LogLevel::error, "the timeline ends here: " + file_->path() + " cannot be written any more; check the disk");
 }
 
 }  // namespace perseus

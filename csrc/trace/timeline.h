@@ -1,4 +1,4 @@
-// The timeline of this rank: what happened when, as a Chrome trace in a file of its own.
+// Records the timeline of this rank and writes it to a Chrome trace file.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@
 
 namespace perseus {
 
-// Rank 0 writes to `path` itself, rank r to "trace.rank<r>.json" for "trace.json".
+// Returns the file of a rank: `path` for rank 0, and for rank r "trace.rank<r>.json" if `path` is "trace.json".
 std::string timeline_path(const std::string& path, int rank);
 
-// Off, it costs whoever asks on() one load and a branch. On, a record costs a lock and a copy; a thread of its own
-// makes the text and writes it, 20 ms later at most.
+// The timeline of one process. While it is off, on() costs one load and a branch. While it is on, record() costs a lock
+// and a copy, and a separate thread formats and writes the events within 20 ms.
 class Timeline {
  public:
   Timeline() = default;
@@ -28,22 +28,22 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Ends the one that is running, unless it is of this very file: that one goes on, with `mark_cycles` as it is now.
-  // Throws Error(invalid_argument) where the file cannot be written; then what was running goes on.
+  // Starts a timeline and ends a running one. If the running one writes the same file, it continues with the new
+  // `mark_cycles`. Throws Error(invalid_argument) if the file cannot be written; a running timeline then continues.
   void start(const std::string& path, bool mark_cycles, const TraceIdentity& identity);
 
-  // Writes the rest and closes the file. Nothing happens where none is running.
+  // Writes the remaining events and closes the file. Does nothing if no timeline is running.
   void stop();
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool marks_cycles() const { return marks_cycles_.load(std::memory_order_relaxed); }
 
-  // Any thread. Leaves `events` empty.
+  // Records events and leaves `events` empty. Any thread.
   void record(std::vector<TraceEvent>& events);
   void record(TraceEvent event);
 
  private:
-  void finish();  // under running_
+  void finish();  // running_ must be locked
   void run();
   void write(std::vector<TraceEvent> events, std::int64_t dropped);
 
@@ -51,7 +51,7 @@ class Timeline {
   std::unique_ptr<JsonArrayFile> file_;
   std::unique_ptr<ChromeFormat> format_;
   std::thread writer_;
-  bool is_full_ = false;  // the writer's, while it runs
+  bool is_full_ = false;  // used by the writer thread while it runs
 
   std::mutex mutex_;  // guards events_, dropped_ and stopping_
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Small messages between the ranks of one group: what negotiation speaks through.
+// Carries control messages and small point-to-point messages between the ranks of one group.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ struct ControlMessage {
   std::string bytes;
 };
 
-// Used by one thread at a time, except for the doorbell. Messages between two ranks keep their order.
+// The messages of one group. One thread at a time uses a channel, except for its doorbell. Messages from one rank to
+// another arrive in the order of their sends.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;
@@ -23,38 +24,40 @@ class ControlChannel {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Never blocks: what does not fit yet is kept and goes out with a later send or receive.
+  // Sends a message without blocking. The channel keeps bytes that do not fit yet; a later send() or receive() sends
+  // them.
   virtual void send(int to, std::string bytes) = 0;
 
-  // True while something sent to `to` is kept back and needs a later call to go out.
+  // Returns true while the channel keeps bytes for `to`, which need a later call.
   virtual bool keeps_for([[maybe_unused]] int to) const { return false; }
 
-  // The same for any rank: somebody has to look here often until it has gone.
+  // Returns true while the channel keeps bytes for any rank; the engine then polls it.
   virtual bool keeps_any() const { return false; }
 
-  // The next message that has arrived, if any.
+  // Takes the next message that has arrived; returns false if there is none.
   virtual bool receive(ControlMessage& message) = 0;
 
-  // Memory in which `to` can read what is too large for a message: a copy of the bytes, and its place; nothing where
-  // there is none. It stays until take_back().
+  // Copies bytes that are too large for a message into memory that `to` can read, and returns their place. Returns
+  // nothing if there is no such memory. The copy stays until take_back().
   virtual std::optional<std::uint64_t> lay_out([[maybe_unused]] int to, [[maybe_unused]] const void* data,
                                                [[maybe_unused]] std::size_t bytes) {
     return std::nullopt;
   }
   virtual void take_back([[maybe_unused]] std::uint64_t place) {}
-  // Where bytes that a peer has laid out are mapped here; null where they are not.
+  // Returns the address at which bytes that a peer has laid out are mapped here, or null if they are not.
   virtual const void* find([[maybe_unused]] int from, [[maybe_unused]] std::uint64_t place,
                            [[maybe_unused]] std::size_t bytes) {
     return nullptr;
   }
 
-  // Whether messages of ranks that are no neighbours in the tree are waited for.
+  // Also polls for messages from ranks that are not tree neighbours, if `expected`.
   virtual void expect_anybody([[maybe_unused]] bool expected) {}
 
-  // Rung when a message arrives, and by this process's own threads. In shared memory where peers can reach it.
+  // The doorbell that arriving messages and this process's threads notify. It is in shared memory if peers can reach
+  // it.
   virtual Doorbell& doorbell() = 0;
 
-  // True where messages arrive without a ring (MPI): the engine then looks again from time to time.
+  // Returns true if messages arrive without notifying the doorbell, as over MPI; the engine then polls.
   virtual bool needs_polling() const = 0;
 };
 

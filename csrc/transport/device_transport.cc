@@ -13,7 +13,7 @@ namespace perseus {
 
 namespace {
 
-// A stream of a device as libraries shaped like NCCL see it.
+// Adapts a device stream to the interface that NCCL-like libraries need.
 class OnStream final : public xccl::Device {
  public:
   OnStream(std::shared_ptr<perseus::Device> device, std::shared_ptr<const Stream> stream)
@@ -43,7 +43,8 @@ class OnStream final : public xccl::Device {
   }
   bool reduces() const override { return false; }
   void reduce(const Reduction&, std::span<const void* const>, void*, std::int64_t) override {
-    throw Error(ErrorKind::unavailable, name() + " adds nothing up by itself");
+    throw Error(ErrorKind::unavailable,
+                name() + " cannot reduce contributions itself; use a reduction that NCCL supports");
   }
   bool done() override {
     if (!last_) last_ = device_->record(*stream_);
@@ -56,12 +57,12 @@ class OnStream final : public xccl::Device {
   std::shared_ptr<perseus::Device> device_;
   std::shared_ptr<const Stream> stream_;
   std::map<void*, std::shared_ptr<void>> memory_;
-  std::shared_ptr<DeviceEvent> last_;  // what done() waits for
+  std::shared_ptr<DeviceEvent> last_;  // the event for which done() waits
 };
 
 class NcclTransport final : public DeviceTransport {
  public:
-  // `kernels`: all ranks' devices have them.
+  // `kernels`: the devices of all ranks have kernels.
   NcclTransport(std::shared_ptr<Device> device, std::shared_ptr<const Stream> stream,
                 std::unique_ptr<xccl::XcclTransport> nccl, bool kernels)
       : device_(std::move(device)), stream_(std::move(stream)), nccl_(std::move(nccl)), kernels_(kernels) {}
@@ -70,7 +71,7 @@ class NcclTransport final : public DeviceTransport {
     try {
       current = device_->use();
     } catch (const Error&) {
-      // Of a device that has failed. NCCL is ended all the same.
+      // The device has failed; the NCCL communicator must be destroyed even so.
     }
     nccl_.reset();
   }
@@ -79,10 +80,11 @@ class NcclTransport final : public DeviceTransport {
   int rank() const override { return nccl_->rank(); }
   int size() const override { return nccl_->size(); }
 
-  // Floating types are scaled by NCCL itself where they are summed.
+  // NCCL itself scales floating types if they are summed.
   bool carries(const Reduction& reduction) const override {
-    const bool nccl_scales = reduction.op == ReduceOp::sum && is_floating(reduction.wire);
-    const bool needs_kernels = reduction.wire != reduction.dtype || (!reduction.scale.is_identity() && !nccl_scales);
+    const bool nccl_scales = reduction.op == ReduceOp::sum && is_floating(reduction.wire_dtype);
+    const bool needs_kernels =
+        reduction.wire_dtype != reduction.dtype || (!reduction.scale.is_identity() && !nccl_scales);
     return (kernels_ || !needs_kernels) && nccl_->supports(reduction).ok();
   }
 
@@ -98,7 +100,7 @@ class NcclTransport final : public DeviceTransport {
               try {
                 device->synchronize(*device->record(*stream));
               } catch (const Error&) {
-                // Of a device that has failed nothing is under way.
+                // A failed device executes no work.
               }
               const std::scoped_lock lock(*calls);
               held.reset();
@@ -132,7 +134,7 @@ class NcclTransport final : public DeviceTransport {
   void give_up(const Status& why) override { nccl_->give_up(why); }
 
  private:
-  // Memory is let go of on any thread, and NCCL takes one call of a communicator at a time.
+  // Any thread may release memory, but NCCL allows one call per communicator at a time.
   struct InUse {
     std::unique_lock<std::mutex> lock;
     std::shared_ptr<void> current;
@@ -159,7 +161,7 @@ std::unique_ptr<DeviceTransport> make_device_transport(const std::shared_ptr<Dev
   } catch (const Error& error) {
     missing = error.what();
   }
-  // 'k': with kernels, '-': without; then why there is no library.
+  // 'k' means with kernels and '-' without; then follows the reason if there is no library.
   const auto notes = group.exchange((device->has_kernels() ? "k" : "-") + missing);
   const auto lacks = std::find_if(notes.begin(), notes.end(), [](const auto& note) { return note.size() > 1; });
   if (lacks != notes.end()) {

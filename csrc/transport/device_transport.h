@@ -1,4 +1,4 @@
-// A transport of tensors on an accelerator: its calls queue work on one stream and return.
+// A transport for tensors on an accelerator. Its calls queue work on one device stream and return.
 #pragma once
 
 #include <chrono>
@@ -21,32 +21,33 @@ struct Library;
 
 class DeviceTransport : public Transport {
  public:
-  // Whether it can reduce so; the same answer on all ranks.
+  // Returns true if the transport supports the reduction. All ranks get the same answer.
   virtual bool carries(const Reduction& reduction) const = 0;
 
-  // What has gone wrong with work that was queued; all of it ends then.
+  // Returns the failure of queued work, if any. All queued work then ends.
   virtual Status check() = 0;
 
-  // Device memory that is reduced where it lies, as long as the result lives. Local to this rank; empty where that is
-  // no gain.
+  // Registers device memory, which is then reduced in place. The memory stays registered until the returned handle is
+  // released. Local to this rank. Returns null if registration has no benefit.
   virtual std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) = 0;
 };
 
-// The ranks that connect, ascending in the world, and how they meet.
+// The ranks that connect, as ascending world ranks, and their means to exchange bytes.
 struct DeviceGroup {
   std::span<const int> members;
-  int rank = 0;  // this one's in the world
-  Exchange exchange;
+  int rank = 0;  // this rank's world rank
+  BootstrapAllgather exchange;
   Liveness& liveness;
   std::chrono::milliseconds start_timeout{60'000};
-  std::string library;        // the path of NCCL; empty: found by itself
+  std::string library;        // the path of NCCL; empty: search for it
   std::string python_prefix;  // sys.prefix: wheels put libraries below it
-  // In place of looking for it: tests fill the library's table themselves. Throws Error(unavailable).
+  // Replaces the search for the library; tests provide a table of functions. Throws Error(unavailable).
   std::function<std::shared_ptr<const xccl::Library>()> open_library = {};
 };
 
-// The device's own transport on a stream. Collective over the members. Null where a rank has none, and `why` says which
-// and why, the same on all. Throws Error, the same on all ranks, where they have it and it fails.
+// Makes the vendor library's transport on a device stream. Collective over the members. Returns null on all ranks if a
+// rank has no such library; `why` then names the rank and the reason. Throws the same Error on all ranks if the library
+// fails.
 std::unique_ptr<DeviceTransport> make_device_transport(const std::shared_ptr<Device>& device,
                                                        const std::shared_ptr<const Stream>& stream,
                                                        const DeviceGroup& group, std::string& why);

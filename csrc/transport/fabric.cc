@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 #include "transport/hierarchy/fabric.h"
 #include "transport/mpi/fabric.h"
 #include "transport/self/fabric.h"
@@ -19,16 +19,16 @@ namespace {
 std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
                                      const FabricOptions& options) {
   if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
-  auto star = std::make_unique<LocalStar>(address, topology.local_rank(), topology.local_size(), options.start_timeout,
-                                          options.called_off);
-  return shm::ShmFabric::create(std::move(star), topology.local_ranks(), liveness, options);
+  auto rendezvous = std::make_unique<LocalRendezvous>(address, topology.local_rank(), topology.local_size(),
+                                                      options.start_timeout, options.called_off);
+  return shm::ShmFabric::create(std::move(rendezvous), topology.local_ranks(), liveness, options);
 }
 
-// The fabric inside this rank's host, or nothing where the ranks of any host cannot reach each other; `why` says so,
-// the same on all ranks.
+// Makes the fabric inside this rank's host. Returns null on all ranks if the ranks of any host cannot share memory;
+// `why` then has the reason, the same on all ranks.
 std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                       const FabricOptions& options, std::string& why) {
-  const auto addresses = bootstrap.allgather(topology.local_rank() == 0 ? random_star_address() : "");
+  const auto addresses = bootstrap.allgather(topology.local_rank() == 0 ? random_rendezvous_address() : "");
   std::unique_ptr<Fabric> local;
   std::string failure;
   try {
@@ -44,17 +44,18 @@ std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topo
   return nullptr;
 }
 
-// Null where no mpirun has started the ranks, and MPI cannot do without.
+// Returns null if no mpirun has started the ranks and MPI cannot start without one.
 std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                        const FabricOptions& options) {
   auto fabric = mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
   if (fabric != nullptr || !options.mpi) return fabric;
   auto job = *options.mpi;
-  job.meeting = MpiMeeting{.rank = topology.rank(),
-                           .hosts = {},
-                           .host_names = topology.host_names(),
-                           .exchange = [&](std::string_view mine) { return bootstrap.allgather(mine); }};
-  for (int rank = 0; rank < topology.size(); ++rank) job.meeting->hosts.push_back(topology.host_of(rank));
+  job.rendezvous = MpiRendezvous{.rank = topology.rank(),
+                                 .hosts = {},
+                                 .host_names = topology.host_names(),
+                                 .exchange = [&](std::string_view mine) { return bootstrap.allgather(mine); },
+                                 .liveness = &liveness};
+  for (int rank = 0; rank < topology.size(); ++rank) job.rendezvous->hosts.push_back(topology.host_of(rank));
   const auto world = make_mpi_bootstrap(job);
   return mpi::make_mpi_fabric(*world, liveness, options.spin);
 }
@@ -64,20 +65,22 @@ std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& top
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                     const FabricOptions& options) {
   if (topology.size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
-  if (options.local_engine == LocalEngine::oneccl) {
+  if (options.local_transport == LocalTransport::oneccl) {
     auto below = options;
-    below.local_engine = LocalEngine::automatic;
+    below.local_transport = LocalTransport::automatic;
     auto fabric = make_fabric(bootstrap, topology, liveness, below);
     return xccl::make_oneccl_fabric(std::move(fabric), topology, liveness, options, mpi::is_intel(bootstrap));
   }
   std::unique_ptr<Fabric> local;
   std::string why = "PERSEUS_CPU_TRANSPORT asks for MPI";
-  if (options.local_engine != LocalEngine::mpi) local = connect_hosts(bootstrap, topology, liveness, options, why);
+  if (options.local_transport != LocalTransport::mpi)
+    local = connect_hosts(bootstrap, topology, liveness, options, why);
   if (local != nullptr && topology.host_count() == 1) return local;
 
-  if (local == nullptr && options.local_engine == LocalEngine::shm) {
+  if (local == nullptr && options.local_transport == LocalTransport::shm) {
     throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
+  if (options.mpi && options.watch_hosts) options.watch_hosts(local != nullptr);
   auto cross = connect_by_mpi(bootstrap, topology, liveness, options);
   if (cross == nullptr) {
     throw Error(
@@ -86,9 +89,9 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
                           : "ranks of " + std::to_string(topology.host_count()) + " hosts are connected by MPI, but") +
             std::string(" this job was not started by an mpirun; start it with mpirun or perseusrun --mpi"));
   }
-  if (local == nullptr && options.local_engine == LocalEngine::automatic && topology.rank() == 0) {
+  if (local == nullptr && options.local_transport == LocalTransport::automatic && topology.rank() == 0) {
     log(LogLevel::warning,
-        "MPI carries everything, which is slower: the ranks of a host cannot share memory (" + why + ")");
+        "using MPI inside each host too, which is slower: the ranks of a host cannot share memory (" + why + ")");
   }
   return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross), options.flat_allreduce);
 }

@@ -1,4 +1,4 @@
-// What connects the ranks of a job: makes the transport and the control channel of any group of them.
+// Makes the transport and the control channel of any group of ranks of a job.
 #pragma once
 
 #include <chrono>
@@ -21,68 +21,72 @@
 
 namespace perseus {
 
-// The two things a lane of the engine runs on.
+// The transport and the control channel of one process set engine.
 struct Link {
   std::unique_ptr<Transport> transport;
   std::unique_ptr<ControlChannel> control;
 };
 
-// Collective over the ranks that make a link together: every rank's bytes, by rank.
-using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
+// Gathers the bytes of every rank, by rank. Collective over the ranks that make a link together.
+using BootstrapAllgather = std::function<std::vector<std::string>(std::string_view mine)>;
 
 class Fabric {
  public:
   virtual ~Fabric() = default;
 
-  // Connects the ascending world ranks `members`. Called by all ranks of `exchange` in the same order;
-  // ranks outside `members` take part in the exchange and get an empty link. Throws Error.
-  virtual Link connect(std::span<const int> members, const Exchange& exchange) = 0;
+  // Connects the ascending world ranks `members`. All ranks of `exchange` call it in the same order. Ranks that are not
+  // members take part in the exchange and get an empty link. Throws Error.
+  virtual Link connect(std::span<const int> members, const BootstrapAllgather& exchange) = 0;
 
-  // Whether two of its transports of the same ranks are worth using by two threads at once.
+  // Returns true if two transports of the same ranks, used by two threads at once, are faster than one.
   virtual bool works_beside() const { return true; }
 
-  // Memory that local peers can reduce in place, or nullptr when there is none left. 64-byte aligned, zeroed
-  // when fresh. Any thread.
+  // Allocates memory that local peers can reduce in place, 64-byte aligned and zeroed if it was not used before.
+  // Returns nullptr if none is left. Any thread.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
-  // Whether the first rank of each host learns at once that another rank of its host has ended.
+  // Returns true if the first rank of each host learns at once that another rank of its host has ended.
   virtual bool watches_host() const { return false; }
 
-  // This rank's end of that watch; null on a host's only rank, too.
+  // Returns this rank's end of that watch, or null, also on a host's only rank.
   virtual Watch* local_watch() const { return nullptr; }
 
-  // The destruction that follows is orderly. Without it the peers take it for the death of this rank.
-  virtual void say_goodbye() {}
+  // Announces that the destruction that follows is an orderly shutdown. Without it the peers take the destruction for
+  // the death of this rank.
+  virtual void announce_shutdown() {}
 
-  // In a forked child: lets go of what would tell peers that the parent still lives, and makes memory that the parent
-  // shares with them copy-on-write.
+  // Call in a forked child: closes the connections by which peers would believe that the parent still lives, and makes
+  // the memory that the parent shares with them copy-on-write.
   virtual void close_after_fork() {}
 
-  // One line for the log: "shm on 1 host", "mpi (Open MPI 5.0.11) between 4 hosts, shm inside".
+  // Returns one line for the log, such as "mpi (Open MPI 5.0.11) between 4 hosts, shm inside".
   virtual std::string description() const = 0;
 };
 
-// Which engine carries the ranks of one host; oneccl: those of all hosts.
-enum class LocalEngine { automatic, shm, mpi, oneccl };
+// The transport between the ranks of one host; oneccl is used between all ranks of the job.
+enum class LocalTransport { automatic, shm, mpi, oneccl };
 
 struct FabricOptions {
-  LocalEngine local_engine = LocalEngine::automatic;  // automatic: shm, and MPI where the ranks cannot reach each other
-  std::size_t arena_bytes = 0;                        // address space per rank; 0: from the machine's memory
-  std::size_t chunk_bytes = 0;                        // pipeline piece for private memory; 0: from the caches
-  bool tunable = false;                               // chunk_bytes is where set_chunk_bytes() may go up from
-  std::chrono::microseconds spin{30};                 // a wait polls at most so long before it sleeps
+  LocalTransport local_transport =
+      LocalTransport::automatic;       // automatic: shm, or MPI if the ranks cannot share memory
+  std::size_t arena_bytes = 0;         // address space per rank; 0: computed from the machine's memory
+  std::size_t chunk_bytes = 0;         // chunk of the pipeline for private memory; 0: computed from the caches
+  bool tunable = false;                // set_chunk_bytes() may raise chunk_bytes
+  std::chrono::microseconds spin{30};  // longest time for which a wait polls before it sleeps
   std::chrono::milliseconds start_timeout{60'000};
-  int called_off = -1;          // a descriptor that becomes readable when ranks will not come
-  std::string python_prefix;    // sys.prefix: wheels put libraries below it
-  std::string oneccl_library;   // its path; empty: found by itself
-  std::optional<MpiJob> mpi;    // how MPI is to start where it connects ranks that no mpirun has started
-  bool flat_allreduce = false;  // over several hosts without regard to which ranks share one
+  int called_off = -1;         // a descriptor that becomes readable if some ranks will never start
+  std::string python_prefix;   // sys.prefix: wheels put libraries below it
+  std::string oneccl_library;  // the path of oneCCL; empty: search for it
+  std::optional<MpiJob> mpi;   // how to start MPI if no mpirun has started the ranks
+  // Called on all ranks before MPI starts without an mpirun, once the ranks of each host are connected (`local_watch`)
+  // or cannot be. From then on the start ends if a rank is lost.
+  std::function<void(bool local_watch)> watch_hosts = {};
+  bool flat_allreduce = false;  // over several hosts, all ranks reduce over MPI, regardless of hosts
 };
 
-// Chooses by topology: self for one rank, shm on one host, hierarchy of shm and mpi on several; above them oneCCL where
-// it is asked for.
-// Collective over the bootstrap's ranks. Throws Error.
+// Makes the fabric for the topology: self for one rank, shm on one host, the hierarchy of shm and mpi on several hosts,
+// and oneCCL on top if it is requested. Collective over the bootstrap's ranks. Throws Error.
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
                                     const FabricOptions& options = {});
 

@@ -19,7 +19,7 @@ std::byte* Scattered::contiguous(std::int64_t at) const {
   return static_cast<std::byte*>(pieces_.front().data) + static_cast<std::size_t>(at) * element_bytes_;
 }
 
-// Calls visit(memory, elements, elements before it in the range) for each run of the range that lies in one piece.
+// Calls visit(memory, elements, elements before the run in the range) for each run of the range inside one piece.
 template <class Visit>
 void Scattered::each_run(std::int64_t begin, std::int64_t count, const Visit& visit) const {
   if (count == 0) return;
@@ -39,7 +39,7 @@ std::vector<Piece> Scattered::cut(std::int64_t begin, std::int64_t count) const 
 }
 
 void Scattered::pack(const Reduction& reduction, std::int64_t begin, std::int64_t count, void* to) const {
-  const auto width = size_of(reduction.wire);
+  const auto width = size_of(reduction.wire_dtype);
   each_run(begin, count, [&](const std::byte* from, std::int64_t run, std::int64_t done) {
     auto* place = static_cast<std::byte*>(to) + static_cast<std::size_t>(done) * width;
     host::pack(reduction, from, place, run, host::Store::cached);
@@ -47,7 +47,7 @@ void Scattered::pack(const Reduction& reduction, std::int64_t begin, std::int64_
 }
 
 void Scattered::unpack(const Reduction& reduction, std::int64_t begin, std::int64_t count, const void* from) const {
-  const auto width = size_of(reduction.wire);
+  const auto width = size_of(reduction.wire_dtype);
   each_run(begin, count, [&](std::byte* to, std::int64_t run, std::int64_t done) {
     const auto* place = static_cast<const std::byte*>(from) + static_cast<std::size_t>(done) * width;
     host::unpack(reduction, place, to, run, host::Store::cached);

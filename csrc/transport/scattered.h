@@ -1,34 +1,36 @@
-// Scattered pieces seen as one logical buffer of elements, any range of which can be packed and unpacked.
+// Treats scattered pieces as one logical buffer of elements.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "base/lent_memory.h"
 #include "base/reduce.h"
 #include "transport/transport.h"
 
 namespace perseus {
 
-// Memory for what is scattered, kept between calls: it only grows.
-inline std::byte* resized(std::vector<std::byte>& buffer, std::size_t bytes) {
+// Returns a buffer of at least `bytes` bytes. The vector keeps its memory between calls.
+inline std::byte* resized(LentVector<std::byte>& buffer, std::size_t bytes) {
   if (buffer.size() < bytes) buffer.resize(bytes);
   return buffer.data();
 }
 
+// A logical buffer of elements in scattered pieces. Any range of it can be packed and unpacked.
 class Scattered {
  public:
   Scattered(Pieces pieces, std::size_t element_bytes);
 
   std::int64_t count() const { return begins_.back(); }
 
-  // The memory of element `at`, when all elements lie in one piece; else null.
+  // Returns the memory of element `at` if all elements lie in one piece, else null.
   std::byte* contiguous(std::int64_t at = 0) const;
 
-  // The pieces of a range, without empty ones.
+  // Returns the non-empty pieces of a range.
   std::vector<Piece> cut(std::int64_t begin, std::int64_t count) const;
 
-  // Elements [begin, begin + count) from or to consecutive memory of type reduction.wire.
+  // Copies elements [begin, begin + count) to or from consecutive memory of type reduction.wire_dtype.
   void pack(const Reduction& reduction, std::int64_t begin, std::int64_t count, void* to) const;
   void unpack(const Reduction& reduction, std::int64_t begin, std::int64_t count, const void* from) const;
 
@@ -36,7 +38,7 @@ class Scattered {
   template <class Visit>
   void each_run(std::int64_t begin, std::int64_t count, const Visit& visit) const;
 
-  std::vector<Piece> pieces_;  // without the empty ones
+  std::vector<Piece> pieces_;  // non-empty
   std::vector<std::int64_t> begins_;
   std::size_t element_bytes_;
 };

@@ -1,4 +1,4 @@
-// The collective verbs of one group of ranks on one engine, and what that engine can do.
+// Defines the interface of transports: the collective verbs of one group of ranks.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +22,22 @@ struct Allreduce {
   Pieces in, out;
 };
 
-// What allreduce_each() tells, on the thread that calls it.
+// Receives the progress of allreduce_each(), on the thread that calls it.
 class Observer {
  public:
   virtual ~Observer() = default;
-  // The thread works for that one from now on. They are begun in their order, and it may come back to one.
+  // The thread now works on allreduce `which`. The allreduces begin in their order; the thread may return to one.
   virtual void turns_to(std::size_t which) = 0;
-  // Its results are there, and its memory is not used any more. In their order.
+  // The results of allreduce `which` are there, and its memory is no longer used. Called in their order.
   virtual void done(std::size_t which) = 0;
 };
 
-// All calls block, are collective over the group, come in the same order with matching arguments on every
-// rank (negotiation sees to that), from one thread at a time. A failure is returned on every rank that notices it,
-// and the group is unusable afterwards. A wait ends with Liveness's status once a peer is lost.
+// The collective verbs of one group. All calls block and are collective over the group. Negotiation ensures that they
+// come in the same order with matching arguments on every rank. One thread at a time calls. A failure is returned on
+// every rank that notices it, and the group is unusable afterwards. A wait ends with the status of Liveness once a peer
+// is lost.
 // Results are bit-identical on all ranks and between runs. 16-bit floats are accumulated in float32.
-// Zero counts, and counts beyond 2^31, are fine. `in` and `out` may be the same memory, never overlap otherwise.
+// Zero counts and counts beyond 2^31 are allowed. `in` and `out` may be the same memory but must not overlap otherwise.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -45,11 +46,12 @@ class Transport {
   virtual int rank() const = 0;  // within the group
   virtual int size() const = 0;
 
-  // Elements in `in[i]` and `out[i]` are equal in number; the pieces together are one logical buffer.
+  // Reduces `in` into `out`. `in[i]` and `out[i]` have equally many elements; the pieces together are one logical
+  // buffer.
   virtual Status allreduce(const Reduction& reduction, Pieces in, Pieces out) = 0;
 
-  // The same bits as one after the other, though some may be under way at the same time: no result lies where another
-  // reads or writes. After a failure those that were not done are lost.
+  // Executes several allreduces, possibly several at the same time, with the same bits as one after the other. No `out`
+  // overlaps the memory of another one. After a failure, those for which done() was not called have failed.
   virtual Status allreduce_each(std::span<const Allreduce> all, Observer& observer) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       observer.turns_to(i);
@@ -58,34 +60,39 @@ class Transport {
     }
     return {};
   }
-  // Whether some are; the same answer on all ranks.
+  // Returns true if allreduce_each() executes several at the same time. All ranks get the same answer.
   virtual bool overlaps_allreduces() const { return false; }
 
-  // Root's pieces reach everybody's; bytes only, `count` is in bytes here.
+  // Copies root's pieces to all ranks. `count` of a piece is in bytes here.
   virtual Status broadcast(Pieces buffers, int root) = 0;
 
-  // Rank r contributes bytes[r] bytes; `out` holds all, by rank.
+  // Gathers the contributions of all ranks into `out`, by rank. Rank r contributes bytes[r] bytes.
   virtual Status allgather(const void* in, void* out, Counts bytes) = 0;
 
-  // send_bytes[r] goes to rank r, from consecutive places in `in`; likewise received.
+  // Sends send_bytes[r] bytes to rank r, from consecutive places in `in`, and receives recv_bytes[r] bytes from rank r
+  // into consecutive places in `out`.
   virtual Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) = 0;
 
-  // `in` has sum(counts) elements; rank r gets the reduction of its counts[r] of them in `out`.
+  // Reduces the sum(counts) elements of `in`; rank r gets its counts[r] elements of the result in `out`.
   virtual Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) = 0;
 
   virtual Status barrier() = 0;
 
-  // This rank cannot go on: a failure outside of this transport, which is to reach those that wait for this rank.
-  // Where nothing of it is shared with them they learn of it when this process ends.
+  // Marks this rank as failed because of a failure outside of this transport, so that ranks that wait for it fail too.
+  // If the transport shares nothing with them, they learn of the failure when this process ends.
   virtual void give_up([[maybe_unused]] const Status& why) {}
 
-  // The pieces in which private memory is pipelined; 0 where there are none to choose. Changed by all ranks between the
-  // same two calls.
+  // Returns true after a failure if a peer or the library below may still use memory that was passed to a call. This
+  // memory must not be freed or used for anything else any more.
+  virtual bool has_lent_memory() const { return false; }
+
+  // The bytes of a chunk in which private memory is pipelined; 0 if the transport has no such setting. All ranks change
+  // it between the same two calls.
   virtual std::size_t chunk_bytes() const { return 0; }
   virtual void set_chunk_bytes([[maybe_unused]] std::size_t bytes) {}
 
-  // Connections that data is spread over, for a transport between hosts. Changed as the pieces are; it takes as many as
-  // it has.
+  // The number of connections over which a transport between hosts spreads data. All ranks change it between the same
+  // two calls. A larger number than the transport has is lowered to that.
   virtual int streams() const { return 1; }
   virtual void set_streams([[maybe_unused]] int count) {}
 };

@@ -9,12 +9,12 @@ namespace perseus {
 
 namespace {
 
-// A marker that does not come any more for so long belonged to another part of the program.
+// After this time without its marker, the tuner assumes that the marker belonged to another part of the program.
 constexpr std::chrono::seconds kMarkerLost{20};
 constexpr std::chrono::seconds kSampleWithoutMarker{2};
 constexpr std::size_t kMostSeen = 1U << 16;
 
-// Powers of two: one connection more or less makes no difference that can be measured.
+// Returns powers of two, because one connection more or less makes no measurable difference.
 std::vector<std::int64_t> fewer_than(std::int64_t streams) {
   std::vector<std::int64_t> counts;
   for (std::int64_t count = 1; count < streams; count *= 2) counts.push_back(count);
@@ -33,7 +33,7 @@ Search::Candidates candidates_for(const Tunables& start, const std::array<bool, 
   for (std::size_t i = 0; i < kTunables; ++i) {
     if (fixed[i]) candidates[i].clear();
   }
-  // The transport has none.
+  // The transport has no chunk size.
   if (chunk == 0) candidates[static_cast<std::size_t>(Tunable::chunk_bytes)].clear();
   return candidates;
 }
@@ -49,7 +49,7 @@ Autotuner::Autotuner(AutotuneOptions options, const Tunables& start)
   if (options_.log.empty()) return;
   log_.open(options_.log, std::ios::trunc);
   if (!log_) {
-    log(LogLevel::error, "the autotuning log cannot be written to " + options_.log + "; tuning goes on without it");
+    log(LogLevel::error, "the autotuning log cannot be written to " + options_.log + "; tuning continues without it");
     return;
   }
   log_ << "sample";
@@ -61,7 +61,7 @@ std::optional<Tunables> Autotuner::carried_out(const std::string& name, std::int
   if (waiting_ || search_.finished()) return std::nullopt;
   const bool step = marks_a_step(name, now);
   if (!sampling_) {
-    // From the beginning of a step on, or from anywhere where there are no steps to be seen.
+    // Measurement begins at the begin of a step, or at any time if steps cannot be detected.
     if (!step && !marker_.empty()) return std::nullopt;
     sampling_ = true;
     began_ = now;
@@ -82,7 +82,7 @@ bool Autotuner::marks_a_step(const std::string& name, Clock::time_point now) {
     marker_.clear();
     if (seen_.size() >= kMostSeen) seen_.clear();
     if (seen_.insert(name).second) return false;
-    // What was measured so far began in the middle of a step.
+    // The measurement so far began in the middle of a step.
     marker_ = name;
     sampling_ = false;
     seen_.clear();
@@ -125,7 +125,7 @@ void Autotuner::write_log(double seconds, double score, const char* what) {
        << std::flush;
   if (log_) return;
   log_.close();
-  log(LogLevel::error, "the autotuning log ends here: " + options_.log + " takes no more (is the disk full?)");
+  log(LogLevel::error, "the autotuning log ends here: " + options_.log + " cannot be written any more; check the disk");
 }
 
 }  // namespace perseus

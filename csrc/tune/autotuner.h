@@ -1,4 +1,4 @@
-// Measures how fast the root's collectives go under one set of values after the other, and says what to use next.
+// Measures the throughput of collectives under different settings and chooses the next setting.
 #pragma once
 
 #include <array>
@@ -18,22 +18,22 @@ struct AutotuneOptions {
   std::int64_t warmup_samples = 3;
   std::int64_t steps_per_sample = 10;
   std::string log = {};                    // CSV file; empty: none
-  std::array<bool, kTunables> fixed = {};  // what the user has set stays
+  std::array<bool, kTunables> fixed = {};  // settings of the user, which are not changed
 };
 
-// A sample is so many training steps, told by a tensor that comes again: from one time it comes to a later one. Its
-// score is bytes per second. Where no name comes again (all have counters in them), a sample is two seconds.
-// At the root of the world's lane only; one thread at a time.
+// The tuner of a job, which runs at the root of the world's process set. A sample is a number of training steps. A step
+// lasts from one collective of a tensor, the marker, to the next collective of the same tensor. The score of a sample
+// is bytes per second. If no name repeats, because all have counters, a sample lasts two seconds. One thread at a time.
 class Autotuner {
  public:
   using Clock = std::chrono::steady_clock;
 
   Autotuner(AutotuneOptions options, const Tunables& start);
 
-  // A collective was carried out. Gives values that all ranks are to use from now on.
+  // Records an executed collective. Returns values if all ranks should use new ones from now on.
   std::optional<Tunables> carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now);
 
-  // The values last given are in use.
+  // States that the values last returned are in use.
   void applied() { waiting_ = false; }
 
   bool finished() const { return search_.finished(); }
@@ -48,9 +48,9 @@ class Autotuner {
   std::ofstream log_;
   Tunables in_use_;
   std::int64_t sample_ = 0;
-  bool waiting_ = false;  // values are on their way to all ranks
+  bool waiting_ = false;  // new values are not in use yet
 
-  std::string marker_;  // the tensor that steps are counted by
+  std::string marker_;  // the tensor by which steps are counted
   std::unordered_set<std::string> seen_;
   Clock::time_point marked_{};
 

@@ -7,9 +7,9 @@ namespace perseus {
 
 namespace {
 
-constexpr std::size_t kSamples = 3;      // of each candidate
-constexpr std::size_t kComparisons = 5;  // of both in the end
-constexpr double kClearlyBetter = 1.02;  // less is noise
+constexpr std::size_t kSamples = 3;      // samples of each candidate
+constexpr std::size_t kComparisons = 5;  // samples of both settings in the last comparison
+constexpr double kClearlyBetter = 1.02;  // a smaller gain counts as noise
 constexpr double kBetterInTheEnd = 1.005;
 
 double median_of(std::vector<double> scores) {

@@ -1,4 +1,4 @@
-// Which values to try next, and which to keep: pure logic.
+// Chooses the values to try next and the values to keep. Pure logic.
 #pragma once
 
 #include <array>
@@ -9,24 +9,23 @@
 
 namespace perseus {
 
-// One tunable after the other: each of its candidates is measured several times, and the median counts. A candidate
-// that is not clearly better does not replace what is there. In the end the best values and those of the beginning are
-// measured again, alternating, so that a machine that has become faster or slower meanwhile does not decide; only what
-// wins there is kept.
+// The search over all tunables, one after the other. Each candidate is measured several times, and the median counts. A
+// candidate replaces the current value only if it is clearly better. At the end, the best values and the initial values
+// are measured again in turn, so that a change in the machine's speed does not decide. The winner is kept.
 class Search {
  public:
-  // A tunable without candidates stays as it is.
+  // A tunable without candidates is not changed.
   using Candidates = std::array<std::vector<std::int64_t>, kTunables>;
 
   Search(const Tunables& start, Candidates candidates);
 
-  // What is to be measured now; once finished, what is kept.
+  // Returns the values to measure now, or the values to keep once the search has finished.
   const Tunables& trying() const { return trying_; }
   bool finished() const { return stage_ == Stage::finished; }
-  // In the last comparison.
+  // Returns true during the last comparison.
   bool comparing() const { return stage_ == Stage::comparing; }
 
-  // The score of trying(): more is better.
+  // Adds a score of trying(); a higher score is better.
   void add(double score);
 
  private:
@@ -39,7 +38,7 @@ class Search {
   Stage stage_ = Stage::start;
   std::size_t axis_ = 0, candidate_ = 0;
   double best_score_ = 0;
-  std::vector<double> scores_;          // of trying_, or of the beginning's values in the comparison
+  std::vector<double> scores_;          // of trying_, or of the initial values in the comparison
   std::vector<double> scores_of_best_;  // in the comparison
 };
 

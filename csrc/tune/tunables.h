@@ -1,4 +1,4 @@
-// What autotuning may change while the job runs; the same on all ranks at the same place of their plans.
+// Defines the settings that the autotuner may change during the job, on all ranks at the same place in their plans.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@ namespace perseus {
 
 inline constexpr std::size_t kTunables = 4;
 
-enum class Tunable : std::size_t { fusion_threshold_bytes, linger_us, chunk_bytes, streams };
+enum class Tunable : std::size_t { fusion_threshold_bytes, batching_delay_us, chunk_bytes, streams };
 
-inline constexpr std::array<std::string_view, kTunables> kTunableNames = {"fusion_threshold_bytes", "linger_us",
+inline constexpr std::array<std::string_view, kTunables> kTunableNames = {"fusion_threshold_bytes", "batching_delay_us",
                                                                           "chunk_bytes", "streams"};
 
 using Tunables = std::array<std::int64_t, kTunables>;

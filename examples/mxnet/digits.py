@@ -13,9 +13,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
-from sklearn.datasets import load_digits
 
 import perseus_like.mxnet as hvd
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise ImportError("this example needs: pip install 'perseus-like[examples]'") from error
 
 ROWS = 16  # of each rank in a step
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -67,7 +67,7 @@ class CharacterModel(nn.Module):
 
 
 def bits_per_character(model: CharacterModel, pieces: Tensor) -> Tensor:
-    """How well each piece's characters are foretold from those before: log2 of the number of equal choices."""
+    """Returns the bits per character: log2 of the number of equally likely next characters."""
     logits, _ = model(pieces[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten()) / math.log(2)
 

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
-from tqdm import tqdm
 
 import perseus_like.torch as hvd
+
+try:
+    from sklearn.datasets import load_digits
+    from tqdm import tqdm
+except ImportError as error:
+    raise ImportError("this example needs: pip install 'perseus-like[examples]'") from error
 
 TEST_IMAGES = 357
 TOLERANCE = 1e-5

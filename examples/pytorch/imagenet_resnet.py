@@ -104,7 +104,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Of 18 to 152 layers."""
+    """A ResNet of 18 to 152 layers."""
 
     def __init__(self, depth: int, width: int, classes: int, checkpointed: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Mean:
 
 
 class Training:
-    """What belongs together: model, optimizer, and this rank's share of the images."""
+    """A training: the model, the optimizer, and this rank's share of the images."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args

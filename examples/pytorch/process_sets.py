@@ -11,11 +11,15 @@ import argparse
 import sys
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
 import perseus_like.torch as hvd
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise ImportError("this example needs: pip install 'perseus-like[examples]'") from error
 
 TEST_IMAGES = 357
 

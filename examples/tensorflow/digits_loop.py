@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 import perseus_like.tensorflow as hvd
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise ImportError("this example needs: pip install 'perseus-like[examples]'") from error
 
 TEST_IMAGES = 357
 

@@ -1,4 +1,4 @@
-"""Horovod's paths: what horovod.common.X holds is found in perseus_like.common.X, whatever file it lives in."""
+"""Horovod's paths: perseus_like.common.X offers the names of horovod.common.X, which are defined elsewhere."""
 
 from . import basics, elastic, exceptions, process_sets, util
 

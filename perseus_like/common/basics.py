@@ -6,19 +6,20 @@ from typing import Any
 
 from .. import basics
 from ..collectives import Op
-from ..process_sets import ProcessSet, global_process_set, registered_ranks, require_set
+from ..process_set_registration import require_set
+from ..process_sets import ProcessSet, global_process_set, registered_ranks
 from . import util
 
 
 class MPI:
-    """Stands for mpi4py's module in annotations. That one is imported by users only, since importing it starts MPI."""
+    """Stands for mpi4py's module in annotations. This package does not import mpi4py, since the import starts MPI."""
 
     class Comm:
         """A communicator."""
 
 
 class HorovodBasics:
-    """Horovod's access to its compiled library. Here all frameworks share one, so the arguments mean nothing."""
+    """Horovod's access to its compiled library. All frameworks share one library here, so the arguments are ignored."""
 
     def __init__(self, pkg_path: str, *args: str) -> None:
         pass
@@ -52,7 +53,7 @@ class HorovodBasics:
         return registered_ranks()
 
     def _comm_process_set_id(self, comm: Any) -> int:
-        """The id of the set of this communicator's ranks. Collective among them. ValueError if there is none."""
+        """Returns the id of the set of this communicator's ranks. Collective among them. ValueError without a set."""
         return require_set(comm)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ..process_set_registration import add_process_set
+from ..process_sets import ProcessSet, global_process_set, remove_process_set
 from .basics import MPI, HorovodBasics
 from .util import is_iterable
 
@@ -12,7 +13,7 @@ _basics = HorovodBasics(__file__)
 
 
 def _setup(basics: Any) -> None:
-    """Does nothing. Horovod's adapters hand in their access to their compiled library, which is one here."""
+    """Does nothing. In Horovod, each adapter passes its own compiled library; here all frameworks share one."""
 
 
 def _temp_process_set_object(process_set_id: int) -> ProcessSet:

@@ -1,4 +1,4 @@
-"""horovod.common.util: small helpers, and what there is to run on (`verbose` has nothing to add)."""
+"""horovod.common.util: small helpers and build queries. The parameter `verbose` has no effect."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether `perseus_like.<ext_base_name>` ("torch", …) can be imported. Tried in a process of its own."""
+    """Returns whether `perseus_like.<ext_base_name>` ("torch", …) can be imported. Tries it in another process."""
     command = [sys.executable, "-c", f"import perseus_like.{ext_base_name}"]
     return subprocess.run(command, capture_output=not verbose, check=False).returncode == 0
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on an accelerator can be communicated."""
+    """Returns whether tensors on an accelerator can be communicated."""
     return basics.cuda_built() or basics.rocm_built()
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """ImportError where Horovod was built without a framework. Here nothing is built for one."""
+    """Does nothing. Horovod raises ImportError if it was built without the framework; here nothing is built for one."""
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
@@ -65,19 +65,19 @@ def check_installed_version(name: str, version: str, exception: Exception | None
 
 
 def get_ext_suffix() -> str:
-    """The ending of compiled modules."""
+    """Returns the file name suffix of compiled modules."""
     return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """The file that a compiled module `args` has beside the file `pkg_path`."""
+    """Returns the path of the compiled module `args` in the folder of the file `pkg_path`."""
     folder = os.path.dirname(os.path.abspath(pkg_path))  # noqa: PTH100, PTH120
     return os.path.join(folder, *args) + get_ext_suffix()  # noqa: PTH118
 
 
 @contextlib.contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Environment variables for the time of a `with`. None: left as it is."""
+    """Sets environment variables during a `with` block. A variable whose value is None stays as it is."""
     given = {name: value for name, value in kwargs.items() if value is not None}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -92,7 +92,7 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
-    """The function of (op, average) that gives the op meant. ValueError from it where both are given."""
+    """Returns a function of (op, average) that returns the operation. It raises ValueError if both are given."""
     from ..collectives import resolve_op
 
     return resolve_op
@@ -103,7 +103,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741
-    """`n` parts in order, nearly equal in length, the longer ones first."""
+    """Splits a list into `n` parts in order, nearly equal in length, the longer ones first."""
     length, longer = divmod(len(l), n)
     ends = [length * part + min(part, longer) for part in range(n + 1)]
     return [l[begin:end] for begin, end in itertools.pairwise(ends)]

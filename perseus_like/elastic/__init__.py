@@ -1,7 +1,4 @@
-"""Training that goes on after an interruption: state that is committed and restored, and the loop around it.
-
-Inside a world of fixed ranks: what is caught here are errors that leave all ranks alive.
-"""
+"""Elastic training: state that is committed and restored, and the loop that continues after an interruption."""
 
 from .model import ModelState, VariablesState
 from .notification import HostUpdateResult, WorkerNotificationManager, notification_manager

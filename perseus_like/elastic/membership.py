@@ -15,10 +15,9 @@ import threading
 from collections.abc import Callable
 
 from ..errors import HorovodInternalError, PeerLostError, UnavailableError
-from ..launch.elastic.messages import VARIABLE, Message, Reader, agent_variable, elastic_variable, encode
-from ..launch.rank_variables import set_horovod_variables
-from .assignment import Assignment
-from .notification import HostUpdateResult, notification_manager
+from ..protocol.messages import VARIABLE, Message, Reader, agent_variable, elastic_variable, encode
+from ..protocol.rank_variables import set_horovod_variables
+from .notification import Assignment, HostUpdateResult, notification_manager
 from .state_agent_client import Replaceable, StateAgentClient
 
 logger = logging.getLogger(__name__)
@@ -31,8 +30,8 @@ class Membership:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.wants_sync = True  # whether this worker asks for a sync when it joins the next generation
-        self.assignment: Assignment | None = None  # of the current or last session
+        self.wants_sync = True  # True if this worker asks for a sync when it joins the next generation
+        self.assignment: Assignment | None = None  # the assignment of the current or last session
         self._connection = connection
         self._answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards what follows
@@ -44,7 +43,7 @@ class Membership:
     def join(self, start: Callable[[Assignment], object]) -> None:
         """Waits for an assignment in the next generation and starts its session.
 
-        Waits again if another member ends meanwhile. SystemExit if the job has no place for this worker any more.
+        If another member ends meanwhile, it waits again. SystemExit if the job does not need this worker any more.
         """
         while True:
             assignment = self._next_assignment()
@@ -73,7 +72,7 @@ class Membership:
         while (answer := self._answers.get())["kind"] not in {"join", "dismissed"}:
             pass  # an answer for an earlier generation
         if answer["kind"] == "dismissed":
-            logger.info("there is no place for this worker any more; it ends")
+            logger.info("the elastic job does not need this worker any more; the worker ends")
             sys.exit(0)
         number = int(answer["generation"])
         return Assignment(
@@ -108,7 +107,9 @@ class Membership:
         try:
             self._connection.sendall(encode(kind, **content))
         except OSError as error:
-            raise UnavailableError(f"the launcher of this elastic job cannot be reached: {error}") from error
+            raise UnavailableError(
+                f"the launcher of this elastic job cannot be reached: {error}; see whether perseusrun still runs"
+            ) from error
 
     # The thread.
 
@@ -159,7 +160,7 @@ def membership() -> Membership | StateAgentClient | None:
     if str(owner) != launcher:
         raise UnavailableError(
             f"this process is no worker of the elastic job around it ({VARIABLE}={given}): only the process that "
-            "perseusrun started, or one that it became, can call init()"
+            "perseusrun started, or a program that replaced it (exec), can call init()"
         )
     connection.set_inheritable(False)
     return Membership(connection)

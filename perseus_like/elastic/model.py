@@ -1,26 +1,27 @@
-"""The elastic state of a model and its optimizer, where both are made of variables."""
+"""The elastic state of a model and its optimizer, for frameworks in which both are made of variables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import basics, objects, variables
+from .. import objects, variables
+from ..session import session
 from .state import ObjectState
 
 Values = list[Any]
 
 
 class VariablesState(ObjectState):
-    """Variables that have `numpy()` and `assign(value)`, and whatever else is given by name (epoch, batch, …).
+    """Variables that have `numpy()` and `assign(value)`, and further attributes by keyword (epoch, batch, …).
 
-    `groups`: a name for each list of variables, and a function that gives it: lists may grow while training.
+    `groups` maps a name to a function that returns a list of variables. The list may grow during training.
     """
 
     def __init__(self, groups: dict[str, Callable[[], Sequence[Any]]], **kwargs: Any) -> None:
         self._groups = groups
         self._keep()
-        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
+        super().__init__(objects.broadcast_object, lambda: int(session.core.rank()), **kwargs)
 
     def save(self) -> None:
         self._keep()
@@ -35,10 +36,10 @@ class VariablesState(ObjectState):
         for name, get in self._groups.items():
             group = get()
             values = variables.from_root(self._read(group), 0, name)
-            if basics.rank() != 0:
+            if session.core.rank() != 0:
                 self._write(group, values)
         super().sync()
-        self._keep()  # last: should something fail, all go back to the same commit
+        self._keep()  # last, so that all ranks go back to the same commit if an earlier step fails
 
     def kept(self) -> Any:
         return self._kept, super().kept()
@@ -58,7 +59,7 @@ class VariablesState(ObjectState):
 
 
 class ModelState(VariablesState):
-    """A model, which lists its variables as `weights`, and its optimizer; by default the one it was compiled with."""
+    """A model, whose variables are `weights`, and its optimizer. The default is the optimizer of `compile`."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not getattr(model, "built", True):

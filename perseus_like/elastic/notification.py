@@ -1,18 +1,39 @@
-"""Who is told when hosts come or go."""
+"""Messages of the launcher to a worker: its assignment in a generation, and updates of the hosts."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, Protocol
 
 from ..errors import UnavailableError
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A worker's assignment in one generation: its rank, and what `session.start` needs.
+
+    If there is no `exchange`, MPI assigns rank and size: they are -1 until the session has started.
+    """
+
+    generation: int
+    sync: bool  # some member has no state, or a different one
+    rank: int = -1
+    size: int = -1
+    exchange: Callable[[bytes], list[bytes]] | None = None
+    called_off: int = -1  # a descriptor that becomes readable when another member has ended
+
+    @property
+    def rendezvous(self) -> tuple[int, int, Callable[[bytes], list[bytes]]] | None:
+        """The `rendezvous` parameter of `session.start`."""
+        return None if self.exchange is None else (self.rank, self.size, self.exchange)
+
+
 class HostUpdateResult(IntFlag):
-    """What has happened to the hosts."""
+    """The kind of a change of the hosts."""
 
     no_update = 0
     removed = 1
@@ -25,13 +46,13 @@ class Listener(Protocol):
 
 
 class WorkerNotificationManager:
-    """Passes news about hosts on to the states that listen."""
+    """Passes host updates on to the registered states."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the list: news comes on threads of its own
+        self._lock = threading.Lock()  # guards the list: updates arrive on threads of their own
         self._listeners: list[Listener] = []
         self.on_commit: Callable[[Any], None] | None = None  # called with the state, once it is saved
-        # A state that is reset forgets news up to here; later news is of changes that the new session does not know.
+        # A state that is reset drops updates up to this time; the new session was formed with them.
         self.known_until = math.inf
 
     def init(
@@ -42,9 +63,12 @@ class WorkerNotificationManager:
         hostname: str | None = None,
         local_rank: int | None = None,
     ) -> None:
-        """Nothing to do: perseusrun brings the news of an elastic job by itself."""
+        """Does nothing: perseusrun delivers the host updates of an elastic job without a server."""
         if rendezvous_addr is not None:
-            raise UnavailableError("there is no server for news about hosts; perseusrun brings them by itself")
+            raise UnavailableError(
+                "WorkerNotificationManager.init(rendezvous_addr=…): there is no notification server to connect to; "
+                "start the job with perseusrun, which delivers host updates itself, and omit the address"
+            )
 
     def register_listener(self, listener: Listener) -> None:
         with self._lock:

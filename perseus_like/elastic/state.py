@@ -52,7 +52,7 @@ class State:
             raise HostsUpdatedInterrupt(update == HostUpdateResult.removed)
 
     def save(self) -> None:
-        """Keeps the present values in memory."""
+        """Keeps the current values in memory."""
         raise NotImplementedError
 
     def restore(self) -> None:
@@ -60,19 +60,21 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Rank 0's values on all ranks. Collective."""
+        """Copies rank 0's values to all ranks. Collective."""
         raise NotImplementedError
 
     def kept(self) -> Any:
-        """All that the last `save` keeps, to be pickled: where the workers of an elastic job are replaced."""
-        raise NotImplementedError(f"{type(self).__name__} has no kept() and take(), which this elastic job needs")
+        """Returns everything that the last `save` keeps, to be pickled for a worker that replaces this one."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no kept() and take(), which an elastic job on several hosts needs; define both"
+        )
 
     def take(self, kept: Any) -> None:
-        """Goes on from what another process has kept."""
+        """Continues from what another process has kept."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """For derived classes: what depends on the number of ranks."""
+        """Updates what depends on the number of ranks. Derived classes override it."""
 
     def _take_host_messages(self, until: float = math.inf) -> HostUpdateResult:
         """Returns what the queued updates up to `until` amount to, and removes them."""
@@ -91,7 +93,7 @@ class State:
 
 
 class ObjectState(State):
-    """Its keyword arguments become attributes; they must be picklable. Copies are deep."""
+    """State whose keyword arguments become attributes. They must be picklable. Saved copies are deep."""
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)

@@ -18,16 +18,15 @@ from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 from ..errors import UnavailableError
-from ..launch.authentication import HANDSHAKE_SECONDS, authenticate
-from ..launch.elastic.agent_protocol import check_memory, seal, socket_names
-from ..launch.elastic.messages import Message, Reader, encode
+from ..protocol.agent_protocol import check_memory, seal, socket_names
+from ..protocol.authentication import HANDSHAKE_SECONDS, HandshakeClosedError, authenticate
+from ..protocol.messages import Message, Reader, encode
 from ..session import session
-from .assignment import Assignment
-from .notification import HostUpdateResult, notification_manager
+from .notification import Assignment, HostUpdateResult, notification_manager
 
 logger = logging.getLogger(__name__)
 
-# While strangers keep the agent's queue full, connecting is tried again for this long.
+# If other processes keep the agent's queue full, the client tries to connect for this long.
 _CONNECT_SECONDS = 30.0
 _RETRY_SECONDS = 0.1
 
@@ -62,7 +61,7 @@ class StateAgentClient:
         start(assignment)
         self.assignment = replace(assignment, rank=session.core.rank(), size=session.core.size())
         notification_manager.known_until = 0
-        notification_manager.on_commit = self.park
+        notification_manager.on_commit = self.store
         self._say("begun", rank=self.assignment.rank, generation=self._generation)
         threading.Thread(target=self._listen, name="perseus-elastic", daemon=True).start()
 
@@ -82,8 +81,8 @@ class StateAgentClient:
             state.take(pickle.load(file))
         logger.info("going on from commit %s", answer["version"])
 
-    def park(self, state: Replaceable) -> None:
-        """Gives the agent a copy of the committed state; one rank of each host does."""
+    def store(self, state: Replaceable) -> None:
+        """Sends the state agent a copy of the committed state. Only the lowest rank of each host sends it."""
         self._commits += 1
         if session.core.local_rank() != 0:
             return
@@ -92,46 +91,50 @@ class StateAgentClient:
             pickle.dump(state.kept(), file, pickle.HIGHEST_PROTOCOL)
             file.flush()
             seal(memory)
-            line = encode("park", version=[self._generation, self._commits], size=file.tell())
+            line = encode("store", version=[self._generation, self._commits], size=file.tell())
             socket.send_fds(self._connection, [line], [memory])
 
     def report_synced(self) -> None:
         """Does nothing: only the copies in the agents count."""
 
     def leave_failed(self) -> NoReturn:
-        """Ends this process without a word to MPI, whose world has lost a member and cannot be repaired."""
+        """Ends this process without MPI_Finalize: MPI's world has lost a member and cannot be repaired."""
         self._say("leaving", why="failed")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
 
     def leave_for_others(self, state: Any) -> NoReturn:
-        """Ends this process in good order with its present state, since hosts have changed. All ranks do this."""
+        """Saves the current state and ends this process normally, since hosts have changed. All ranks do this."""
         state.save()
-        self.park(state)
+        self.store(state)
         self._say("leaving", why="hosts")
         sys.exit(0)
 
     def _connect(self) -> socket.socket:
         """Returns a connection to the agent, which belongs to this user and knows the secret.
 
-        A socket of that name that belongs to a stranger is passed over.
+        It skips sockets of these names that belong to other users or do not know the secret.
         """
-        trouble = "nobody listens at its sockets"
+        trouble = "no process listens at its sockets"
         deadline = time.monotonic() + _CONNECT_SECONDS
         while time.monotonic() < deadline:
             is_busy = False
             for name in socket_names(self._secret):
                 connection = socket.socket(socket.AF_UNIX)
                 try:
-                    connection.setblocking(False)  # a stranger's full queue must not hold this process up
+                    connection.setblocking(False)  # the full queue of another user's socket must not block this process
                     connection.connect(name)
                     connection.settimeout(HANDSHAKE_SECONDS)
                     authenticate(connection, self._secret)
                 except BlockingIOError:
                     is_busy = True
+                except (HandshakeClosedError, ConnectionResetError, BrokenPipeError) as error:
+                    # An agent to which more workers connect at once than it expects closes the oldest connections.
+                    is_busy = True
+                    trouble = str(error)
                 except ConnectionRefusedError:
-                    pass  # nobody has this name
+                    pass  # no process has bound this name
                 except OSError as error:
                     trouble = str(error)
                 else:
@@ -141,13 +144,16 @@ class StateAgentClient:
             if not is_busy:
                 break
             time.sleep(_RETRY_SECONDS)
-        raise UnavailableError(f"the agent of this elastic job cannot be reached on this host: {trouble}")
+        raise UnavailableError(
+            f"the state agent of this elastic job cannot be reached on this host: {trouble}; see whether perseusrun "
+            "still runs"
+        )
 
     def _say(self, kind: str, **content: object) -> None:
         try:
             self._connection.sendall(encode(kind, **content))
         except OSError as error:
-            raise UnavailableError(f"the agent of this elastic job is gone: {error}") from error
+            raise UnavailableError(f"the state agent of this elastic job has ended: {error}") from error
 
     def _listen(self) -> None:
         reader = Reader()
@@ -156,7 +162,7 @@ class StateAgentClient:
                 for message in reader.take(data):
                     notification_manager.handle_hosts_updated(message["stamp"], HostUpdateResult(message["result"]))
         except (OSError, ValueError) as error:
-            logger.error("the connection to the agent is broken: %s", error)
+            logger.error("the connection to the state agent is broken: %s", error)
 
 
 def _receive_answer(connection: socket.socket) -> tuple[Message, int | None]:
@@ -168,7 +174,7 @@ def _receive_answer(connection: socket.socket) -> tuple[Message, int | None]:
             data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
             memory += descriptors
             if not data:
-                raise UnavailableError("the agent of this elastic job has ended before it gave its state")
+                raise UnavailableError("the state agent of this elastic job has ended before it sent its state")
             for message in reader.take(data):
                 return message, memory.pop() if memory else None
     finally:

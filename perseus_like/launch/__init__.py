@@ -28,18 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"perseusrun: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        return 141  # what a shell reports for SIGPIPE
+        return 141  # a shell's exit code for SIGPIPE
     except KeyboardInterrupt:
-        return 130  # and for SIGINT
+        return 130  # a shell's exit code for SIGINT
 
 
 def _exit_in_order(signum: int, frame: object) -> NoReturn:
-    """Until the first rank is started, so that remote shells are ended, too."""
+    """Exits with the signal's exit code. It is the handler until the first rank starts, so that remote shells end."""
     raise SystemExit(128 + signum)
 
 
 def _open_standard_streams() -> None:
-    """Opens the null device as each of the descriptors 0 to 2 that is closed: no socket or pipe may get its number."""
+    """Opens the null device for each of the descriptors 0 to 2 that is closed, so that no socket gets its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -13,9 +13,9 @@ _SIOCGIFADDR = 0x8915
 
 
 def own_addresses(interfaces: str | None) -> list[str]:
-    """IPv4 and global IPv6 addresses; only those of `interfaces` ("eth0,ib0") if given.
+    """Returns the IPv4 and global IPv6 addresses, only those of `interfaces` ("eth0,ib0") if given.
 
-    Loopback only where there is nothing else.
+    Loopback addresses are returned only if there are no others.
     """
     wanted = set(interfaces.split(",")) if interfaces else None
     found = [address for name, address in [*_ipv4(), *_ipv6()] if wanted is None or name in wanted]
@@ -43,7 +43,7 @@ def _ipv4() -> list[tuple[str, str]]:
             request = struct.pack("256s", name.encode())
             try:
                 answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-            except OSError:  # it has none
+            except OSError:  # the interface has no IPv4 address
                 continue
             found.append((name, socket.inet_ntoa(answer[20:24])))
     return found

@@ -12,19 +12,19 @@ from .hosts import Host, merge, parse_hostfile
 
 @dataclass(frozen=True)
 class Allocation:
-    """Hosts with the ranks meant for them, and who says so."""
+    """The hosts of a batch job with their slots, and the source of this list."""
 
     hosts: list[Host]
     source: str
-    has_own_shell: bool  # mpirun reaches them by the batch system's means, not by ssh
+    has_own_shell: bool  # mpirun starts its daemons through the batch system, not through ssh
 
 
-# Where the MPI Operator says its host file is, by the MPI it was asked for.
+# The variables in which the MPI Operator passes the path of its host file. They depend on the MPI of the job.
 _OPERATOR_FILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
-    """What the environment of a batch job says. Raises LaunchError where it cannot be understood."""
+    """Returns the allocation in the environment of a batch job, if any. Raises LaunchError if it cannot be read."""
     for find in (_slurm, _lsf, _operator):
         if found := find(environment):
             return found
@@ -37,7 +37,7 @@ def _slurm(environment: Mapping[str, str]) -> Allocation | None:
     if not nodes or "SLURM_JOB_ID" not in environment:
         return None
     names = list(expand_nodes(nodes))
-    # Tasks, where some were asked for (-n, --ntasks-per-node); processors otherwise, as Slurm itself would run.
+    # As srun does: one rank for each task if tasks were requested (-n, --ntasks-per-node), else for each processor.
     asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
     names_of_counts = ("SLURM_TASKS_PER_NODE",) if asked else ("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")
     counts = next((environment[name] for name in names_of_counts if environment.get(name)), "1")
@@ -46,13 +46,13 @@ def _slurm(environment: Mapping[str, str]) -> Allocation | None:
         slots *= len(names)
     if len(slots) != len(names):
         raise LaunchError(
-            f"Slurm's allocation names {len(names)} hosts ({nodes}) and counts for {len(slots)} ({counts}); give -H"
+            f"Slurm's allocation has {len(names)} hosts ({nodes}), but counts for {len(slots)} ({counts}); give -H"
         )
     return Allocation([Host(name, count) for name, count in zip(names, slots, strict=True)], "Slurm", True)
 
 
 def expand_nodes(text: str) -> Iterator[str]:
-    """The hosts of Slurm's short form, in order: `n[01-03,7],m[1-2]x[3-4],login` are nine."""
+    """Yields the hosts of Slurm's short form in order: `n[01-03,7],m[1-2]x[3-4],login` are nine hosts."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         yield from _expand_ranges(part)
 
@@ -76,7 +76,7 @@ def _expand_ranges(text: str) -> Iterator[str]:
 
 
 def _expand_counts(text: str) -> list[int]:
-    """`4(x2),3` is 4, 4, 3."""
+    """Expands Slurm's short form of counts: `4(x2),3` is 4, 4, 3."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)

@@ -1,4 +1,4 @@
-"""`perseusrun --check-build`: what is installed, found without importing any framework."""
+"""`perseusrun --check-build`: a table of what is installed, made without importing any framework."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..system import installed_version
 from .errors import LaunchError
 from .mpi.family import find_mpirun
-from .version import version
 
 _PROBE_SECONDS = 60
 
@@ -30,7 +30,7 @@ class Row:
     path: str = ""
 
 
-# Name -> module, distributions that may bring it.
+# Name -> module, distributions that may contain it.
 _FRAMEWORKS = {
     "PyTorch": ("torch", ("torch",)),
     "TensorFlow": ("tensorflow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-rocm", "tf-nightly")),
@@ -39,7 +39,7 @@ _FRAMEWORKS = {
 }
 _MPI4PY = ("mpi4py", ("mpi4py",))
 
-# Library -> file names to look for, distributions that may bring it, C function that tells the version.
+# Library -> file names to look for, distributions that may contain it, C function that returns the version.
 _LIBRARIES = {
     "MPI library": (
         ("libmpi.so.40", "libmpi.so.12", "libmpi.so"),
@@ -54,7 +54,8 @@ _LIBRARIES = {
     ),
 }
 
-# Run in a process of its own: a foreign library may print, or crash. Arguments: path, function.
+# The program that asks a library for its version. It runs in another process, since a library may print or crash.
+# Arguments: path, function.
 _PROBE = """
 import ctypes, json, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -71,14 +72,16 @@ sys.stdout.write("\\n" + json.dumps(found))
 
 
 def report(mpirun: str | None = None) -> str:
-    """The table as text."""
+    """Returns the table as text."""
     sections = {
         "Frameworks": [_module(name, *found) for name, found in _FRAMEWORKS.items()],
         "MPI": [_mpirun(mpirun), _library("MPI library"), _module("mpi4py", *_MPI4PY)],
         "Other engines": [_library("oneCCL"), _library("NCCL")],
         "Core": [_core()],
     }
-    return "\n".join([f"perseus_like {version()} (Python {sys.version.split()[0]}, {sys.prefix})", *_lines(sections)])
+    return "\n".join(
+        [f"perseus_like {installed_version()} (Python {sys.version.split()[0]}, {sys.prefix})", *_lines(sections)]
+    )
 
 
 def _lines(sections: dict[str, list[Row]]) -> Iterator[str]:
@@ -118,16 +121,15 @@ def _mpirun(given: str | None) -> Row:
 def _library(what: str) -> Row:
     names, distributions, function = _LIBRARIES[what]
     for path in _candidates(names, distributions):
-        if (told := _ask(path, function)) is not None:
-            # oneCCL's legacy library says 0.
-            return Row(
-                what, True, _readable(told, function) if told != "0" else _distribution_version(distributions), path
-            )
+        if (answer := _ask(path, function)) is not None:
+            # oneCCL's legacy library returns 0.
+            version = _readable(answer, function) if answer != "0" else _distribution_version(distributions)
+            return Row(what, True, version, path)
     return Row(what, False)
 
 
 def _candidates(names: tuple[str, ...], distributions: tuple[str, ...]) -> Iterator[str]:
-    """In the Python prefix, in the wheels that bring it, then where the loader looks."""
+    """Yields paths of a library: in the Python prefix, in the wheels that contain it, and where the loader looks."""
     for name in names:
         if (path := Path(sys.prefix, "lib", name)).exists():
             yield str(path)
@@ -143,7 +145,7 @@ def _candidates(names: tuple[str, ...], distributions: tuple[str, ...]) -> Itera
 
 
 def _ask(path: str, function: str) -> str | None:
-    """The library's own word on its version; None where it cannot be loaded."""
+    """Returns the version that the library reports; None if it cannot be loaded."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = subprocess.run(
             [sys.executable, "-IS", "-c", _PROBE, path, function],
@@ -158,11 +160,11 @@ def _ask(path: str, function: str) -> str | None:
     return None
 
 
-def _readable(told: str, function: str) -> str:
-    if not told.isdigit():
-        lines = [" ".join(line.split()) for line in told.strip().splitlines() if line.strip()]
+def _readable(answer: str, function: str) -> str:
+    if not answer.isdigit():
+        lines = [" ".join(line.split()) for line in answer.strip().splitlines() if line.strip()]
         return lines[0].split(", package")[0][:60] if lines else "unknown version"
-    number = int(told)
+    number = int(answer)
     if function == "ncclGetVersion":  # 2.8 and older: 2708; since 2.9: 20900
         large = number >= 10000
         major, minor, patch = (

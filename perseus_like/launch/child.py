@@ -9,42 +9,49 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .errors import LaunchError
+from .errors import LaunchError, explain_start_failure
 from .processes import die_with_parent
-from .unstarted import why_unstarted
 
 
 class Feed(Protocol):
     """Takes the bytes of a process's stdout or stderr."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Takes the next bytes."""
 
     def finish(self) -> None:
-        """The stream has ended."""
+        """Handles the end of the stream."""
 
 
 @dataclass
 class Child:
-    """A process that the launcher has started, in a session and process group of its own."""
+    """A process that the launcher has started, in a session and process group of its own.
+
+    A process without a `stop_signal` serves the others. It gets none of the user's signals, and goes on until the
+    others have ended.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
     blames_another: Callable[[], bool]
-    on_end: Callable[[Child], None] | None = None  # in place of ending the job when it fails
-    stop_signal: signal.Signals | None = signal.SIGSTOP  # for its group when the user stops the job; None: it goes on
+    on_end: Callable[[Child], None] | None = None  # called at its end; without it, a failure ends the job
+    stop_signal: signal.Signals | None = signal.SIGSTOP  # its process group gets it when the user stops the job
     status: int | None = None  # the wait status, once it has ended
 
     @property
     def pid(self) -> int:
-        """Also the number of its session and of its process group."""
+        """The process id, which is also the id of its session and of its process group."""
         return self.process.pid
 
 
 def start_process(
-    argv: Sequence[str], env: Mapping[str, str], stdin: int | None, last_word: signal.Signals, pass_fds: Sequence[int]
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stdin: int | None,
+    death_signal: signal.Signals,
+    pass_fds: Sequence[int],
 ) -> subprocess.Popen[bytes]:
-    """Starts it, with pipes for its output; it gets `last_word` when this process ends. Raises LaunchError."""
+    """Starts a process with pipes for its output. It gets `death_signal` when this process ends. Raises LaunchError."""
     launcher = os.getpid()
     try:
         return subprocess.Popen(
@@ -55,8 +62,8 @@ def start_process(
             stderr=subprocess.PIPE,
             start_new_session=True,
             pass_fds=pass_fds,
-            # Safe here: the launcher has one thread.
-            preexec_fn=lambda: die_with_parent(launcher, last_word),
+            # preexec_fn is safe, since the launcher has one thread.
+            preexec_fn=lambda: die_with_parent(launcher, death_signal),
         )
     except OSError as problem:
-        raise LaunchError(*why_unstarted(argv[0], problem)) from None
+        raise LaunchError(*explain_start_failure(argv[0], problem)) from None

@@ -1,28 +1,30 @@
-"""Decides what a command line asks for, and does it."""
+"""Runs a command line of perseusrun: an ordinary job on one host or through mpirun, or an elastic job."""
 
 from __future__ import annotations
 
 import os
 
+from ..protocol.nearest import notes_on_variables
+from ..system import installed_version, usable_cores
 from .allocation import find_allocation
-from .cores import usable_cores
 from .elastic.settings import is_elastic
+from .environment import user_variables
 from .errors import LaunchError
-from .hosts import Host, is_this_machine, parse_hostfile, parse_hosts, place
+from .hosts import Host, assign_ranks, is_this_machine, parse_hostfile, parse_hosts
 from .options import Options, parse_options
-from .settings import GROUPS
+from .program import with_python
+from .starters import check_nodes
 from .torch_program import with_runner
-from .version import version
 
-# 128 ranks work on two cores. Beyond that, the number is more likely a slip than a wish.
+# 128 ranks work on two cores. A larger number is more likely a mistake.
 MOST_RANKS_PER_CORE = 128
 
 
 def run_command(argv: list[str]) -> int:
-    """`perseusrun` with these arguments; returns the exit code. Raises LaunchError."""
+    """Runs `perseusrun` with these arguments and returns the exit code. Raises LaunchError."""
     options = parse_options(argv)
     if options.version:
-        print(version())
+        print(installed_version())
         return 0
     if options.check_build:
         from .check_build import report
@@ -30,16 +32,19 @@ def run_command(argv: list[str]) -> int:
         print(report(options.mpirun))
         return 0
     if not options.command:
-        raise LaunchError("no command to run; usage: perseusrun -np N [options] command [arguments]")
-    options.notes += _without_effect(options.settings)
+        raise LaunchError("the command to run is missing; usage: perseusrun -np N [options] train.py [arguments]")
+
+    options.command = with_python(options.command)
+    options.notes += _unknown_variables(options)
     options.notes += _start_torch(options)
     hosts = _listed_hosts(options)
+    check_nodes(options.nodes, len(hosts or ()))
     if is_elastic(options):
         from .elastic.run import run_elastic
 
         return run_elastic(options, hosts)
     size = _number_of_ranks(options, hosts)
-    placed = place(hosts, size) if hosts else None
+    placed = assign_ranks(hosts, size) if hosts else None
     if not (options.dry_run or options.oversubscribe):
         _check_ranks_here(size, placed)
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
@@ -47,39 +52,28 @@ def run_command(argv: list[str]) -> int:
     return _mpi(options, size, placed)
 
 
-def _without_effect(settings: dict[str, str]) -> list[str]:
-    """Says which of these variables the installed core does not read."""
-    if not settings:
-        return []
+def _unknown_variables(options: Options) -> list[str]:
     try:
-        from perseus_like import _core
-    except ImportError:
+        from .. import _core
+    except ImportError:  # the ranks report it
         return []
-    known = {name for name, *_ in _core.settings_table()}
-    # A switch has two options for one variable.
-    flags = {(setting.variable, setting.value): setting.flag for group in GROUPS.values() for setting in group}
-    return [
-        f"{flags.get((name, value)) or flags[name, None]} has no effect in this version ({name})"
-        for name, value in settings.items()
-        if name not in known
-    ]
+    return notes_on_variables(user_variables(os.environ, options), _core)
 
 
 def _start_torch(options: Options) -> list[str]:
-    """Puts the runner before a program that wants torch.distributed to be there; says so where nobody asked for it."""
+    """Inserts the runner before a program that needs torch.distributed. Returns a note unless --torch is given."""
     if options.torch is False:
         return []
     command = with_runner(options.command, always=bool(options.torch))
     if command is None:
         if options.torch:
-            raise LaunchError("--torch needs a command that begins with python, and a script or -m module")
+            raise LaunchError("--torch needs a command that starts with python and a script or -m module")
         return []
     options.command = command
     if options.torch:
         return []
-    return [
-        "torch.distributed is started over perseus before this program of Trainer or accelerate; --no-torch: it is not"
-    ]
+    note = "starting torch.distributed over perseus before this program, which uses Trainer or accelerate"
+    return [f"{note}; --no-torch turns this off"]
 
 
 def _listed_hosts(options: Options) -> list[Host] | None:
@@ -97,7 +91,7 @@ def _named_hosts(options: Options) -> list[Host] | None:
     allocation = None if options.host_discovery_script else find_allocation(os.environ)
     if allocation is None:
         return None
-    # mpirun starts its daemons there by means of the batch system.
+    # mpirun starts its daemons on these hosts through the batch system.
     options.is_batch = allocation.has_own_shell
     if options.verbose:
         options.notes.append(f"hosts of {allocation.source}: " + ",".join(map(str, allocation.hosts)))
@@ -107,7 +101,9 @@ def _named_hosts(options: Options) -> list[Host] | None:
 def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:
     if options.num_proc is None:
         if not hosts:
-            raise LaunchError("how many ranks? give -np N, or hosts with -H or --hostfile")
+            if options.per_host is not None:
+                return options.per_host
+            raise LaunchError("the number of ranks is missing: give -np N, or hosts with -H or --hostfile")
         return sum(host.slots for host in hosts)
     if options.num_proc < 1:
         raise LaunchError(f"-np {options.num_proc}: there must be at least one rank")
@@ -117,12 +113,12 @@ def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:
 def _check_ranks_here(size: int, hosts: list[Host] | None) -> None:
     cores = usable_cores()
     if size <= MOST_RANKS_PER_CORE * cores:
-        return  # without looking names of hosts up, which can take long
+        return  # avoids the lookup of host names, which can be slow
     here = size if hosts is None else sum(host.slots for host in hosts if is_this_machine(host.name))
     if here > MOST_RANKS_PER_CORE * cores:
         raise LaunchError(
-            f"{here} ranks on this host, which has {cores} usable cores: more than {MOST_RANKS_PER_CORE} for each; "
-            "take a smaller -np, or add --oversubscribe"
+            f"{here} ranks on this host, which has {cores} usable cores, are more than {MOST_RANKS_PER_CORE} per core; "
+            "give a smaller -np, or add --oversubscribe"
         )
 
 

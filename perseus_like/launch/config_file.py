@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import LaunchError
 
-# (section, key) -> option; a pair of options is for true and false. Without a section: the file's top level.
+# (section, key) -> option, or a pair of options for true and false. The empty section is the file's top level.
 _OPTIONS: dict[tuple[str, str], str | tuple[str | None, str | None]] = {
     ("", "num_proc"): "--num-proc",
     ("", "hosts"): "--hosts",
@@ -58,13 +58,13 @@ _SECTIONS = {section for section, _ in _OPTIONS if section}
 
 
 def read_config(path: str) -> list[str]:
-    """The options that the file stands for. Raises LaunchError for a key that is not known."""
+    """Returns the options that the file stands for. Raises LaunchError for an unknown key."""
     content = _load(path)
     found: list[str] = []
     for key, value in content.items():
         if key in _SECTIONS:
             if not isinstance(value, dict):
-                raise LaunchError(f"{path}: {key!r} must be a table of settings")
+                raise LaunchError(f"{path}: {key!r} must be a table of settings, one 'key: value' per line")
             for inner, inner_value in value.items():
                 found += _option(path, key, str(inner), inner_value)
         else:
@@ -84,7 +84,7 @@ def _load(path: str) -> dict[Any, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise LaunchError(f"{path}: expected a table of settings")
+        raise LaunchError(f"{path}: expected a table of settings, one 'key: value' per line")
     return content
 
 
@@ -93,7 +93,7 @@ def _option(path: str, section: str, key: str, value: Any) -> list[str]:
         return _controller(path, value)
     option = _OPTIONS.get((section, key.replace("-", "_")))
     if option is None:
-        raise LaunchError(f"{path}: unknown setting {f'{section}: {key}' if section else key}")
+        raise LaunchError(f"{path}: unknown setting {f'{section}: {key}' if section else key}; correct or remove it")
     if value is None:
         return []
     if isinstance(option, str):

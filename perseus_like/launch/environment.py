@@ -1,4 +1,4 @@
-"""The environment that ranks are started in: the contract between the launcher and the core."""
+"""The environment of ranks: the variables that the launcher sets, removes and forwards."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import socket
 from collections.abc import Iterable, Mapping
 
 from ..names import folder_of
-from .cores import usable_cores
-from .errors import LaunchError
+from ..protocol.rank_variables import RANK_FACTS, rank_variables
+from ..system import usable_cores
 from .options import Options
-from .rank_variables import RANK_FACTS, rank_variables
+from .settings import IDENTIFIER
 
-STORE = "PERSEUS_TORCH_STORE"  # where torch's `env://` store is on one host: the port that it replaces, and a folder
+STORE = "PERSEUS_TORCH_STORE"  # the port that a job on one host reserves for torch's `env://` store, and its folder
 
-# Facts about one rank: an outer launcher's values must not reach the ranks of this one.
+# Variables of a single rank. The values of an outer launcher must not reach the ranks of this one.
 _OWN = (
     *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in RANK_FACTS),
     "HOROVOD_HOSTNAME",
@@ -31,29 +31,28 @@ _OWN = (
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "PRTE_LAUNCHED", "OMPI_UNIVERSE")
 
-# Bound to the machine, the login or the terminal: they would be wrong on another host.
+# Variables that belong to the machine, the login or the terminal. They would be wrong on another host.
 _NOT_FORWARDED = re.compile(
     r"(OMPI|PMIX|PRTE|PMI|HYDRA|SLURM|SSH|XDG|DBUS|SUDO|LC|BASH)_.*"
     r"|HOSTNAME|HOST|HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|COLORTERM|DISPLAY|TMPDIR|TMP|TEMP"
     r"|LS_COLORS|LESS\w*|PS[0-9]|EDITOR|PAGER|TTY|INVOCATION_ID|JOURNAL_STREAM"
 )
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def new_job_name() -> str:
-    """A name that nobody can guess (128 random bits): of the job, and of its abstract Unix socket."""
+    """Returns a name for the job and its abstract Unix socket that cannot be guessed (128 random bits)."""
     return f"perseus-{secrets.token_hex(16)}"
 
 
 def job_environment(
     outer: Mapping[str, str], options: Options, job_name: str, ranks_per_host: int | None
 ) -> dict[str, str]:
-    """What all ranks have in common. A variable the user has set wins over a default, an option over both."""
+    """Returns the variables that all ranks share. The user's variables override defaults, and options override both."""
     explicit = {name for name, _ in options.forward}
     inner = {name: value for name, value in outer.items() if name in explicit or not _is_foreign(name, outer)}
     inner["PERSEUS_LAUNCHER"] = "perseusrun"
     inner["PERSEUS_JOB"] = job_name
-    # Output still in a rank's buffer would be lost when it is killed.
+    # A rank that is killed loses the output in its buffer.
     inner.setdefault("PYTHONUNBUFFERED", "1")
     if ranks_per_host:
         inner.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // ranks_per_host)))
@@ -81,32 +80,25 @@ def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
 
 
 def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: int | None) -> dict[str, str]:
-    """The environment of one of `size` ranks, all on this host. `master_port`: for torch's `env://` store."""
+    """Returns the environment of one of `size` ranks on this host. `master_port` is for torch's `env://` store."""
     inner = {**job, **rank_variables("PERSEUS", rank, [size]), **rank_variables("HOROVOD", rank, [size])}
     inner["HOROVOD_HOSTNAME"] = socket.gethostname()
     inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
     inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
     inner["LOCAL_SIZE"] = str(size)
     if master_port is not None:
-        inner.setdefault("MASTER_ADDR", "127.0.0.1")
         inner.setdefault("MASTER_PORT", str(master_port))
+    if "MASTER_PORT" in inner:
+        inner.setdefault("MASTER_ADDR", "127.0.0.1")
     return inner
 
 
 def forwarded_names(job: Mapping[str, str], explicit: Iterable[str]) -> list[str]:
-    """Names to hand to other hosts, sorted: all of the job's but those bound to this machine or login."""
-    names = {name for name in job if _IDENTIFIER.fullmatch(name) and not _NOT_FORWARDED.fullmatch(name)}
+    """Returns the sorted names of the job's variables for other hosts, without those of this machine or login."""
+    names = {name for name in job if IDENTIFIER.fullmatch(name) and not _NOT_FORWARDED.fullmatch(name)}
     return sorted(names | {name for name in explicit if name in job})
 
 
 def forwarded_values(options: Options) -> set[str]:
-    """The names of the variables whose value is on the launcher's command line: it may be a secret."""
+    """Returns the names of the variables whose values are on the launcher's command line, and may be secret."""
     return {name for name, value in options.forward if value is not None}
-
-
-def parse_forward(text: str) -> tuple[str, str | None]:
-    """`-x NAME` or `-x NAME=VALUE`."""
-    name, equals, value = text.partition("=")
-    if not _IDENTIFIER.fullmatch(name):
-        raise LaunchError(f"-x: {name!r} is not the name of an environment variable; write -x NAME or -x NAME=VALUE")
-    return name, value if equals else None

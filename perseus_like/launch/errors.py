@@ -1,6 +1,9 @@
-"""What the launcher cannot do, said in one line."""
+"""Errors of the launcher. `rank_main` imports this file by its folder, without the package."""
 
 from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 
 class LaunchError(Exception):
@@ -9,3 +12,26 @@ class LaunchError(Exception):
     def __init__(self, text: str, exit_code: int = 2) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
+    """Returns the error text of a program that could not be started, and the exit code that a shell reports."""
+    if not isinstance(error, FileNotFoundError):
+        return f"cannot run {program!r}: {error.strerror}; give a program that this user may run", 126
+    found = shutil.which(program)
+    if found is None:
+        return f"{program!r}: no such program; give its path, or add its folder to PATH", 127
+    # The file exists, but the interpreter or loader that it names does not.
+    interpreter = _interpreter(Path(found))
+    needed = f"its interpreter {interpreter!r}, named in its first line," if interpreter else "its dynamic loader"
+    return f"cannot run {program!r}: {needed} does not exist; install it", 127
+
+
+def _interpreter(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return None
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return words[0].decode(errors="replace") if words else None

@@ -1,8 +1,8 @@
-"""A small process beside the launcher that ends the job when the launcher itself is killed.
+"""The guard: a small process beside the launcher that ends the job if the launcher is killed.
 
-The kernel already kills the ranks then (PR_SET_PDEATHSIG), but not what the ranks have started, such as the
-workers of a data loader. The guard holds the read end of a pipe; it ends when the launcher says goodbye, and
-cleans up when the pipe closes without one.
+In this case the kernel kills the ranks (PR_SET_PDEATHSIG), but not the processes that the ranks have started, such as
+the workers of a data loader. The guard holds the read end of a pipe. It ends when it receives the launcher's shutdown
+message, and cleans up if the pipe closes without this message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .processes import Process, has_in_environment, process_table, send, start_of, wait_for_an_end
 
-_GOODBYE = b"."
+_SHUTDOWN = b"."
 _LONGEST_SECONDS = 5.0
 
 
@@ -24,9 +24,8 @@ class Guard:
     """Started before the first rank, dismissed after the last."""
 
     def __init__(self, job: str, grace: float, clean_up: Callable[[], None]) -> None:
-        """`grace`: seconds that the job's processes have to end by themselves (an mpirun: to clean up elsewhere).
-
-        `clean_up` is called after their ends.
+        """Forks the guard. The job's processes have `grace` seconds to end by themselves; an mpirun needs the time to
+        clean up other hosts. `clean_up` is called after their ends.
         """
         self._watched: set[int] = set()
         read_end, self._write_end = os.pipe()
@@ -42,18 +41,18 @@ class Guard:
         self._tell(f"{leader} {start_of(leader)}\n".encode())
 
     def forget(self, leader: int) -> None:
-        """Removes a session that has ended: its number may come again, as a stranger's."""
+        """Removes a session that has ended, since its id may be reused by a process of another job."""
         if leader in self._watched:
             self._watched.remove(leader)
             self._tell(f"{leader}\n".encode())
 
     def dismiss(self) -> None:
-        """The launcher has cleaned up itself."""
-        self._tell(_GOODBYE)
+        """Ends the guard, since the launcher has cleaned up itself."""
+        self._tell(_SHUTDOWN)
         os.close(self._write_end)
 
     def _tell(self, text: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+        with contextlib.suppress(BrokenPipeError):  # the guard was killed
             os.write(self._write_end, text)
 
 
@@ -63,20 +62,20 @@ def _guard(pipe: int, entry: bytes, grace: float, clean_up: Callable[[], None]) 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         _keep_only(pipe)
-        said = b""
+        received = b""
         while block := os.read(pipe, 65536):
-            said += block
-        if not said.endswith(_GOODBYE):
-            _kill_all(_sessions(said), entry, grace)
+            received += block
+        if not received.endswith(_SHUTDOWN):
+            _kill_all(_sessions(received), entry, grace)
             clean_up()
     finally:
         os._exit(0)
 
 
-def _sessions(said: bytes) -> dict[int, int]:
+def _sessions(received: bytes) -> dict[int, int]:
     """Returns the start times of the leaders by the number of their sessions."""
     sessions: dict[int, int] = {}
-    for line in said.splitlines():
+    for line in received.splitlines():
         leader, *start = map(int, line.split())
         if start:
             sessions[leader] = start[0]
@@ -86,13 +85,13 @@ def _sessions(said: bytes) -> dict[int, int]:
 
 
 def _keep_only(pipe: int) -> None:
-    # Whoever reads the launcher's output waits for all copies of its descriptors to close.
+    # A reader of the launcher's output waits until all copies of its descriptors are closed.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         if descriptor > 2 and descriptor != pipe:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the descriptor of the listing is closed already
                 os.close(descriptor)
 
 
@@ -100,7 +99,7 @@ def _kill_all(sessions: dict[int, int], entry: bytes, grace: float) -> None:
     start = time.monotonic()
     while time.monotonic() < start + grace + _LONGEST_SECONDS:
         table = process_table()
-        ours = sessions.keys() - _taken_by_strangers(sessions, table)
+        ours = sessions.keys() - _reused(sessions, table)
         members = [
             process.pid
             for process in table
@@ -111,10 +110,10 @@ def _kill_all(sessions: dict[int, int], entry: bytes, grace: float) -> None:
         now = time.monotonic()
         if now >= start + grace:
             send(members, signal.SIGKILL)
-        # Then another look: processes may have been forking meanwhile.
+        # The next iteration finds processes that were forked meanwhile.
         wait_for_an_end(members, start + grace - now if now < start + grace else _LONGEST_SECONDS)
 
 
-def _taken_by_strangers(sessions: dict[int, int], table: list[Process]) -> set[int]:
-    """Returns the sessions whose number belongs to another leader now. A number is free once no member is left."""
+def _reused(sessions: dict[int, int], table: list[Process]) -> set[int]:
+    """Returns the sessions whose id belongs to another leader now. The system reuses an id once no member is left."""
     return {process.pid for process in table if process.pid in sessions and process.start != sessions[process.pid]}

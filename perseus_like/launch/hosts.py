@@ -1,4 +1,4 @@
-"""Which hosts a job runs on, and how many ranks each gets."""
+"""The hosts of a job and the number of ranks on each: host lists, host files, and the assignment of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import LaunchError
 
 @dataclass(frozen=True)
 class Host:
-    """A host's name as the user wrote it, and its slots (ranks it may carry)."""
+    """A host's name as the user wrote it, and its slots (the number of ranks that it may run)."""
 
     name: str
     slots: int
@@ -22,7 +22,7 @@ class Host:
         return f"{self.name}:{self.slots}"
 
 
-# Letters outside ASCII are not host names (they come as punycode). An address of IPv6 stands in brackets.
+# Host names have ASCII letters only (others are written in punycode). An IPv6 address is in brackets.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\]"
 _HOST = re.compile(rf"(?P<name>{_NAME})(?::(?P<slots>[0-9]+))?")
 _KEY_VALUE = re.compile(r"(?P<key>[A-Za-z_-]+)=(?P<value>\S+)")
@@ -44,12 +44,12 @@ def parse_hostfile(path: str) -> list[Host]:
         raise LaunchError(f"cannot read the host file {path!r}: {error}") from error
     hosts = parse_hostfile_text(text, path)
     if not hosts:
-        raise LaunchError(f"the host file {path!r} names no host")
+        raise LaunchError(f"the host file {path!r} names no host; write lines such as 'a slots=4' or 'a:4'")
     return hosts
 
 
 def parse_hostfile_text(text: str, path: str = "hostfile") -> list[Host]:
-    """The hosts of a host file's text, in order; without a number a line counts as one slot."""
+    """Parses a host file's text. Returns its hosts in order. A line without a number stands for one slot."""
     lines = ((number, line.split("#", 1)[0].strip()) for number, line in enumerate(text.splitlines(), 1))
     return merge(_parse_line(line, f"{path}, line {number}") for number, line in lines if line)
 
@@ -87,20 +87,20 @@ def _parse_slots(text: str, where: str) -> int:
 
 
 def merge(hosts: Iterable[Host]) -> list[Host]:
-    """Each name once, with the sum of its slots, in the order of first appearance."""
+    """Merges entries of the same name and adds their slots. The order is that of the first entries."""
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots
     return [Host(name, count) for name, count in slots.items()]
 
 
-def place(hosts: list[Host], num_proc: int) -> list[Host]:
-    """Fills the hosts in order with `num_proc` ranks; a host that gets none is left out."""
+def assign_ranks(hosts: list[Host], num_proc: int) -> list[Host]:
+    """Assigns `num_proc` ranks to the hosts in order. A host that gets no rank is not in the result."""
     total = sum(host.slots for host in hosts)
     if num_proc > total:
         listed = ",".join(map(str, hosts))
         raise LaunchError(
-            f"-np {num_proc}, but the hosts ({listed}) have {total} slots; write host:slots, or take a smaller -np"
+            f"-np {num_proc}, but the hosts ({listed}) have {total} slots; write host:slots, or give a smaller -np"
         )
     placed = []
     for host in hosts:
@@ -112,7 +112,7 @@ def place(hosts: list[Host], num_proc: int) -> list[Host]:
 
 
 def is_this_machine(name: str) -> bool:
-    """True if `name` is this machine: one of its names, or a name of one of its addresses."""
+    """Returns True if `name` is one of this machine's names, or a name of one of its addresses."""
     name = name.strip("[]")
     if name in {"localhost", "localhost.localdomain", "ip6-localhost", "::1", socket.gethostname()}:
         return True

@@ -1,4 +1,4 @@
-"""Ranks on this host, started directly."""
+"""Jobs on this host, whose ranks the launcher starts directly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .verdict import Witness
 
 
 def run_local(options: Options, size: int) -> int:
-    """Runs `size` ranks of the command here; returns the job's exit code."""
+    """Runs `size` ranks of the command on this host. Returns the job's exit code."""
     job_name = new_job_name()
     job = job_environment(os.environ, options, job_name, size)
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
@@ -50,12 +50,12 @@ def run_local(options: Options, size: int) -> int:
             )
         is_complete = not supervisor.is_stopping
         code = supervisor.run()
-        # Ranks that end in good order after a signal are a success, unless some never began.
+        # If the ranks end normally after a signal, the job is a success, unless some ranks were not started.
         return 128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code
 
 
 def describe_local(options: Options, size: int) -> list[str]:
-    """One shell line per rank: what `run_local` would start. The job's name and port are made up at the start."""
+    """Returns the shell line of each rank that `run_local` would start. The job's name and port are random."""
     job = job_environment(os.environ, options, "perseus-<random>", size)
     masked = forwarded_values(options)
     environments = (rank_environment(job, rank, size, None) for rank in range(size))
@@ -63,7 +63,7 @@ def describe_local(options: Options, size: int) -> list[str]:
 
 
 def stdin_of(rank: int) -> int | None:
-    """Rank 0 reads what the launcher could read; the others, and jobs in the background, read nothing."""
+    """Returns a rank's standard input. Rank 0 reads the launcher's, unless the job is in the background."""
     if rank != 0:
         return subprocess.DEVNULL
     try:
@@ -75,10 +75,10 @@ def stdin_of(rank: int) -> int | None:
 
 @contextlib.contextmanager
 def _reserved_port(job: Mapping[str, str]) -> Iterator[int | None]:
-    """A TCP port for rank 0 to listen on (torch's `env://` store), unless the user has chosen one.
+    """Reserves a TCP port for torch's `env://` store on rank 0, unless the user has chosen one.
 
-    It stays bound, but not listening, so that the system gives it to nobody else; a listener with SO_REUSEADDR,
-    as torch's is, may still take it.
+    The port stays bound, but not listening, so that the system assigns it to no other process. A listener with
+    SO_REUSEADDR, such as torch's, can still bind it.
     """
     if "MASTER_PORT" in job:
         yield None
@@ -91,7 +91,7 @@ def _reserved_port(job: Mapping[str, str]) -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def _store_folder(job: Mapping[str, str], screen: Screen) -> Iterator[str | None]:
-    """A folder that only this user may enter, for torch's `env://` store, unless the user has chosen its address.
+    """Creates a folder for torch's `env://` store that only this user can enter, unless the user has set its address.
 
     `adapters/torch/distributed/autoload` uses it.
     """
@@ -101,7 +101,10 @@ def _store_folder(job: Mapping[str, str], screen: Screen) -> Iterator[str | None
     try:
         folder = tempfile.mkdtemp(prefix="perseus-store-")
     except OSError as error:
-        screen.say(f"torch's store for env:// will listen on all network interfaces: no folder for a file: {error}")
+        screen.say(
+            f"cannot create a folder for torch's env:// store: {error}; the store will listen on all network "
+            "interfaces instead; set TMPDIR to a writable folder"
+        )
         yield None
         return
     try:

@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from .options import make_parser, split_command
+from .options import make_parser
+from .program import split_command
 
 MASK = "***"
 
@@ -31,11 +32,11 @@ def shell_line(
 def hide_values(argv: Sequence[str]) -> None:
     """Overwrites the values of `-x` and `-genv` in the process list, where all users of this host can read them.
 
-    `argv` are the last words of this process's command line.
+    This process's command line ends with `argv`.
     """
     own = len(argv) - len(split_command(make_parser(), argv)[1])
     with contextlib.suppress(OSError, ValueError):
-        start, end = _command_line_place()
+        start, end = _command_line_addresses()
         with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
             memory.seek(start)
             words = memory.read(end - start).split(b"\0")
@@ -49,14 +50,14 @@ def hide_values(argv: Sequence[str]) -> None:
             memory.write(b"\0".join(words))
 
 
-def _command_line_place() -> tuple[int, int]:
-    """The addresses in memory at which the kernel reads the command line of this process."""
+def _command_line_addresses() -> tuple[int, int]:
+    """Returns the start and end in memory of the command line that the kernel shows for this process."""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46])
 
 
 def _secret_values(own: Sequence[str]) -> list[tuple[int, bytes]]:
-    """The index of each word that ends with a value, and the value."""
+    """Returns the index of each word that ends with a value, and the value."""
     found: list[tuple[int, str]] = []
     for index, word in enumerate(own):
         before, earlier = own[index - 1] if index else "", own[index - 2] if index > 1 else ""

@@ -1,4 +1,4 @@
-"""The command line of perseusrun. What follows the options is the command to run and is never parsed."""
+"""The command line of perseusrun: its options, and the command that follows them and is never parsed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..protocol.nearest import unknown_option
+from . import starters
+from .completion import SHELLS, Completion
 from .errors import LaunchError
-from .settings import GROUPS, IGNORED, REFUSED, Setting
+from .program import MODULE_FLAGS, split_command
+from .settings import GROUPS, IGNORED, REFUSED, Setting, parse_forward
+
+_WITHOUT_EFFECT = IGNORED | starters.ACCEPTED
+_REFUSED = REFUSED | starters.REFUSED
 
 EPILOG = """\
 examples:
-  perseusrun -np 4 python train.py --lr 0.1          4 ranks on this host
-  perseusrun -np 8 -H a:4,b:4 python train.py        two hosts, through the mpirun found
-  perseusrun -np 8 -H a:4,b:4 --dry-run python x.py  show the mpirun line only
+  perseusrun -np 4 train.py --lr 0.1                 start 4 ranks on this host
+  perseusrun -np 4 -m package.module                 the same for a module
+  perseusrun -np 8 -H a:4,b:4 train.py               start 4 ranks on each of two hosts, through mpirun
+  perseusrun -np 8 -H a:4,b:4 --dry-run train.py     print the mpirun command line only
   perseusrun --min-np 2 --host-discovery-script d.sh python train.py
-                                                     workers come and go with the hosts that d.sh prints
-  perseusrun --check-build                           what is installed
+                                                     start an elastic job on the hosts that d.sh prints
+  perseusrun --check-build                           print what is installed
 """
 
 
@@ -47,6 +55,7 @@ class Options(argparse.Namespace):
     nics: str | None
     tcp: bool
     per_host: int | None
+    nodes: tuple[str, int] | None  # --nnodes as it was typed, and its number
     check_hosts: bool
     oversubscribe: bool
     is_batch: bool = False  # the hosts are a batch system's
@@ -69,6 +78,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise LaunchError(f"{message}; see perseusrun --help")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise LaunchError(unknown_option(unknown[0], self._option_string_actions))
+        return parsed
+
 
 class _Set(argparse.Action):
     """Stores an environment variable of the core."""
@@ -84,17 +99,18 @@ class _Set(argparse.Action):
         except ValueError:
             if self.setting.choices:
                 raise LaunchError(f"{option_string} {values!r}: not one of {', '.join(self.setting.choices)}") from None
-            raise LaunchError(f"{option_string} {values!r}: not a number") from None
+            raise LaunchError(f"{option_string} {values!r}: {self.setting.expected}") from None
         namespace.settings[self.setting.variable] = value
 
 
 class _Ignore(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        namespace.notes.append(f"{option_string} has no effect: {IGNORED[str(option_string)][1]}")
+        if reason := _WITHOUT_EFFECT[self.option_strings[0]][1]:
+            namespace.notes.append(f"{option_string} has no effect: {reason}")
 
 
 class _Gloo(_Ignore):
-    """Horovod's opposite of --mpi."""
+    """Horovod's option that overrides an earlier --mpi."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         super().__call__(parser, namespace, values, option_string)
@@ -103,13 +119,11 @@ class _Gloo(_Ignore):
 
 class _Refuse(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        raise LaunchError(f"{option_string}: {REFUSED[str(option_string)][1]}")
+        raise LaunchError(f"{option_string}: {_REFUSED[self.option_strings[0]][1]}")
 
 
 class _Forward(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        from .environment import parse_forward
-
         namespace.forward.append(parse_forward(values))
 
 
@@ -117,20 +131,18 @@ class _ForwardPair(argparse.Action):
     prefix = ""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        from .environment import parse_forward
-
         namespace.forward.append(parse_forward(self.prefix + "=".join(values)))
 
 
 class _ForwardMca(_ForwardPair):
-    """Open MPI takes its parameters from the environment, too; others do not look at them."""
+    """Passes a parameter of Open MPI in the environment. Other MPIs ignore it."""
 
     prefix = "OMPI_MCA_"
 
 
 class _Bind(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if values != "none":  # as it is anyway
+        if values != "none":  # no binding is the default
             namespace.binding_args = ["--bind-to", values]
 
 
@@ -141,14 +153,14 @@ class _Map(argparse.Action):
 
 
 def parse_options(argv: Sequence[str]) -> Options:
-    """Parses a command line. Raises LaunchError for one that makes no sense."""
+    """Parses a command line. Raises LaunchError if it is invalid."""
     parser = make_parser()
     own, command = split_command(parser, argv)
     options = _parse(parser, own)
     if options.config_file:
         from .config_file import read_config
 
-        # Given on the command line later, an option wins over the file.
+        # The options of the command line follow, so they override those of the file.
         options = _parse(parser, read_config(options.config_file) + own)
     options.command = command
     options.notes = list(dict.fromkeys(options.notes))
@@ -160,11 +172,12 @@ def _parse(parser: argparse.ArgumentParser, own: Sequence[str]) -> Options:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of perseusrun's own options."""
+    """Returns the parser of perseusrun's own options."""
     parser = _Parser(
         prog="perseusrun",
-        usage="perseusrun -np N [options] command [arguments]",
-        description="Starts N ranks of a program: on this host directly, on several hosts through mpirun.",
+        usage="perseusrun -np N [options] command [arguments]\n       perseusrun -np N [options] train.py [arguments]\n"
+        "       perseusrun -np N [options] -m module [arguments]",
+        description="Starts N ranks of a program. On one host it starts them directly, on several through mpirun.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -173,6 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_output(parser)
     _add_elastic(parser)
     _add_mpi(parser)
+    starters.add_starters_options(parser)
     for title, settings in GROUPS.items():
         group = parser.add_argument_group(title)
         for setting in settings:
@@ -180,9 +194,9 @@ def make_parser() -> argparse.ArgumentParser:
             flags = (setting.flag, *setting.aliases)
             group.add_argument(*flags, dest="_", action=_Set, setting=setting, metavar=metavar, help=setting.help)
     hidden: tuple[tuple[dict[str, tuple[int, str]], type[argparse.Action]], ...] = (
-        ({flag: row for flag, row in IGNORED.items() if flag != "--gloo"}, _Ignore),
+        ({flag: row for flag, row in _WITHOUT_EFFECT.items() if flag != "--gloo"}, _Ignore),
         ({"--gloo": IGNORED["--gloo"]}, _Gloo),
-        (REFUSED, _Refuse),
+        (_REFUSED, _Refuse),
     )
     for table, action in hidden:
         for flag, (count, _) in table.items():
@@ -190,14 +204,28 @@ def make_parser() -> argparse.ArgumentParser:
             parser.add_argument(
                 flag, dest="_", action=action, nargs=nargs, default=argparse.SUPPRESS, help=argparse.SUPPRESS
             )
+    _accept_underscores(parser)
     return parser
+
+
+def _accept_underscores(parser: argparse.ArgumentParser) -> None:
+    """Makes `--nproc_per_node` the same as `--nproc-per-node`, for every option, without naming both in the help."""
+    known = parser._option_string_actions
+    for flag, action in list(known.items()):
+        if flag.startswith("--"):
+            known.setdefault("--" + flag[2:].replace("-", "_"), action)
 
 
 def _add_main(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version and exit")
-    add("-cb", "--check-build", action="store_true", help="print what is installed, with versions and paths, and exit")
-    add("-np", "-n", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks")
+    add(
+        *("-cb", "--check-build"),
+        action="store_true",
+        help="print the installed frameworks and libraries with versions and paths, and exit",
+    )
+    add(*("-np", "-n", "--num-proc", "--num-processes"), dest="num_proc", type=int, metavar="N", help="number of ranks")
+    add(*MODULE_FLAGS, dest="_", default=argparse.SUPPRESS, metavar="MODULE", help="run this module with this Python")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "-H", "-host", "-hosts", "--hosts", dest="hosts", metavar="A:4,B:4", help="hosts and their slots"
@@ -206,17 +234,19 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"),
         dest="hostfile",
         metavar="FILE",
-        help="lines 'a slots=4' or 'a:4'",
+        help="file of hosts, with lines 'a slots=4' or 'a:4'",
     )
     where.add_argument(
-        "--host-discovery-script", metavar="FILE", help="elastic job: prints the hosts there are now, a line 'a:4' each"
+        "--host-discovery-script",
+        metavar="FILE",
+        help="start an elastic job on the hosts that this script prints, one line 'a:4' for each host",
     )
     add(
         *("-ppn", "--ppn", "-perhost", "-npernode", "--npernode"),
         dest="per_host",
         type=_positive,
         metavar="N",
-        help="ranks of each host, instead of its slots",
+        help="number of ranks on each host, instead of its slots",
     )
     add(
         "-x",
@@ -224,7 +254,7 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         action=_Forward,
         default=argparse.SUPPRESS,
         metavar="NAME[=VALUE]",
-        help="hand an environment variable to all ranks; may be repeated",
+        help="set or forward an environment variable on all ranks; may be repeated",
     )
     add(
         "-genv",
@@ -233,27 +263,36 @@ def _add_main(parser: argparse.ArgumentParser) -> None:
         action=_ForwardPair,
         default=argparse.SUPPRESS,
         metavar=("NAME", "VALUE"),
-        help="the same, as Intel's mpirun has it",
+        help="the same as -x NAME=VALUE, in the syntax of Intel's mpirun",
     )
-    add("--oversubscribe", action="store_true", help="start even more than 128 ranks for each core of this host")
-    add("--as-horovod", action="store_true", help="the program's `import horovod` finds perseus_like")
+    add("--oversubscribe", action="store_true", help="allow more than 128 ranks per core of this host")
+    add("--as-horovod", action="store_true", help="make the program's `import horovod` find perseus_like")
     add(
         "--torch",
         action=argparse.BooleanOptionalAction,
-        help="start torch.distributed over perseus before the program (default: if it is one of Hugging Face's Trainer "
-        "or accelerate, which keep it)",
+        help="start torch.distributed over perseus before the program (default: only if the program uses Hugging "
+        "Face's Trainer or accelerate)",
     )
-    add("--start-timeout", type=int, metavar="SECONDS", help="longest time for all ranks to come up")
+    add("--start-timeout", type=int, metavar="SECONDS", help="longest time until all ranks have started")
     add(
         "--stop-timeout",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="time that ranks have to end after a signal, before they are killed (default 10)",
+        help="time from a signal until ranks that still run are killed (default 10)",
     )
-    add("--config-file", metavar="FILE", help="YAML file with these settings, as horovodrun reads it")
-    add("--verbose", action="store_true", help="say what is done")
-    add("--dry-run", action="store_true", help="print what would be started and exit")
+    add(
+        "--completion",
+        dest="_",
+        action=Completion,
+        choices=SHELLS,
+        default=argparse.SUPPRESS,
+        metavar="SHELL",
+        help="print a script that completes these options in bash, zsh or fish, and exit",
+    )
+    add("--config-file", metavar="FILE", help="YAML file with settings, in the format of horovodrun")
+    add("--verbose", action="store_true", help="print each step of the launch")
+    add("--dry-run", action="store_true", help="print the command lines of the job and exit")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -263,24 +302,27 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         dest="prefix_output",
         action="store_true",
         default=True,
-        help="begin each line with [rank]<stdout>: or [rank]<stderr>: (default)",
+        help="print [rank]<stdout>: or [rank]<stderr>: before each line (default)",
     )
-    group.add_argument("--no-prefix", dest="prefix_output", action="store_false", help="leave the lines as they are")
+    group.add_argument("--no-prefix", dest="prefix_output", action="store_false", help="print lines without a prefix")
     group.add_argument(
         "-prefix-timestamp",
         "--prefix-output-with-timestamp",
         dest="prefix_timestamp",
         action="store_true",
-        help="begin each line with the time, too",
+        help="also print the time before each line",
     )
     group.add_argument(
-        "--output-filename", metavar="DIR", help="also write each rank's output to DIR/rank.N/stdout and stderr"
+        *("--output-filename", "--log-dir"),
+        dest="output_filename",
+        metavar="DIR",
+        help="also write each rank's output to DIR/rank.N/stdout and stderr",
     )
 
 
 def _add_elastic(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("elastic jobs, whose workers come and go").add_argument
-    add("--min-np", "--min-num-proc", dest="min_np", type=int, metavar="N", help="fewest workers to go on with")
+    add = parser.add_argument_group("elastic jobs, whose workers join and leave").add_argument
+    add("--min-np", "--min-num-proc", dest="min_np", type=int, metavar="N", help="fewest workers that the job needs")
     add("--max-np", "--max-num-proc", dest="max_np", type=int, metavar="N", help="most workers (default: all slots)")
     add("--slots-per-host", type=int, metavar="N", help="slots of hosts that the script prints without a number")
     add(
@@ -289,23 +331,24 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="longest time to wait for enough workers (default 600, or PERSEUS_ELASTIC_TIMEOUT)",
     )
-    add("--reset-limit", type=int, metavar="N", help="end the job when its workers would change more often than that")
+    add("--reset-limit", type=int, metavar="N", help="end the job if its workers change more often than N times")
     add(
         "--blacklist-cooldown-range",
         dest="cooldown_range",
         nargs=2,
         type=int,
         metavar=("MIN", "MAX"),
-        help="seconds for which a host gets no new worker after a failure, doubled with each (default: for good)",
+        help="seconds for which a host gets no new worker after a failure; the time doubles with each failure "
+        "(default: for the rest of the job)",
     )
 
 
 def _add_mpi(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("MPI and remote hosts")
     add = group.add_argument
-    add("--mpi", dest="use_mpi", action="store_true", help="use mpirun also where all ranks are on this host")
-    add("--mpirun", metavar="PATH", help="the mpirun to use (default: of this Python's prefix, then in PATH)")
-    add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="more options for mpirun")
+    add("--mpi", dest="use_mpi", action="store_true", help="use mpirun even if all ranks are on this host")
+    add("--mpirun", metavar="PATH", help="the mpirun to use (default: in this Python's prefix, then in PATH)")
+    add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="additional options for mpirun")
     add("--binding-args", type=_words, metavar="'ARGS'", help="mpirun's binding options, instead of no binding")
     add(
         "-bind-to",
@@ -313,14 +356,14 @@ def _add_mpi(parser: argparse.ArgumentParser) -> None:
         action=_Bind,
         default=argparse.SUPPRESS,
         metavar="WHAT",
-        help="the same, as mpirun has it",
+        help="the same, in the syntax of mpirun",
     )
     add(
         *("-map-by", "--map-by"),
         action=_Map,
         default=argparse.SUPPRESS,
         metavar="slot",
-        help="as mpirun has it; hosts are filled in their order anyway",
+        help="accepted for compatibility with mpirun; ranks are always assigned to hosts in their order",
     )
     add(
         *("-mca", "--mca"),
@@ -329,16 +372,16 @@ def _add_mpi(parser: argparse.ArgumentParser) -> None:
         action=_ForwardMca,
         default=argparse.SUPPRESS,
         metavar=("NAME", "VALUE"),
-        help="a parameter of Open MPI; others do not look at it",
+        help="set a parameter of Open MPI; other MPIs ignore it",
     )
     add("--network-interfaces", "--network-interface", dest="nics", metavar="A,B", help="network interfaces to use")
-    add("--tcp", action="store_true", help="use TCP between hosts, nothing faster")
-    add("--remote-shell", metavar="PATH", help="program that runs a command on a host, instead of ssh")
+    add("--tcp", action="store_true", help="use only TCP between hosts")
+    add("--remote-shell", metavar="PATH", help="program that runs a command on another host, instead of ssh")
     add(
         "--check-hosts",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="look whether all hosts can be reached and have this version, before the start (default)",
+        help="before the launch, check that all hosts can be reached and have this version installed (default)",
     )
     add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
@@ -353,28 +396,3 @@ def _positive(text: str) -> int:
 
 def _words(text: str) -> list[str]:
     return shlex.split(text)
-
-
-def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Cuts `argv` at the first word that is no option of ours nor an option's value; a `--` there is dropped.
-
-    Values are joined to their long option with `=`, so that a value may begin with a dash.
-    """
-    takes = {flag: _value_count(action) for action in parser._actions for flag in action.option_strings}
-    own: list[str] = []
-    index = 0
-    while index < len(argv):
-        word = argv[index]
-        if word == "--":
-            return own, list(argv[index + 1 :])
-        if not word.startswith("-") or word == "-":
-            return own, list(argv[index:])
-        count = takes.get(word, 0)
-        values = list(argv[index + 1 : index + 1 + count])
-        own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
-        index += 1 + count
-    return own, []
-
-
-def _value_count(action: argparse.Action) -> int:
-    return action.nargs if isinstance(action.nargs, int) else 1

@@ -1,4 +1,4 @@
-"""What ranks print: whole lines with the rank in front, progress bars that stay bars, a file per rank.
+"""The output of ranks: whole lines with the rank as prefix, progress bars that stay in place, a file per rank.
 
 Nothing here blocks: bytes wait in a `Sink` until the launcher's event loop finds its descriptor writable.
 """
@@ -21,28 +21,32 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r
 _LONGEST_LINE = 1 << 20
 _ERASE = b"\x1b[K"
 NAMES = ("stdout", "stderr")
+_RANK_COLOURS = (b"36", b"33", b"35", b"32", b"34", b"96")
+_BOLD, _BOLD_RED = b"1", b"1;31"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Sink:
-    """One of the launcher's own outputs (both of them where they are the same terminal or file)."""
+    """One of the launcher's own outputs, or both if they are the same terminal or file."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.is_terminal = os.isatty(descriptor)
+        # https://no-color.org; a "dumb" terminal knows no escape sequences.
+        self.has_colours = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.is_broken = False
         self._waiting = bytearray()
-        self._open: Channel | None = None  # whose unfinished line is the last on the screen
+        self._open: Channel | None = None  # the channel of the unfinished line that is the last on the screen
         self._open_text = b""
         self._has_lost = False
 
     @property
     def backlog(self) -> int:
-        """Bytes not yet written."""
+        """The number of bytes that are not yet written."""
         return len(self._waiting)
 
     def write_line(self, channel: Channel, text: bytes) -> None:
-        """A finished line. A progress bar of another channel is moved out of its way."""
+        """Writes a finished line. A progress bar of another channel moves below it."""
         if self._open is channel:
             self._put(b"\r" + channel.prefix() + text + (_ERASE if self.is_terminal else b"") + b"\n")
             self._open = None
@@ -53,7 +57,7 @@ class Sink:
             self._put(channel.prefix() + text + b"\n")
 
     def update_line(self, channel: Channel, text: bytes) -> None:
-        """A line that is going to be overwritten (a progress bar), or that waits to be completed (a prompt)."""
+        """Writes a line that will be overwritten (a progress bar) or completed (a prompt)."""
         if self._open is channel and self._open_text == text:
             return
         if self.is_terminal:
@@ -71,9 +75,13 @@ class Sink:
             self._put(b"\n")
             self._open = None
 
+    def coloured(self, text: bytes, colour: bytes) -> bytes:
+        """Returns `text` in a colour, or as it is if this is no terminal with colours."""
+        return b"\x1b[" + colour + b"m" + text + b"\x1b[0m" if text and self.has_colours else text
+
     def _put(self, data: bytes) -> None:
         if self._has_lost:
-            self._waiting += b"\nperseusrun: output is missing here: there was no room for it\n"
+            self._waiting += b"\nperseusrun: output is missing here, since the disk was full\n"
             self._has_lost = False
         if not self.is_broken:
             self._waiting += data
@@ -86,7 +94,7 @@ class Sink:
         except BlockingIOError:
             return
         except OSError as error:
-            # A full disk ends no job: what is said meanwhile is lost.
+            # A full disk does not end the job. The output is lost until there is room again.
             self._has_lost = error.errno in _FULL
             self.is_broken = not self._has_lost
             self._waiting.clear()
@@ -95,20 +103,20 @@ class Sink:
 
 
 class Filter(Protocol):
-    """Takes something out of a stream."""
+    """Removes parts of a stream."""
 
     def pass_on(self, data: bytes) -> bytes:
-        """What of the stream so far can be passed on."""
+        """Takes the next bytes and returns the part of the stream that can be passed on."""
 
     def rest(self) -> bytes:
-        """What was held back, at the stream's end."""
+        """Returns the bytes that were held back, at the stream's end."""
 
 
 class Copy:
-    """A file that holds what a rank says on one stream, up to where the disk is full."""
+    """A file with a copy of one stream of a rank. It ends if the disk becomes full."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        """Raises LaunchError where the file cannot be made; later faults are told to `say`."""
+        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `say`."""
         self._path, self._say = path, say
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,14 +125,17 @@ class Copy:
             raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {error.strerror}") from error
 
     def write(self, data: bytes) -> None:
-        """Adds this, unless the file could not be written to before."""
+        """Appends `data`, unless an earlier write has failed."""
         view = memoryview(data)
         try:
             while view and self._file >= 0:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
             self.close()
-            self._say(f"--output-filename: {str(self._path)!r} ends here: {error.strerror}; the job goes on")
+            self._say(
+                f"--output-filename: cannot write more to {str(self._path)!r}: {error.strerror}; the job continues "
+                "without this file"
+            )
 
     def close(self) -> None:
         """May be called again."""
@@ -134,7 +145,7 @@ class Copy:
 
 
 class Channel:
-    """The stdout or stderr of one rank: cuts what arrives into lines."""
+    """The stdout or stderr of one rank, which is split into lines."""
 
     def __init__(
         self,
@@ -146,14 +157,15 @@ class Channel:
         stream_filter: Filter | None = None,
     ) -> None:
         self._filter = stream_filter
-        self._tag = b"" if rank is None or not style.prefix else f"[{rank}]<{name}>:".encode()
+        tag = b"" if rank is None or not style.prefix else f"[{rank}]<{name}>:".encode()
+        self._tag = sink.coloured(tag, _RANK_COLOURS[(rank or 0) % len(_RANK_COLOURS)])
         self._stamp = style.timestamp
         self.sink = sink
         self._copy = copy
         self._pending = b""
 
     def prefix(self) -> bytes:
-        """What stands in front of each line."""
+        """Returns the prefix of each line."""
         return time.strftime("%Y-%m-%d %H:%M:%S ").encode() + self._tag if self._stamp else self._tag
 
     def feed(self, data: bytes) -> None:
@@ -182,7 +194,7 @@ class Channel:
             self.sink.update_line(self, self._pending.rstrip(b"\r"))
 
     def finish(self) -> None:
-        """The stream has ended: what is left is its last line."""
+        """Writes the rest of the stream, which has ended, as its last line."""
         if self._filter:
             self._take(self._filter.rest())
         self._end_line()
@@ -200,7 +212,7 @@ class Channel:
 
 
 class Style:
-    """How lines are marked, and where copies go."""
+    """The format of lines, and the folder of the copies."""
 
     def __init__(self, prefix: bool = True, timestamp: bool = False, directory: str | None = None) -> None:
         self.prefix = prefix
@@ -221,7 +233,7 @@ class Screen:
         self._own = Channel(None, "stderr", self._sinks[1], Style(prefix=False))
 
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
-        """A new channel for one stream of a rank; None is for a process that is no rank."""
+        """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
         copy = None if rank is None or not self._style.directory else self._copy_of(rank, name)
         channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, copy, stream_filter)
         self.channels.append(channel)
@@ -230,18 +242,20 @@ class Screen:
     def _copy_of(self, rank: int, name: str) -> Copy:
         return Copy(Path(self._style.directory or "") / f"rank.{rank:0{self._digits}}" / name, self.say)
 
-    def say(self, text: str) -> None:
-        """A line of the launcher itself, on its stderr."""
-        self._own.sink.write_line(self._own, f"perseusrun: {text}".encode())
+    def say(self, text: str, is_failure: bool = False) -> None:
+        """Writes a line of the launcher itself to its stderr."""
+        sink = self._own.sink
+        head = sink.coloured(b"perseusrun:", _BOLD_RED if is_failure else _BOLD)
+        sink.write_line(self._own, head + b" " + text.encode())
 
     @property
     def backlog(self) -> int:
-        """Bytes not yet written."""
+        """The number of bytes that are not yet written."""
         return sum(sink.backlog for sink in self.sinks)
 
     @property
     def is_broken(self) -> bool:
-        """True once nobody reads the standard output any more."""
+        """True once the reader of the standard output has closed it."""
         return self._sinks[0].is_broken
 
     def show_pending(self) -> None:
@@ -250,7 +264,7 @@ class Screen:
             channel.show_pending()
 
     def close(self) -> None:
-        """Ends all channels; what they held is in the sinks."""
+        """Ends all channels and passes the rest of their streams to the sinks."""
         for channel in self.channels:
             channel.close()
         for sink in self.sinks:

@@ -1,6 +1,6 @@
-"""Before a job starts on other hosts: can they be reached, and is the same version of this package there?
+"""Checks before a launch that all hosts can be reached and have the same version of this package.
 
-mpirun's own words for either are many lines about something else, or none.
+mpirun reports either problem with many unrelated lines, or not at all.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 from .errors import LaunchError
 
 DEFAULT_SECONDS = 30
-# Remote shells at the same time.
+# The largest number of remote shells that run at the same time.
 _AT_ONCE = 64
 _MARK = "perseus-probe "
 
-# Comes in through the remote shell's input, so that nothing has to be quoted and nobody sees it on a command line.
+# The program that each host runs. It is sent through the remote shell's standard input, so it needs no quoting and no
+# user sees it on a command line.
 _PROBE = """
 import importlib.metadata, importlib.util, json, os, sys
 sys.path[:0] = {path!r}
@@ -40,26 +41,28 @@ print({mark!r} + json.dumps(found), flush=True)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What has to be as it is here."""
+    """The requirements for each host."""
 
     version: str
-    paths: list[str]  # files and folders at the same place everywhere
+    paths: list[str]  # files and folders that must exist at the same path on all hosts
 
 
 def check_hosts(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> None:
-    """Looks at all `hosts` at the same time by `shell`. Raises LaunchError that names those not fit, and why."""
+    """Checks all `hosts` in parallel over the remote shell `shell`. Raises LaunchError with each host's problem."""
     troubles = [f"{host} {trouble}" for host, trouble in _troubles(hosts, shell, wanted, seconds)]
     if troubles:
-        raise LaunchError("the job was not started: " + "; ".join(troubles) + ". (--no-check-hosts: do not look)")
+        raise LaunchError(
+            "the job was not started: " + "; ".join(troubles) + ". (--no-check-hosts starts it without this check)"
+        )
 
 
 def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> list[str]:
-    """The beginning of a command line that runs something on a host. Raises LaunchError without a program for it."""
+    """Returns the start of a command line that runs a program on a host. LaunchError if there is no remote shell."""
     program = given or "ssh"
     if shutil.which(program) is None:
-        what = f"--remote-shell {given!r}" if given else "ssh, by which mpirun reaches other hosts"
-        raise LaunchError(f"{what}: no such program")
-    # As mpirun's own: nobody is there to answer a question.
+        what = f"--remote-shell {given!r}" if given else "ssh, which mpirun uses to reach other hosts"
+        raise LaunchError(f"{what}: no such program; install it, or give --remote-shell PATH")
+    # The same options as mpirun's own ssh: no user is there to answer a question.
     own = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(seconds))}"]
     return [program, *(own if Path(program).name == "ssh" else []), *ssh_args]
 
@@ -82,7 +85,7 @@ def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, second
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             found = list(pool.map(look, hosts))
-        except BaseException:  # Ctrl-C, say
+        except BaseException:  # for example KeyboardInterrupt
             pool.shutdown(wait=False, cancel_futures=True)
             for probe in probes:
                 _end(probe)
@@ -92,7 +95,7 @@ def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, second
 
 def _start(host: str, shell: Sequence[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    # The path may contain blanks: quoted for the shell at the other end.
+    # The path is quoted for the shell of the other host, since it may contain blanks.
     remote = "exec '" + sys.executable.replace("'", "'\\''") + "' -"
     return subprocess.Popen(
         [*shell, host.strip("[]"), remote],
@@ -106,22 +109,22 @@ def _start(host: str, shell: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def _end(probe: subprocess.Popen[str]) -> None:
-    """With what it has started, which holds its output open."""
+    """Kills a probe and the processes that it has started, which hold its output open."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(probe.pid, signal.SIGKILL)
 
 
 def _search_path() -> list[str]:
-    """Where ranks find modules besides Python's own places."""
+    """Returns the folders of PYTHONPATH, in which the ranks find modules, too."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:
-    _, mark, answer = out.partition(_MARK)  # after what the shell's start-up files print, even without a newline
+    _, mark, answer = out.partition(_MARK)  # skips the output of the shell's start-up files
     if not mark:
         words = (err.strip().splitlines() or [f"exit code {code}"])[-1]
         if code in {126, 127}:
-            return f"has no {sys.executable} ({words})"
+            return f"has no {sys.executable} ({words}); install Python there at the same path"
         return f"cannot be reached ({words})"
     found = json.loads(answer.partition("\n")[0])
     if not found["package"]:
@@ -129,5 +132,5 @@ def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:
     if found["version"] != wanted.version:
         return f"has perseus_like {found['version']}, and this host {wanted.version}; install the same"
     if found["missing"]:
-        return f"has no {', '.join(found['missing'])}; it must be at the same place on all hosts"
+        return f"has no {', '.join(found['missing'])}; it must be at the same path on all hosts"
     return None

@@ -1,4 +1,4 @@
-"""Processes of a job as the kernel sees them: who descends from whom, and who dies with whom."""
+"""The processes of a job in the kernel's process table: their descendants, signals and ends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """For a child between fork and exec: have the kernel send `signum` when `parent` ends, however it ends."""
+    """Makes the kernel send `signum` to this process when `parent` ends. A child calls it between fork and exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call above
+    if os.getppid() != parent:  # the parent has ended before the call above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends, so that none is lost from sight."""
+    """Makes this process the parent of descendants whose own parent ends, so that it finds all of them."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -39,11 +39,11 @@ class Process:
     pid: int
     parent: int
     session: int
-    start: int  # clock ticks since boot; with the pid, it identifies a process for good
+    start: int  # clock ticks since boot; together with the pid, it identifies a process uniquely
 
 
 def process_table() -> list[Process]:
-    """All processes that are alive (zombies are not)."""
+    """Returns all processes that are alive. Zombies are not."""
     table = []
     for entry in os.listdir("/proc"):  # noqa: PTH208 (names are enough, and many)
         if entry.isdigit() and (process := _read_process(int(entry))):
@@ -74,7 +74,7 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def descendants(ancestor: int) -> list[Process]:
-    """All live processes below `ancestor`."""
+    """Returns all live descendants of `ancestor`."""
     table = process_table()
     found: list[Process] = []
     parents = {ancestor}
@@ -86,7 +86,7 @@ def descendants(ancestor: int) -> list[Process]:
 
 
 def has_in_environment(pid: int, entry: bytes) -> bool:
-    """True if `NAME=value` is in the environment that process `pid` was started with."""
+    """Returns True if `entry` ("NAME=value") is in the environment with which process `pid` was started."""
     try:
         return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -101,7 +101,7 @@ def send(pids: Iterable[int], signum: int) -> None:
 
 
 def wait_for_an_end(pids: Iterable[int], longest_seconds: float) -> None:
-    """Returns once one of these processes has ended, or after so long."""
+    """Returns once one of these processes has ended, or after `longest_seconds`."""
     descriptors: list[int] = []
     ends = select.poll()
     try:
@@ -118,7 +118,7 @@ def wait_for_an_end(pids: Iterable[int], longest_seconds: float) -> None:
 
 
 def wait_until_stopped(child: int, longest_seconds: float) -> None:
-    """Returns once a child of this process has stopped or ended, or after so long."""
+    """Returns once a child of this process has stopped or ended, or after `longest_seconds`."""
     end = time.monotonic() + longest_seconds
     events = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
     with contextlib.suppress(ChildProcessError):
@@ -133,13 +133,13 @@ def send_to_group(group: int, signum: int) -> None:
 
 
 def exit_code(status: int) -> int:
-    """The exit code of a wait status as a shell reports it: 128 + signal for a process that was killed."""
+    """Returns the exit code of a wait status as a shell reports it: 128 + signal for a process that was killed."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def describe_exit(status: int) -> str:
-    """How a process ended, in words."""
+    """Describes the end of a process in words."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exited with code {code}"
@@ -147,5 +147,5 @@ def describe_exit(status: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
+    hint = " (the kernel does this if memory runs out)" if -code == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"

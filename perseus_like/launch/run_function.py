@@ -1,8 +1,8 @@
 """`perseus_like.run(function, ...)`: calls a Python function on each rank and returns what each returned.
 
-The job is a `perseusrun` of its own (signals, process trees and output are its business). Function, arguments and
-results travel as pickles in a private folder that only this user can enter; they are read back only from there.
-With several hosts the folder must be on a file system that they share (`folder=`).
+`run` starts a `perseusrun`, which handles signals, processes and output. Function, arguments and results are pickled
+into files of a private folder that only this user can enter. With several hosts, this folder must be on a file system
+that the hosts share (`folder=`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from ..errors import HorovodsWords
 
 _Result = TypeVar("_Result")
+_ELASTIC_FLAGS = {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
 
 
 class RankError(HorovodsWords, RuntimeError):
@@ -65,12 +66,15 @@ def run(
     env: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> list[_Result]:
-    """Calls `func(*args, **kwargs)` on `num_proc` ranks (`np` is the older name); returns the results by rank.
+    """Calls `func(*args, **kwargs)` on `num_proc` ranks (`np` is the older name). Returns the results by rank.
 
-    The parameters are those of horovod.run, which are options of perseusrun; `executable` is the Python of the ranks.
-    Beyond them: `options` are more options of perseusrun, `env` replaces the environment, and `folder` is one that all
-    hosts share. Raises RankError where the function or its process fails on a rank (the first to fail counts). In an
-    elastic job that is one from which the others did not recover, and the results are those of the last generation.
+    The parameters are those of horovod.run and stand for options of perseusrun. `executable` is the Python of the
+    ranks. Additional parameters: `options` are further options of perseusrun, `env` replaces the environment, and
+    `folder` is a folder that all hosts share.
+
+    Raises RankError if the function or its process fails on a rank; if several fail, it names the first. In an elastic
+    job, it raises RankError only for a failure from which the other workers did not recover, and returns the results of
+    the last generation.
     """
     smallest = min_num_proc or min_np
     values = {
@@ -93,9 +97,9 @@ def run(
         given += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     given += [flag for flag, wanted in {"--verbose": verbose, "--mpi": use_mpi}.items() if wanted]
     size = num_proc if np is None else np
-    is_elastic = any(
-        values[flag] is not None for flag in ("--min-num-proc", "--max-num-proc", "--host-discovery-script")
-    )
+    given_flags = {flag for flag, value in values.items() if value is not None}
+    given_flags |= {option.partition("=")[0] for option in options}
+    is_elastic = not _ELASTIC_FLAGS.isdisjoint(given_flags)
     if is_elastic and smallest:
         size = max(size, smallest)
     return _run(func, args, kwargs, size, is_elastic, [*given, *options], executable or sys.executable, env, folder)
@@ -115,33 +119,37 @@ def _run(
     import cloudpickle
 
     with tempfile.TemporaryDirectory(prefix="perseus-run-", dir=folder) as name:  # made with mode 0700
-        place = Path(name)
-        (place / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
+        call_folder = Path(name)
+        (call_folder / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
         rank_command = [executable, "-m", "perseus_like.launch.run_rank", name]
         launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), *options, *rank_command]
         inner = dict(os.environ if env is None else env)
-        # What the caller can import, the ranks can, too.
+        # The ranks can import the modules that the caller can import.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
         code = subprocess.run(launcher, env=inner, check=False).returncode
-        return _collect(place, code, None if is_elastic else size)
+        return _collect(call_folder, code, None if is_elastic else size)
 
 
-def _collect(place: Path, code: int, size: int | None) -> list[Any]:
-    results = _last_generation(place)
+def _collect(folder: Path, code: int, size: int | None) -> list[Any]:
+    results = _last_generation(folder)
     if code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
         return [pickle.loads(results[rank].read_bytes()) for rank in range(len(results))]
-    failures = sorted(place.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
+    failures = sorted(folder.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
     if failures:
         rank = int(failures[0].suffix[1:])
         text, remote = pickle.loads(failures[0].read_bytes())
         raise RankError(rank, f"rank {rank}: {text}", remote)
     if code != 0:
         raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
-    raise RankError(None, f"there are results of ranks {sorted(results)} alone; do the hosts share this folder?")
+    raise RankError(
+        None,
+        f"perseus_like.run: only ranks {sorted(results)} have left a result in {folder}; pass folder=, a folder that "
+        "all hosts share",
+    )
 
 
-def _last_generation(place: Path) -> dict[int, Path]:
-    """The results of the last generation of an elastic job by rank; any other job has one generation."""
-    files = [(int(path.suffixes[0][1:]), int(path.suffixes[1][1:]), path) for path in place.glob("result.*")]
+def _last_generation(folder: Path) -> dict[int, Path]:
+    """Returns the results of the last generation of an elastic job by rank. Other jobs have one generation."""
+    files = [(int(path.suffixes[0][1:]), int(path.suffixes[1][1:]), path) for path in folder.glob("result.*")]
     last = max((generation for generation, _, _ in files), default=0)
     return {rank: path for generation, rank, path in files if generation == last}

@@ -1,4 +1,4 @@
-"""One rank of `perseus_like.run`: calls the function, leaves the result or the error in the job's folder."""
+"""One rank of `perseus_like.run`: calls the function and writes the result or the error into the job's folder."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 _RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 
 
-def main(place: Path) -> int:
+def main(folder: Path) -> int:
     import cloudpickle
 
     try:
-        function, args, kwargs = pickle.loads((place / "call").read_bytes())
+        function, args, kwargs = pickle.loads((folder / "call").read_bytes())
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
         outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
     generation, rank = _generation_and_rank()
-    partial = place / f"partial.{os.getpid()}.{rank}"
+    partial = folder / f"partial.{os.getpid()}.{rank}"
     partial.write_bytes(data)
-    partial.rename(place / f"{outcome}.{generation}.{rank}")
+    partial.rename(folder / f"{outcome}.{generation}.{rank}")
     return 0 if outcome == "result" else 1
 
 
 def _generation_and_rank() -> tuple[int, int]:
-    """Numbers of this rank; the generation is 0 outside elastic jobs, and in a worker that has not called `init`."""
+    """Returns generation and rank. The generation is 0 outside elastic jobs, and in a worker without a session."""
     if "PERSEUS_ELASTIC" in os.environ:
         from perseus_like.elastic.membership import membership
 

@@ -1,6 +1,6 @@
-"""Watches over the processes of a job: their output, their ends, the user's signals.
+"""The supervisor of a job's processes: it handles their output, their ends and the user's signals.
 
-One thread, one event loop. Signals arrive as bytes in a pipe, so nothing runs inside a signal handler.
+It has one thread and one event loop. Signals arrive as bytes in a pipe, so no code runs inside a signal handler.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .output import Screen
 from .pause import Pause
 from .verdict import Failure, Verdict
 
-# After a rank has failed, the others get this long to say so themselves.
+# After a rank has failed, the other ranks have this long to report their own errors.
 FAILURE_GRACE_SECONDS = 1.0
-# Their ends are seen in no certain order when they are close together.
+# Failures within this time may be noticed in another order than they happened.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
 _PROMPT_SECONDS = 0.1
@@ -35,17 +35,17 @@ _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
 
 
 class HasFileno(Protocol):
-    """A socket, or what can be polled as one."""
+    """A socket, or another object that can be polled."""
 
     def fileno(self) -> int: ...
 
 
 class Supervisor:
-    """Starts children and stays until the last of them, and of theirs, has ended.
+    """Starts children, and waits until they and the processes that they have started have ended.
 
-    A context manager: leaving it kills what is left. `terminate` is the time in seconds between SIGTERM and SIGKILL.
-    When the launcher itself is killed, children are, too; with an `orphan_grace` they get a SIGTERM before. `clean_up`
-    is called only then, after their ends, in another process.
+    It is a context manager; leaving it kills the processes that are left. `terminate` is the time in seconds between
+    SIGTERM and SIGKILL. If the launcher is killed, its children are killed, too. With an `orphan_grace`, they get a
+    SIGTERM before. Only in this case, `clean_up` is called after their ends, in another process.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Supervisor:
         self._streams: dict[int, IO[bytes]] = {}
         self._is_listening = True
         self._agenda: list[tuple[float, Callable[[], None]]] = []
-        self._verdict = Verdict()  # without those that were told to end
+        self._verdict = Verdict()  # has no failures of children that the launcher has ended
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._selector = selectors.PollSelector()
@@ -85,7 +85,7 @@ class Supervisor:
         self._old_wakeup = signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
         self._old_handlers = {}
         for signum in _HANDLED:
-            # nohup stays nohup; the ends of children must be heard of.
+            # A signal that nohup ignores stays ignored. SIGCHLD is needed for the ends of children.
             if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGCHLD:
                 self._old_handlers[signum] = signal.signal(signum, _note_signal)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -120,14 +120,14 @@ class Supervisor:
         is_guarded: bool = True,
         stop_signal: signal.Signals | None = signal.SIGSTOP,
     ) -> Child:
-        """Starts one process. `stdin` as for Popen (None: the launcher's); `blames_another` as in `Failure`.
+        """Starts one process. `stdin` is as for Popen (None: the launcher's), `blames_another` as in `Failure`.
 
-        `on_end` is called when it has ended, while nothing ends the job. `is_guarded`: should the launcher be killed,
-        its whole session is ended, too; not for what is started so often that numbers of sessions come again.
-        `stop_signal`: see `Child`.
+        `on_end` is called when the process has ended, unless the job is being ended. If `is_guarded` is true, its
+        whole session is ended if the launcher is killed. Do not use it for processes that are started so often that
+        session ids are reused. `stop_signal`: see `Child`.
         """
-        last_word = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
-        process = start_process(argv, env, stdin, last_word, pass_fds)
+        death_signal = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
+        process = start_process(argv, env, stdin, death_signal, pass_fds)
         child = self._children[process.pid] = Child(name, process, blames_another, on_end, stop_signal)
         if is_guarded:
             self._guard.watch(process.pid)
@@ -140,28 +140,28 @@ class Supervisor:
         return child
 
     def serve(self) -> None:
-        """Handles what has happened meanwhile: signals, output, ends of processes. For the time between two starts."""
-        self._turn(longest=0.0)
+        """Handles pending signals, output and ends of processes. Call it between two starts."""
+        self._iterate(longest=0.0)
 
     def watch(self, connection: HasFileno, act: Callable[[], None]) -> None:
         """Calls `act` whenever `connection` can be read."""
         self._selector.register(connection, selectors.EVENT_READ, act)
 
     def forget(self, connection: HasFileno) -> None:
-        """The opposite of `watch`."""
+        """Ends what `watch` has started."""
         self._selector.unregister(connection)
 
     def drop(self, child: Child) -> None:
-        """For what is started again and again: nothing is kept of a child that has ended."""
+        """Forgets a child that has ended. Call it for processes that are started repeatedly."""
         self._children.pop(child.pid, None)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Calls `action` once, in so many seconds."""
+        """Calls `action` once, after this time."""
         self._agenda.append((time.monotonic() + seconds, action))
 
     @property
     def is_stopping(self) -> bool:
-        """True once the job is being ended."""
+        """Returns True once the job is being ended."""
         return self._stop_reason is not None
 
     def run(
@@ -169,12 +169,12 @@ class Supervisor:
         is_over: Callable[[], bool] | None = None,
         missed: Callable[[list[Failure]], list[Failure]] = lambda found: [],
     ) -> int:
-        """Waits for all children, or until `is_over`; returns the exit code of the job.
+        """Waits for all children, or until `is_over` returns True. Returns the exit code of the job.
 
-        `missed`: failures that no child has shown.
+        `missed` returns failures that no child's exit code has shown, given those that are known.
         """
         while not is_over() if is_over else self._living():
-            self._turn()
+            self._iterate()
         self._end_leftovers(everything=self._stop_reason is not None)
         self._drain_feeds()
         if self._stop_reason != "signal":
@@ -186,7 +186,7 @@ class Supervisor:
         return self._exit_code()
 
     def fail(self, failure: Failure, grace: float) -> None:
-        """Ends the job because of this, `grace` seconds later."""
+        """Ends the job because of `failure`, `grace` seconds later."""
         if self._stop_reason is None:
             self._stop("failure", grace)
         if self._stop_reason == "failure" or not self._verdict:
@@ -194,13 +194,13 @@ class Supervisor:
             self._agenda.append((time.monotonic() + VERDICT_SECONDS, self._judge))
 
     def _judge(self, is_final: bool = False) -> None:
-        """Names the rank that failed first, once it is known."""
+        """Reports the rank that failed first, once it is known."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal":
-            self._screen.say(f"{self._verdict.first.who} {self._verdict.first.how}")
+            self._screen.say(f"{self._verdict.first.who} {self._verdict.first.how}", is_failure=True)
 
-    # One turn of the loop.
+    # One iteration of the loop.
 
-    def _turn(self, longest: float | None = None) -> None:
+    def _iterate(self, longest: float | None = None) -> None:
         self._watch_sinks()
         self._watch_feeds()
         wait = self._time_to_wait(longest)
@@ -245,7 +245,7 @@ class Supervisor:
                 self._selector.unregister(sink.descriptor)
 
     def _watch_feeds(self) -> None:
-        """While the reader of our output is slow, the ranks wait, too."""
+        """Stops reading output of ranks while the reader of the launcher's output is slow."""
         is_listening = self._screen.backlog < _MOST_BACKLOG
         if is_listening != self._is_listening:
             self._is_listening = is_listening
@@ -261,7 +261,7 @@ class Supervisor:
                 sink.flush_some()
 
     def _read(self, descriptor: int) -> int:
-        """How many bytes there were."""
+        """Passes on output of a child. Returns the number of bytes."""
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -295,11 +295,11 @@ class Supervisor:
                 self._note_end(child, status)
 
     def _hear_out(self, child: Child) -> None:
-        """What a process has said comes before the word of its end."""
+        """Reads the remaining output of a process, so that the output precedes the report of the process's end."""
         for stream in (child.process.stdout, child.process.stderr):
             descriptor = stream.fileno() if stream and not stream.closed else -1
             heard = 0
-            # One that it has started may still write, and never stop.
+            # A process that it has started may still write, without an end.
             while descriptor in self._feeds and heard < _MOST_BACKLOG and (count := self._read(descriptor)):
                 heard += count
 
@@ -309,7 +309,7 @@ class Supervisor:
         child.process.returncode = os.waitstatus_to_exitcode(status)
         if child.on_end and not self.is_stopping:
             child.on_end(child)
-            self._guard.forget(child.pid)  # the job goes on, and the number may come again
+            self._guard.forget(child.pid)  # the job continues, and the id may be reused
         elif status != 0:
             who, how = f"{child.name} (pid {child.pid})", processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
@@ -341,7 +341,7 @@ class Supervisor:
         processes.send(self._leftovers(everything=True), signal.SIGKILL)
 
     def _leftovers(self, everything: bool) -> list[int]:
-        """Live processes of the job. After a success, one that left its rank's session was meant to stay."""
+        """Returns live processes of the job. After a success, a process in another session is meant to stay."""
         return [
             process.pid
             for process in processes.descendants(os.getpid())
@@ -354,7 +354,7 @@ class Supervisor:
         start = time.monotonic()
         processes.send(leftovers, signal.SIGTERM)
         while leftovers and time.monotonic() < start + LEFTOVER_SECONDS:
-            self._turn(longest=0.02)
+            self._iterate(longest=0.02)
             leftovers = self._leftovers(everything)
             if time.monotonic() > start + self._terminate_seconds:
                 processes.send(leftovers, signal.SIGKILL)
@@ -368,10 +368,10 @@ class Supervisor:
         self._screen.close()
 
     def _flush_screen(self) -> None:
-        # A slow reader is waited for; after a failure or a signal not for ever.
+        # The launcher waits for a slow reader of its output. After a failure or a signal, the wait is limited.
         limit = time.monotonic() + self._stop_timeout if self._stop_reason else None
         while self._screen.backlog and (limit is None or time.monotonic() < limit):
-            self._turn(longest=0.1)
+            self._iterate(longest=0.1)
 
     # Signals.
 
@@ -385,7 +385,7 @@ class Supervisor:
             elif signum in _STOPPING:
                 self._take_stop(signum)
             else:
-                processes.send((child.pid for child in self._living()), signum)
+                processes.send((child.pid for child in self._living() if child.stop_signal), signum)
 
     def _take_stop(self, signum: signal.Signals) -> None:
         living = self._living()
@@ -393,10 +393,12 @@ class Supervisor:
             self._screen.say(f"{signum.name} again: killing the job")
             self._kill()
             return
-        self._screen.say(f"{signum.name}: passing it on; what has not ended after {self._stop_timeout:g} s is killed")
-        for child in living:
-            # As a terminal does with Ctrl-C: all of the group. Others: whoever leads may want to end in good order,
-            # with its data loader's workers alive.
+        self._screen.say(
+            f"{signum.name}: passing it on to the ranks; those that still run after {self._stop_timeout:g} s are killed"
+        )
+        for child in (child for child in living if child.stop_signal):
+            # SIGINT goes to the whole process group, as a terminal sends it. Other signals go to the rank alone, which
+            # may need its data loader's workers to end normally.
             if signum == signal.SIGINT:
                 processes.send_to_group(child.pid, signum)
             else:
@@ -406,10 +408,10 @@ class Supervisor:
         self._agenda.append((time.monotonic() + self._stop_timeout, self._kill))
 
     def _pause(self) -> None:
-        """Stops the job and this process until SIGCONT. The time in between counts for no limit of ours."""
+        """Stops the job and this process until SIGCONT. The time in between does not count for any time limit."""
         stopped_for = self.pause.run(self._living())
         self._agenda = [(when + stopped_for, action) for when, action in self._agenda]
 
 
 def _note_signal(signum: int, frame: object) -> None:
-    """The wakeup descriptor has got it already."""
+    """Does nothing: the signal has already been written to the wakeup descriptor."""

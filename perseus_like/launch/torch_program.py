@@ -1,6 +1,7 @@
-"""Programs of Hugging Face's Trainer and accelerate, which choose a backend of torch.distributed among names they know.
+"""Programs that use Hugging Face's Trainer or accelerate, which accept a fixed list of torch.distributed backends.
 
-They keep a world that is there, so perseusrun has it started before the program, by `perseus_like.torch.run`.
+They keep a process group that exists already, so perseusrun runs `perseus_like.torch.run`, which starts it before the
+program.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from pathlib import Path
 RUNNER = ("-m", "perseus_like.torch.run")
 _PYTHON = re.compile(r"python[0-9.]*")
 _FLAGS = re.compile(r"-[uOBEsSvq]+")
-# Who imports these starts its own world, or none.
+# A program that imports one of these starts its own process group, or none.
 _OTHERS = {"perseus_like", "perseus", "horovod", "deepspeed", "lightning", "pytorch_lightning", "ray"}
 
 
 def with_runner(command: Sequence[str], always: bool = False) -> list[str] | None:
-    """The command as `perseus_like.torch.run` starts it; None where it is no Python script of this kind.
+    """Returns the command with `perseus_like.torch.run` inserted. None if it is no Python script of this kind.
 
-    `always`: also for a script, or a `-m module`, that does not look like one.
+    If `always` is true, it does so for any Python script or `-m module`.
     """
     if not command or not _PYTHON.fullmatch(Path(command[0]).name):
         return None
-    place = 1
-    while place < len(command) and _FLAGS.fullmatch(command[place]):
-        place += 1
-    program = command[place : place + 1]
-    if not program or tuple(command[place : place + 2]) == RUNNER:
+    index = 1
+    while index < len(command) and _FLAGS.fullmatch(command[index]):
+        index += 1
+    program = command[index : index + 1]
+    if not program or tuple(command[index : index + 2]) == RUNNER:
         return None
     if always and (program[0] == "-m" or not program[0].startswith("-")):
-        return [*command[:place], *RUNNER, *command[place:]]
-    return [*command[:place], *RUNNER, *command[place:]] if _wants_a_world(Path(program[0])) else None
+        return [*command[:index], *RUNNER, *command[index:]]
+    return [*command[:index], *RUNNER, *command[index:]] if _needs_process_group(Path(program[0])) else None
 
 
-def _wants_a_world(script: Path) -> bool:
+def _needs_process_group(script: Path) -> bool:
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):

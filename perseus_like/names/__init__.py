@@ -1,9 +1,12 @@
-"""Doors: names under which other projects know this API. A module behind a door is the same object as ours.
+"""Import aliases: the names under which other projects know this API. An alias is the same module object as ours.
 
-`perseus` (AIACC-Training's name) is installed. `horovod` is opened only where it is asked for, so that a Horovod that
-is installed as well stays what it is: by `perseusrun --as-horovod`, by
-`python -m perseus_like.names horovod -- script.py`, by putting `folder_of("horovod")` on PYTHONPATH, or by installing
-the distribution in bindings/horovod.
+`perseus` (AIACC-Training's name) is always installed. `horovod` is not, so that an installed Horovod stays importable.
+One of these makes `import horovod` find perseus_like:
+
+- `perseusrun --as-horovod`
+- `python -m perseus_like.names horovod -- script.py`
+- `folder_of("horovod")` on PYTHONPATH
+- the distribution in bindings/horovod
 """
 
 from __future__ import annotations
@@ -12,29 +15,29 @@ from importlib import import_module
 from pathlib import Path
 
 from ..errors import use_horovods_words
-from .finder import open_door
+from .aliases import install_alias
 
-# Doors that are opened by a folder on the module search path.
+# Aliases that a folder on the module search path installs.
 FOLDERS = ("horovod",)
 
-# The release of Horovod whose names these are. Programs compare it; this package's own is perseus_like.__version__.
+# The release of Horovod whose names these are. Programs compare it. This package's version is perseus_like.__version__.
 HOROVOD_VERSION = "0.28.1"
 
 
 def folder_of(name: str) -> str:
-    """The folder for PYTHONPATH that makes `import <name>` find ours. ValueError where there is no such door."""
+    """Returns the folder for PYTHONPATH that makes `import <name>` find perseus_like. ValueError for other names."""
     if name not in FOLDERS:
-        raise ValueError(f"there is no door named {name!r} to open; there is {', '.join(FOLDERS)}")
+        raise ValueError(f"there is no folder for an import alias {name!r}; use one of {', '.join(FOLDERS)}")
     return str(Path(__file__).parent.absolute() / name)
 
 
-def open_horovod() -> None:
-    """Makes `horovod.…` importable. Called by the package `horovod`, also by that of bindings/horovod."""
-    open_door("horovod")
+def install_horovod_alias() -> None:
+    """Makes `horovod.…` importable. The package `horovod` here and the one in bindings/horovod call it."""
+    install_alias("horovod")
     use_horovods_words()
-    # In Horovod, these are attributes as soon as anything of it is imported.
+    # In Horovod, these modules are attributes of the package as soon as any module of it is imported.
     for module in ("common", "runner"):
         import_module(f"horovod.{module}")
 
 
-__all__ = ["FOLDERS", "HOROVOD_VERSION", "folder_of", "open_door", "open_horovod"]
+__all__ = ["FOLDERS", "HOROVOD_VERSION", "folder_of", "install_alias", "install_horovod_alias"]

@@ -1,6 +1,6 @@
-"""`python -m perseus_like.names horovod -- script.py …`: runs a program that finds ours under the name horovod.
+"""`python -m perseus_like.names horovod -- script.py …`: runs a program whose `import horovod` finds perseus_like.
 
-Without a program: prints the folder that does the same on PYTHONPATH.
+Without a program, it prints the folder that has the same effect on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(folder: str, program: list[str]) -> NoReturn:
-    """The interpreter anew: nothing of the program's arguments, main module or children needs to be imitated."""
+    """Replaces this process by a new interpreter, so that arguments, main module and children are the program's own."""
     paths = filter(None, [folder, os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.execv(sys.executable, [sys.executable, *program])

@@ -1,1 +1,1 @@
-"""Reads the timelines that ranks wrote: `python -m perseus_like.trace merge FILE…`, `… summary FILE…`."""
+"""Tools for timelines of ranks: `python -m perseus_like.trace merge FILE…` and `… summary FILE…`."""

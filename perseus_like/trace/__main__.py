@@ -1,4 +1,4 @@
-"""Makes timelines of several ranks one, or tells in words where the time went."""
+"""Merges the timelines of several ranks, or summarizes where the time of a job went."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..whole_files import unfinished
+from ..system import replacing
 from .files import TraceError, merge, read
 
-FILES = "timelines of ranks; rank 0's alone brings those beside it (trace.json: trace.rank1.json, …)"
+FILES = "timelines of ranks; for rank 0's file alone, the other ranks' files beside it are read, too"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traces = read(options.files)
         if options.command == "merge":
             events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in merge(traces))
-            with unfinished(options.output) as file:
+            with replacing(options.output) as file:
                 file.write_text(f"[\n{events}\n]\n")
             print(f"{options.output}: {len(traces)} ranks; open it in https://ui.perfetto.dev")
         else:
@@ -42,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perseus_like.trace", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    into_one = commands.add_parser("merge", help="all ranks' timelines in one file, on one clock")
+    into_one = commands.add_parser("merge", help="write all ranks' timelines into one file, on one clock")
     into_one.add_argument("files", nargs="+", type=Path, metavar="FILE", help=FILES)
     into_one.add_argument("-o", "--output", type=Path, default=Path("merged.json"), metavar="FILE")
-    in_words = commands.add_parser("summary", help="where the time went, in words")
+    in_words = commands.add_parser("summary", help="print a summary of where the time went")
     in_words.add_argument("files", nargs="+", type=Path, metavar="FILE", help=FILES)
-    in_words.add_argument("--draw", type=Path, metavar="PICTURE", help="also as a picture: .png, .svg or .pdf")
+    in_words.add_argument("--draw", type=Path, metavar="PICTURE", help="also draw it: .png, .svg or .pdf")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The timeline files of a job's ranks: finding, reading and putting them on one clock."""
+"""The timeline files of a job's ranks: finding them, reading them and converting them to one clock."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ABOUT, EPOCH = "perseus_like", "start_time_since_epoch_in_micros"
 
 
 class TraceError(Exception):
-    """A file that is no timeline of ours, or files that do not belong together."""
+    """The file is no timeline of perseus_like, or the files do not belong to one job."""
 
 
 @dataclass
 class Phase:
-    """What happened on a track from `begin` to `end`, in seconds."""
+    """A phase of a track from `begin` to `end`, in seconds."""
 
     name: str
     track: str
@@ -32,7 +32,7 @@ class Phase:
 
 @dataclass
 class RankTrace:
-    """The file of one rank. Its events have their times in microseconds after `start`, which is one since 1970."""
+    """The timeline of one rank. Times of events are microseconds after `start`, which is in microseconds since 1970."""
 
     path: Path
     rank: int
@@ -43,7 +43,7 @@ class RankTrace:
     tracks: dict[int, str] = field(default_factory=dict)
 
     def phases(self) -> list[Phase]:
-        """In the order of their ends. What was under way when the file ended lasts until its last event."""
+        """Returns the phases in the order of their ends. A phase without an end lasts until the last event."""
         shift = self.start
         done: list[Phase] = []
         open_phases: dict[int, list[Phase]] = {}
@@ -67,19 +67,19 @@ class RankTrace:
         return done
 
     def ticks(self) -> Iterator[tuple[str, int, float]]:
-        """(track, rank, seconds) of each moment at which this rank heard that a rank had asked for a tensor."""
+        """Yields (track, rank, seconds) for each time at which this rank learned of another rank's submission."""
         for event in self.timed():
             if event["ph"] == "i" and event["name"].isdigit():
                 track = event.get("args", {}).get("tensor") or self.tracks.get(event["tid"], "")
                 yield track, int(event["name"]), (self.start + event["ts"]) / 1e6
 
     def timed(self) -> list[Event]:
-        """What has a time, in its order; begins of one moment before the ends that follow them in the file."""
+        """Returns the events that have a time, ordered by time. Events of the same time keep the order of the file."""
         return sorted((event for event in self.events if "ts" in event), key=lambda event: float(event["ts"]))
 
 
 def read(paths: Sequence[Path]) -> list[RankTrace]:
-    """The ranks' traces, by rank, on one clock. A single file brings those of the other ranks beside it.
+    """Reads the traces and returns them by rank, on one clock. For a single file, it reads the other ranks' files, too.
 
     Raises TraceError, OSError.
     """
@@ -94,7 +94,7 @@ def read(paths: Sequence[Path]) -> list[RankTrace]:
 
 
 def siblings(path: Path) -> list[Path]:
-    """The files of ranks 1, 2, … that belong to rank 0's."""
+    """Returns the files of ranks 1, 2, … that belong to rank 0's file."""
     found = path.parent.glob(f"{_escaped(path.stem)}.rank*{_escaped(path.suffix)}")
     return sorted(other for other in found if other != path)
 
@@ -104,7 +104,7 @@ def _escaped(text: str) -> str:
 
 
 def _read_one(path: Path) -> list[RankTrace]:
-    """More than one where the file was merged from several."""
+    """Returns the traces in a file, which has several if it was merged."""
     by_process: dict[int, list[Event]] = {}
     for event in _events(path):
         by_process.setdefault(event.get("pid", -1), []).append(event)
@@ -112,7 +112,7 @@ def _read_one(path: Path) -> list[RankTrace]:
     for events in by_process.values():
         about = next((event["args"] for event in events if event.get("name") == ABOUT), None)
         if about is None:
-            raise TraceError(f"{path} is no timeline that perseus_like wrote: it does not say of which rank it is")
+            raise TraceError(f"{path} is no timeline of perseus_like: it does not name its rank; give such a timeline")
         trace = RankTrace(path, about["rank"], about["size"], about["host"], float(about[EPOCH]), events)
         for event in events:
             if event.get("name") == "thread_name":
@@ -126,10 +126,10 @@ def _events(path: Path) -> list[Event]:
     try:
         whole = json.loads(text)
     except ValueError:
-        # Cut off in the middle of a write (the disk was full): one event a line is whole or it is the last.
+        # The file ends within an event if the disk was full. Each line has one event, so only the last is incomplete.
         whole = list(_whole_lines(text))
     if not isinstance(whole, list):
-        raise TraceError(f"{path} is no timeline that perseus_like wrote: it holds no list of events")
+        raise TraceError(f"{path} is no timeline of perseus_like: it has no list of events; give such a timeline")
     return whole
 
 
@@ -144,7 +144,7 @@ def _whole_lines(text: str) -> Iterator[Event]:
 
 
 def _align(traces: Sequence[RankTrace]) -> None:
-    """Clocks of hosts differ. What ends a collective happens at one time everywhere, give or take its last message."""
+    """Aligns the clocks of hosts. A collective ends at nearly the same time on all ranks."""
     if not traces:
         return
     reference = _ends(traces[0].phases())
@@ -164,16 +164,16 @@ def _ends(phases: Iterable[Phase]) -> dict[tuple[str, int], float]:
 
 
 def merge(traces: Sequence[RankTrace]) -> list[Event]:
-    """All ranks' events on one clock that begins with the first file."""
-    origin = min(trace.start for trace in traces)
+    """Returns all ranks' events on one clock, which begins with the first event."""
+    first = min(trace.start for trace in traces)
     merged: list[Event] = []
     for trace in traces:
-        shift = trace.start - origin
+        shift = trace.start - first
         for event in trace.events:
             if "ts" in event:
                 merged.append({**event, "ts": round(event["ts"] + shift, 3)})
             elif event["name"] == ABOUT:
-                merged.append({**event, "args": {**event["args"], EPOCH: origin}})
+                merged.append({**event, "args": {**event["args"], EPOCH: first}})
             else:
                 merged.append(event)
     return merged

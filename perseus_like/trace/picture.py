@@ -1,11 +1,11 @@
-"""A summary as a picture, with matplotlib."""
+"""Draws a summary with matplotlib."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from ..whole_files import unfinished
+from ..system import replacing
 from .files import TraceError
 from .summary import Summary
 
@@ -13,7 +13,7 @@ SHOWN = 10
 
 
 def draw(summary: Summary, path: Path) -> None:
-    """Writes a PNG, SVG or PDF, by the ending of `path`. TraceError without matplotlib."""
+    """Writes a PNG, SVG or PDF, depending on the suffix of `path`. TraceError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -30,9 +30,9 @@ def draw(summary: Summary, path: Path) -> None:
     if tensors:
         names = [tensor.tensor for tensor in tensors][::-1]
         axes[1].barh(names, [1e3 * tensor.waited for tensor in tensors][::-1], color="tab:orange")
-        axes[1].set_xlabel("milliseconds that ranks waited for the slowest, all together")
-        axes[1].set_title("Tensors most waited for")
-    with unfinished(path) as file:
+        axes[1].set_xlabel("milliseconds that ranks waited for the slowest, sum of all ranks")
+        axes[1].set_title("Tensors with the longest waits")
+    with replacing(path) as file:
         figure.savefig(file)
 
 
@@ -42,7 +42,7 @@ def _draw_ranks(axes: Any, summary: Summary) -> None:
         ("computing", "tab:green", [rank.computing for rank in summary.ranks]),
         ("waiting for the slowest rank", "tab:orange", [rank.waiting for rank in summary.ranks]),
         ("communicating, not overlapped", "tab:blue", [rank.exposed for rank in summary.ranks]),
-        ("agreeing", "tab:gray", [rank.agreeing for rank in summary.ranks]),
+        ("negotiating", "tab:gray", [rank.negotiating for rank in summary.ranks]),
     ]
     left = [0.0] * len(labels)
     for label, color, seconds in parts:

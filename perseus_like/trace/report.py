@@ -1,4 +1,4 @@
-"""A summary as text."""
+"""Formats a summary as text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ SHOWN = 12
 
 
 def render(summary: Summary) -> str:
-    """Several lines, each ending in a newline."""
+    """Returns the summary as lines of text."""
     parts = [_ranks(summary.ranks)]
     if summary.missing:
         parts.append(
-            f"Files of {summary.missing} of the job's ranks are not here: they are known only by when the first rank "
-            f"heard of them.\n"
+            f"The files of {summary.missing} of the job's ranks are missing. The summary has only the times at which "
+            "the first rank learned of their submissions.\n"
         )
     parts += [_slowest(summary), _tensors(summary)]
     return "\n".join(part for part in parts if part)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """Formats a table. The first column is aligned to the left, the others to the right."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = []
     for row in [head, *rows]:
@@ -42,13 +42,13 @@ def _ranks(ranks: Sequence[RankTime]) -> str:
             share(rank.computing, rank),
             share(rank.waiting, rank),
             share(rank.exposed, rank),
-            share(rank.agreeing, rank),
+            share(rank.negotiating, rank),
             f"{rank.communicating:.3f} s",
             f"{100 * rank.overlap:.1f} %",
         )
         for rank in ranks
     ]
-    head = ("where the time went", "total", "computing", "waiting for the slowest rank", "communicating", "agreeing")
+    head = ("where the time went", "total", "computing", "waiting for the slowest rank", "communicating", "negotiating")
     return table((*head, "communication", "of it overlapped"), rows)
 
 
@@ -63,13 +63,13 @@ def _slowest(summary: Summary) -> str:
         others = sum(total for other, total in totals.items() if other != rank)
         share = f"{100 * seconds / others:.1f} %" if others else "–"
         rows.append((f"rank {rank}{hosts.get(rank, '')}", f"{seconds:.3f} s", share))
-    return table(("who was waited for", "by all other ranks together", "of their time"), rows)
+    return table(("the slowest rank", "waits of all other ranks", "of their time"), rows)
 
 
 def _tensors(summary: Summary) -> str:
     rows = []
     for tensor in summary.tensors[:SHOWN]:
-        late = ", ".join(f"rank {rank} ({count})" for rank, count in tensor.slowest.most_common(2))
+        last = ", ".join(f"rank {rank} ({count})" for rank, count in tensor.slowest.most_common(2))
         speed = tensor.bytes / tensor.communicating / 1e9 if tensor.communicating > 0 else 0.0
         rows.append(
             (
@@ -79,9 +79,9 @@ def _tensors(summary: Summary) -> str:
                 f"{1e3 * tensor.communicating:.2f} ms",
                 f"{speed:.2f} GB/s",
                 f"{1e3 * tensor.waited:.2f} ms",
-                late or "–",
+                last or "–",
             )
         )
-    head = ("tensor", "times", "size", "communicating", "speed", "ranks waited", "last to ask (times)")
+    head = ("tensor", "times", "size", "communicating", "speed", "ranks waited", "last to submit (times)")
     more = len(summary.tensors) - len(rows)
     return table(head, rows) + (f"… and {more} more tensors\n" if more > 0 else "") if rows else ""

@@ -1,4 +1,4 @@
-"""Where the time of a job went: computing, waiting for the slowest rank, communicating."""
+"""The time of a job, divided into computing, waiting for the slowest rank, communicating and negotiating."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Collective:
     tensor: str
     verb: str
     bytes: int
-    asked: dict[int, float] = field(default_factory=dict)
+    submitted: dict[int, float] = field(default_factory=dict)
     begin: dict[int, float] = field(default_factory=dict)
     end: dict[int, float] = field(default_factory=dict)
 
     def slowest(self) -> int:
-        return max(self.asked, key=lambda rank: self.asked[rank])
+        return max(self.submitted, key=lambda rank: self.submitted[rank])
 
 
 @dataclass
@@ -33,40 +33,40 @@ class RankTime:
     rank: int
     host: str
     total: float
-    waiting: float  # blocked, while another rank had not asked yet
-    exposed: float  # blocked, while data moved
-    agreeing: float  # blocked, otherwise: the way of messages, and the queue
-    communicating: float  # data moved, whether somebody waited or not
+    waiting: float  # blocked while another rank had not submitted yet
+    exposed: float  # blocked while data was sent
+    negotiating: float  # blocked otherwise: negotiation messages, and the queue
+    communicating: float  # data was sent, whether or not a thread waited for it
 
     @property
     def computing(self) -> float:
-        """Everything else: nothing of ours was waited for."""
-        return self.total - self.waiting - self.exposed - self.agreeing
+        """The rest of the time, in which no thread waited for a collective."""
+        return self.total - self.waiting - self.exposed - self.negotiating
 
     @property
     def overlap(self) -> float:
-        """The part of the communication that nobody waited for, from 0 to 1."""
+        """The part of the communication for which no thread waited, from 0 to 1."""
         return 1.0 - self.exposed / self.communicating if self.communicating > 0 else 0.0
 
 
 @dataclass
 class TensorTime:
-    """All collectives of one tensor. Seconds are summed over collectives; `waited` over the ranks that waited, too."""
+    """All collectives of one tensor. Seconds are sums over collectives; `waited` is also summed over the ranks."""
 
     tensor: str
     count: int = 0
     bytes: int = 0
-    communicating: float = 0.0  # on the first rank that is there
+    communicating: float = 0.0  # measured on the first rank that has a file
     waited: float = 0.0
-    slowest: Counter[int] = field(default_factory=Counter)  # how often each rank was the last to ask
+    slowest: Counter[int] = field(default_factory=Counter)  # the number of times that each rank was the last to submit
 
 
 @dataclass
 class Summary:
     ranks: list[RankTime]
-    tensors: list[TensorTime]  # those most waited for first
-    caused: dict[int, float]  # seconds that other ranks were blocked because this one was last
-    missing: int  # ranks of the job whose files are not there
+    tensors: list[TensorTime]  # ordered by waiting time, the longest first
+    caused: dict[int, float]  # for each rank: the seconds that other ranks were blocked because it was the last
+    missing: int  # the number of ranks without a file
 
 
 def summarize(traces: Sequence[RankTrace]) -> Summary:
@@ -83,17 +83,17 @@ def summarize(traces: Sequence[RankTrace]) -> Summary:
 def _collectives(traces: Sequence[RankTrace], phases: dict[int, list[Phase]]) -> list[Collective]:
     found: dict[tuple[str, int], Collective] = {}
     for trace in traces:
-        asked: dict[str, float] = {}
+        submitted: dict[str, float] = {}
         for phase in phases[trace.rank]:
             if phase.depth:
                 continue
             if phase.name.startswith("NEGOTIATE_"):
-                asked[phase.track] = phase.begin
+                submitted[phase.track] = phase.begin
             elif "seq" in phase.arguments:
                 key = (phase.track, phase.arguments["seq"])
                 if key not in found:
                     found[key] = Collective(phase.track, phase.name, phase.arguments.get("bytes", 0))
-                found[key].asked[trace.rank] = asked.pop(phase.track, phase.begin)
+                found[key].submitted[trace.rank] = submitted.pop(phase.track, phase.begin)
                 found[key].begin[trace.rank] = phase.begin
                 found[key].end[trace.rank] = phase.end
     if len(traces) == 1:
@@ -102,7 +102,7 @@ def _collectives(traces: Sequence[RankTrace], phases: dict[int, list[Phase]]) ->
 
 
 def _add_ticks(trace: RankTrace, collectives: Iterable[Collective]) -> None:
-    """With rank 0's file alone: when it heard of the others."""
+    """Adds submission times of other ranks from rank 0's file: the times at which rank 0 learned of them."""
     ticks: dict[str, list[tuple[float, int]]] = {}
     for track, rank, at in trace.ticks():
         ticks.setdefault(track, []).append((at, rank))
@@ -111,7 +111,7 @@ def _add_ticks(trace: RankTrace, collectives: Iterable[Collective]) -> None:
         begin = collective.begin[trace.rank]
         for at, rank in ticks.get(collective.tensor, ()):
             if rank != trace.rank and last.get(collective.tensor, 0.0) < at <= begin:
-                collective.asked[rank] = at
+                collective.submitted[rank] = at
         last[collective.tensor] = begin
 
 
@@ -126,8 +126,8 @@ def _rank_time(
     for collective in mine:
         slowest = collective.slowest()
         if slowest != rank:
-            late.setdefault(slowest, []).append((collective.asked[rank], collective.asked[slowest]))
-    # A moment counts once: as communication if data moved, else as waiting.
+            late.setdefault(slowest, []).append((collective.submitted[rank], collective.submitted[slowest]))
+    # Each interval counts once: as communication if data was sent, else as waiting.
     still = subtract(blocked, moving)
     waiting = overlap(still, union(interval for intervals in late.values() for interval in intervals))
     for slowest, intervals in late.items():
@@ -135,8 +135,8 @@ def _rank_time(
     exposed = length(overlap(blocked, moving))
     times = [time for phase in phases for time in (phase.begin, phase.end)]
     total = max(times) - min(times) if times else 0.0
-    agreeing = length(still) - length(waiting)
-    return RankTime(rank, trace.host, total, length(waiting), exposed, agreeing, length(moving))
+    negotiating = length(still) - length(waiting)
+    return RankTime(rank, trace.host, total, length(waiting), exposed, negotiating, length(moving))
 
 
 def _tensor_times(collectives: Iterable[Collective]) -> list[TensorTime]:
@@ -149,13 +149,13 @@ def _tensor_times(collectives: Iterable[Collective]) -> list[TensorTime]:
         time.count += 1
         time.bytes += collective.bytes
         time.communicating += collective.end[first] - collective.begin[first]
-        time.waited += sum(collective.asked[slowest] - at for at in collective.asked.values())
-        if len(collective.asked) > 1:
+        time.waited += sum(collective.submitted[slowest] - at for at in collective.submitted.values())
+        if len(collective.submitted) > 1:
             time.slowest[slowest] += 1
     return list(times.values())
 
 
-# Intervals: ascending and apart.
+# Lists of intervals are sorted and have no overlaps.
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

@@ -125,7 +125,7 @@ def test_switches(tmp_path: Path) -> None:
     assert 'train_state { level: 2 stage: "a" stage: "b" }' in done.stdout
     assert "'snapshot'" not in done.stdout
     done = start(2, "-m", "perseus_like.caffe", "train", "--solver", solver, "--gpu", "3")
-    assert "names 1 devices" in done.stderr
+    assert "--gpu 3: 1 devices for 2 ranks" in done.stderr
     done = start(1, "-m", "perseus_like.caffe", "train", "--solver", solver, "--weights", "a", "--snapshot", "b")
     assert "not allowed with" in done.stderr
 

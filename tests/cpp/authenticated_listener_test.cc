@@ -1,4 +1,4 @@
-// Listeners with strangers at them: wrong secrets, silence, crowds, and a process that has no descriptor left.
+// Tests listeners with unauthenticated connections: wrong secrets, silence, many connections, and no descriptors left.
 #include "bootstrap/authenticated_listener.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <ctime>
 #include <thread>
 
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 #include "transport_world.h"
 
 namespace perseus::testing {
@@ -37,26 +37,26 @@ class AListener : public ::testing::Test {
   UniqueFd connect() const {
     for (;;) {
       if (auto socket = connect_to(name_)) return socket;
-      std::this_thread::yield();  // the queue is full for the moment
+      std::this_thread::yield();  // the queue is full at the moment
     }
   }
 
-  // As a member of the job does.
+  // Connects as a member of the job does.
   bool join(std::string_view secret = kSecret) const {
     const auto socket = connect();
-    return authenticate(socket.get(), secret, in(seconds(30))) == Wire::ok &&
-           send_all(socket.get(), kGreeting.data(), kGreeting.size(), in(seconds(30))) == Wire::ok;
+    return authenticate(socket.get(), secret, in(seconds(30))) == IoResult::ok &&
+           send_all(socket.get(), kGreeting.data(), kGreeting.size(), in(seconds(30))) == IoResult::ok;
   }
 
-  const std::string name_ = random_star_address();
+  const std::string name_ = random_rendezvous_address();
 };
 
 bool is_closed(int socket) {
   std::string rest(64, '\0');
-  return receive_all(socket, rest.data(), rest.size(), in(seconds(30))) == Wire::closed;
+  return receive_all(socket, rest.data(), rest.size(), in(seconds(30))) == IoResult::closed;
 }
 
-TEST_F(AListener, AdmitsWhoKnowsTheSecret) {
+TEST_F(AListener, AdmitsConnectionsThatKnowTheSecret) {
   auto listener = listen();
   std::thread member([&] { EXPECT_TRUE(join()); });
   const auto admitted = listener.next(in(seconds(30)));
@@ -65,13 +65,13 @@ TEST_F(AListener, AdmitsWhoKnowsTheSecret) {
   EXPECT_EQ(admitted->greeting, kGreeting);
 }
 
-TEST_F(AListener, RefusesAWrongSecretAndGarbage) {
+TEST_F(AListener, RejectsAWrongSecretAndMalformedBytes) {
   auto listener = listen();
   std::thread strangers([&] {
     EXPECT_FALSE(join("another secret"));
     const auto stranger = connect();
     const std::string garbage(200, '\xff');
-    EXPECT_EQ(send_all(stranger.get(), garbage.data(), garbage.size(), in(seconds(30))), Wire::ok);
+    EXPECT_EQ(send_all(stranger.get(), garbage.data(), garbage.size(), in(seconds(30))), IoResult::ok);
     EXPECT_TRUE(is_closed(stranger.get()));
     EXPECT_TRUE(join());
   });
@@ -79,32 +79,32 @@ TEST_F(AListener, RefusesAWrongSecretAndGarbage) {
   strangers.join();
 }
 
-TEST_F(AListener, AnImpostorCannotAnswerAndLearnsNothing) {
+TEST_F(AListener, AFalseListenerCannotAnswerAndLearnsNothing) {
   const auto impostor = listen_on(name_);
   std::thread member([&] { EXPECT_FALSE(join()); });
   UniqueFd socket;
   while (!(socket = accept_from(impostor.get()))) ASSERT_TRUE(wait_readable(impostor.get(), in(seconds(30))));
   const std::string nonce(32, 'n');
-  ASSERT_EQ(send_all(socket.get(), nonce.data(), nonce.size(), in(seconds(30))), Wire::ok);
+  ASSERT_EQ(send_all(socket.get(), nonce.data(), nonce.size(), in(seconds(30))), IoResult::ok);
   std::string answer(64, '\0');
-  ASSERT_EQ(receive_all(socket.get(), answer.data(), answer.size(), in(seconds(30))), Wire::ok);
+  ASSERT_EQ(receive_all(socket.get(), answer.data(), answer.size(), in(seconds(30))), IoResult::ok);
   EXPECT_EQ(answer.find(kSecret), std::string::npos);
-  EXPECT_EQ(send_all(socket.get(), answer.data() + 32, 32, in(seconds(30))), Wire::ok);
+  EXPECT_EQ(send_all(socket.get(), answer.data() + 32, 32, in(seconds(30))), IoResult::ok);
   EXPECT_TRUE(is_closed(socket.get()));
   member.join();
 }
 
-TEST_F(AListener, ClosesConnectionsThatSayNothing) {
+TEST_F(AListener, ClosesSilentConnections) {
   auto listener = listen(milliseconds(50));
   const auto silent = connect(), half = connect();
-  ASSERT_EQ(send_all(half.get(), "half of it", 10, in(seconds(30))), Wire::ok);
+  ASSERT_EQ(send_all(half.get(), "half of it", 10, in(seconds(30))), IoResult::ok);
   std::thread loop([&] { EXPECT_FALSE(listener.next(in(milliseconds(500)))); });
   EXPECT_TRUE(is_closed(silent.get()));
   EXPECT_TRUE(is_closed(half.get()));
   loop.join();
 }
 
-TEST_F(AListener, CrowdsKeepNobodyOut) {
+TEST_F(AListener, ManyConnectionsDoNotBlockARank) {
   auto listener = listen();
   std::thread crowd([&] {
     std::vector<UniqueFd> strangers;
@@ -115,7 +115,7 @@ TEST_F(AListener, CrowdsKeepNobodyOut) {
   crowd.join();
 }
 
-TEST_F(AListener, ItsDeadlineCountsWhileStrangersKnock) {
+TEST_F(AListener, KeepsItsDeadlineDuringUnauthenticatedConnections) {
   auto listener = listen();
   std::atomic<bool> is_over = false;
   std::thread crowd([&] {
@@ -126,7 +126,7 @@ TEST_F(AListener, ItsDeadlineCountsWhileStrangersKnock) {
   crowd.join();
 }
 
-TEST_F(AListener, WaitsForNobodyOnceItIsCalledOff) {
+TEST_F(AListener, StopsWaitingOnceItIsCalledOff) {
   auto listener = listen();
   const UniqueFd called_off(eventfd(1, EFD_CLOEXEC));
   EXPECT_FALSE(listener.next(in(seconds(60)), called_off.get()));
@@ -134,7 +134,7 @@ TEST_F(AListener, WaitsForNobodyOnceItIsCalledOff) {
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-TEST_F(AListener, DoesNotSpinWithoutDescriptors) {
+TEST_F(AListener, DoesNotSpinIfThereAreNoDescriptors) {
   EXPECT_TRUE(ended_well(fork_rank([&] {
     auto listener = listen();
     const auto visitor = connect();

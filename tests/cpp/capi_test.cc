@@ -1,4 +1,4 @@
-// The C table over a world of one, as native code of a framework uses it.
+// Tests the table of C functions in a job with one rank, as native code of a framework uses it.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,7 +15,7 @@
 namespace perseus {
 namespace {
 
-// What a callback was told.
+// The outcome that a callback received.
 struct Told {
   int error = -2;
   std::string message;
@@ -68,8 +68,7 @@ class CApi : public ::testing::Test {
     asked.name = name;
     asked.tensor_count = 1;
     asked.inputs = &tensor_;
-    asked.prescale = asked.postscale = 1;
-    asked.wire_dtype = PERSEUS_SAME_DTYPE;
+    asked.reduce = {PERSEUS_OP_SUM, 0, 1, 1, PERSEUS_SAME_DTYPE};
     asked.done = &Waiter::done;
     asked.context = &waiter_;
     return asked;
@@ -90,8 +89,8 @@ class CApi : public ::testing::Test {
 
 TEST_F(CApi, AllreduceInPlaceIsScaled) {
   auto asked = request(PERSEUS_ALLREDUCE, "a");
-  asked.prescale = 2;
-  asked.average = 1;
+  asked.reduce.prescale = 2;
+  asked.reduce.average = 1;
   EXPECT_EQ(submit(asked).error, PERSEUS_OK) << told_.message;
   EXPECT_EQ(values_, (std::array<float, 4>{2, 4, 6, 8}));
 }
@@ -111,7 +110,7 @@ TEST_F(CApi, RetainedResultsOutliveTheSession) {
   EXPECT_EQ(told_.kept_data[3], 4.0F);
 }
 
-TEST_F(CApi, AlltoallTellsSplits) {
+TEST_F(CApi, AlltoallReturnsSplits) {
   const std::array<std::int64_t, 1> splits{3};
   auto asked = request(PERSEUS_ALLTOALL, "s");
   asked.splits = splits.data();
@@ -119,9 +118,9 @@ TEST_F(CApi, AlltoallTellsSplits) {
   EXPECT_EQ(told_.results.at(0), (std::vector<float>{1, 2, 3}));
 }
 
-TEST_F(CApi, JoinTellsTheLastRank) { EXPECT_EQ(submit(request(PERSEUS_JOIN, "")).number, 0); }
+TEST_F(CApi, JoinReturnsTheLastRank) { EXPECT_EQ(submit(request(PERSEUS_JOIN, "")).number, 0); }
 
-TEST_F(CApi, RunHasCalledBackWhenItReturns) {
+TEST_F(CApi, RunReturnsAfterItsCallback) {
   for (const auto verb : {PERSEUS_ALLREDUCE, PERSEUS_JOIN}) {
     Waiter waiter;
     auto asked = request(verb, "r");
@@ -133,7 +132,7 @@ TEST_F(CApi, RunHasCalledBackWhenItReturns) {
   }
 }
 
-TEST_F(CApi, ARefusedRequestIsExplainedAndNotCalledBack) {
+TEST_F(CApi, ARejectedRequestHasATextAndNoCallback) {
   auto asked = request(PERSEUS_BROADCAST, "grad");
   asked.root = 5;
   std::array<char, 24> message{};

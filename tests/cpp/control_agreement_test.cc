@@ -1,4 +1,4 @@
-// Which requests agree, and the text that ranks get which do not.
+// Tests which requests agree, and the error text for requests that do not.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ using testing::request;
 
 const std::vector<int> kWorld = {0, 1, 2, 3, 4, 5};
 
-std::string text(std::vector<Claim> claims, const std::vector<int>& world_ranks = kWorld) {
-  const auto said = describe_disagreement(claims, world_ranks);
-  std::reverse(claims.begin(), claims.end());
-  EXPECT_EQ(describe_disagreement(claims, world_ranks), said) << "the order of arrival shows";
+std::string text(std::vector<Submission> submissions, const std::vector<int>& world_ranks = kWorld) {
+  const auto said = describe_disagreement(submissions, world_ranks);
+  std::reverse(submissions.begin(), submissions.end());
+  EXPECT_EQ(describe_disagreement(submissions, world_ranks), said) << "the order of arrival shows";
   return said;
 }
 
@@ -30,14 +30,14 @@ Request changed(Request made, const Change& change) {
   return made;
 }
 
-TEST(Agreement, RanksAreToldInRuns) {
+TEST(Agreement, RanksAreListedAsRanges) {
   EXPECT_EQ(describe_ranks({3}), "rank 3");
   EXPECT_EQ(describe_ranks({1, 0}), "ranks 0, 1");
   EXPECT_EQ(describe_ranks({5, 0, 3, 2, 4}), "ranks 0, 2-5");
   EXPECT_EQ(describe_ranks({9, 7, 1, 2, 3}), "ranks 1-3, 7, 9");
 }
 
-TEST(Agreement, WhatTheCallerCallsIt) {
+TEST(Agreement, TheCallersNameForTheCall) {
   const auto called = [](const char* call) { return changed(allreduce("#7"), [call](Request& r) { r.call = call; }); };
   EXPECT_FALSE(called("all_reduce").agrees_with(called("reduce to rank 0")));
   EXPECT_EQ(text({{called("all_reduce"), {0, 2}}, {called("reduce to rank 1"), {1}}}),
@@ -59,7 +59,7 @@ TEST(Agreement, ThreeKindsOfRanks) {
             "must be the same on all ranks");
 }
 
-TEST(Agreement, FirstDimensionsOfAGatherAreFree) {
+TEST(Agreement, FirstDimensionsOfAnAllgatherMayDiffer) {
   const auto gather = [](Shape shape) { return request(Verb::allgather, "g", {{DType::int64, std::move(shape)}}); };
   EXPECT_TRUE(gather({2, 5}).agrees_with(gather({0, 5})));
   EXPECT_FALSE(gather({2, 5}).agrees_with(gather({2, 5, 1})));
@@ -68,7 +68,7 @@ TEST(Agreement, FirstDimensionsOfAGatherAreFree) {
             "be the same on all ranks");
 }
 
-TEST(Agreement, TheMemberOfAGroupThatDiffers) {
+TEST(Agreement, NamesTheMemberThatDiffers) {
   const auto group = [](Shape last) {
     return request(Verb::allreduce, "g", {{DType::float32, {1}}, {DType::float32, std::move(last)}});
   };
@@ -80,7 +80,7 @@ TEST(Agreement, TheMemberOfAGroupThatDiffers) {
             "same");
 }
 
-TEST(Agreement, MembersThatHaveNames) {
+TEST(Agreement, MembersWithNames) {
   const auto group = [](Shape last, std::string names) {
     auto made = request(Verb::allreduce, "g", {{DType::float32, {1}}, {DType::float32, std::move(last)}});
     made.member_names = std::move(names);
@@ -126,7 +126,7 @@ TEST(Agreement, OperationAndScale) {
             "allreduce 'x': rank 0 asks for postscale 1, rank 1 asks for postscale -2; all ranks must pass the same");
 }
 
-TEST(Agreement, FactorsThatDifferLittleAreToldApart) {
+TEST(Agreement, FactorsThatDifferLittleAreDistinguished) {
   const auto scaled = [](double factor) { return changed(allreduce("x"), [&](Request& r) { r.scale.pre = factor; }); };
   EXPECT_EQ(text({{scaled(1.0 / 65536), {0}}, {scaled(1.0 / 131072), {1}}}),
             "allreduce 'x': rank 0 asks for prescale 1.52587890625e-05, rank 1 asks for prescale 7.62939453125e-06; "
@@ -142,7 +142,7 @@ TEST(Agreement, RootDeviceCompressionAndVerb) {
   const auto plain = allreduce("x");
   EXPECT_EQ(text({{plain, {0}}, {changed(plain, [](Request& r) { r.on_host = false; }), {1}}}),
             "allreduce 'x': rank 0 has it on the host, rank 1 has it on an accelerator; all ranks must pass the same");
-  const auto half = changed(plain, [](Request& r) { r.wire = static_cast<std::int8_t>(DType::float16); });
+  const auto half = changed(plain, [](Request& r) { r.wire_dtype = static_cast<std::int8_t>(DType::float16); });
   EXPECT_EQ(text({{plain, {0}}, {half, {1}}}),
             "allreduce 'x': rank 0 asks for compression none, rank 1 asks for compression float16; all ranks must pass "
             "the same");
@@ -150,7 +150,7 @@ TEST(Agreement, RootDeviceCompressionAndVerb) {
             "allreduce 'x': rank 0 calls allreduce, rank 1 calls barrier; all ranks must pass the same");
 }
 
-TEST(Agreement, RanksAndRootsOfASetAreThoseOfTheJob) {
+TEST(Agreement, RanksAndRootsOfAProcessSetAreWorldRanks) {
   const auto from = [](int root) {
     return changed(request(Verb::broadcast, "b", {{DType::float32, {2}}}), [&](Request& r) { r.root = root; });
   };
@@ -158,7 +158,7 @@ TEST(Agreement, RanksAndRootsOfASetAreThoseOfTheJob) {
             "broadcast 'b': rank 2 asks for root 2, ranks 5, 7 ask for root 7; all ranks must pass the same");
 }
 
-TEST(Agreement, AVerbThatTheNameBeginsWithIsNotSaidTwice) {
+TEST(Agreement, AVerbInTheNameIsNotRepeated) {
   EXPECT_EQ(allreduce("allreduce.fc.weight").label(), "allreduce 'fc.weight'");
   EXPECT_EQ(allreduce("grouped_allreduce.bucket").label(), "grouped_allreduce 'bucket'");
   EXPECT_EQ(allreduce("allreduced").label(), "allreduce 'allreduced'");

@@ -1,4 +1,5 @@
-// The negotiators of a whole job in one thread: messages travel in random order between neighbours, time is made up.
+// Runs the negotiators of a whole job in one thread, with messages in random order between neighbours and invented
+// time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,22 +45,22 @@ class Job {
     for (int r = 0; r < size(); ++r) submit(r, request);
   }
 
-  // One random step: somebody speaks, or hears. False if there is nothing to do.
+  // Makes one random step: a rank sends, or a message is delivered. Returns false if there is nothing to do.
   bool step() {
-    std::vector<int> speakers;
+    std::vector<int> senders;
     for (int r = 0; r < size(); ++r) {
-      if (rank(r).has_news()) speakers.push_back(r);
+      if (rank(r).has_news()) senders.push_back(r);
     }
-    std::vector<std::pair<int, int>> ways;
-    for (const auto& [way, messages] : under_way_) {
-      if (!messages.empty()) ways.push_back(way);
+    std::vector<std::pair<int, int>> routes;
+    for (const auto& [route, messages] : in_flight_) {
+      if (!messages.empty()) routes.push_back(route);
     }
-    if (speakers.empty() && ways.empty()) return false;
-    const auto choice = static_cast<std::size_t>(random_below(speakers.size() + ways.size()));
-    if (choice < speakers.size()) {
-      speak(speakers[choice]);
+    if (senders.empty() && routes.empty()) return false;
+    const auto choice = static_cast<std::size_t>(random_below(senders.size() + routes.size()));
+    if (choice < senders.size()) {
+      send(senders[choice]);
     } else {
-      hear(ways[choice - speakers.size()]);
+      deliver(routes[choice - senders.size()]);
     }
     return true;
   }
@@ -69,18 +70,18 @@ class Job {
     }
   }
 
-  // What rank r was told since it was asked last.
+  // Returns the decisions of rank r since the last call.
   std::vector<Decision> take(int r) { return std::exchange(decisions_[static_cast<std::size_t>(r)], {}); }
 
-  // What all ranks were told, which must be the same; requests known by id are filled in.
+  // Returns the decisions of all ranks, which must be the same, with the requests of cached ids.
   std::vector<Decision> take_all() {
     settle();
     const auto first = take(0);
-    for (int r = 1; r < size(); ++r) EXPECT_EQ(told(take(r)), told(first)) << "rank " << r;
+    for (int r = 1; r < size(); ++r) EXPECT_EQ(texts_of(take(r)), texts_of(first)) << "rank " << r;
     return first;
   }
 
-  static std::vector<std::string> told(const std::vector<Decision>& decisions) {
+  static std::vector<std::string> texts_of(const std::vector<Decision>& decisions) {
     std::vector<std::string> all;
     for (const auto& d : decisions) {
       Plan plan;
@@ -95,19 +96,19 @@ class Job {
   Negotiator::Clock::time_point now{};
 
  private:
-  void speak(int r) {
+  void send(int r) {
     for (auto& message : rank(r).flush(now)) {
       bytes_sent += message.bytes.size();
-      under_way_[{r, message.to}].push_back(std::move(message.bytes));
+      in_flight_[{r, message.to}].push_back(std::move(message.bytes));
     }
     collect(r);
   }
 
-  void hear(const std::pair<int, int>& way) {
-    auto& messages = under_way_[way];
-    rank(way.second).receive(way.first, messages.front(), now);
+  void deliver(const std::pair<int, int>& route) {
+    auto& messages = in_flight_[route];
+    rank(route.second).receive(route.first, messages.front(), now);
     messages.pop_front();
-    collect(way.second);
+    collect(route.second);
   }
 
   void collect(int r) {
@@ -122,7 +123,7 @@ class Job {
   std::mt19937 random_;
   std::vector<Tree> trees_;
   std::deque<Negotiator> ranks_;
-  std::map<std::pair<int, int>, std::deque<std::string>> under_way_;
+  std::map<std::pair<int, int>, std::deque<std::string>> in_flight_;
   std::vector<std::vector<Decision>> decisions_;
 };
 

@@ -1,4 +1,4 @@
-// Whatever the order in which ranks ask and messages arrive, all ranks are told the same.
+// Tests that all ranks get the same decisions in any order of submissions and messages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using testing::request;
 using testing::same;
 using Kind = Decision::Kind;
 
-// Trees of one to nine ranks: one host, one rank each, even and uneven.
+// Trees of one to nine ranks: one host, one rank per host, and even and uneven numbers of ranks per host.
 const std::vector<std::vector<int>> kJobs = {
     {0},
     {0, 0},
@@ -43,17 +43,21 @@ std::vector<std::string> names_of(const std::vector<Decision>& decisions) {
   return names;
 }
 
-// Every rank works through rounds of its own: asks for all names in an order of its own, a few at a time, and goes on
-// when all were decided. Ranks in `liars` ask for other shapes in odd rounds.
+// Runs rounds of requests. In each round a rank submits all names in its own order, a few at a time, and continues when
+// all are decided. Ranks in `disagreeing` submit other shapes in odd rounds.
 class Rounds {
  public:
-  Rounds(Job& job, int rounds, int names, std::set<int> liars = {})
-      : job_(job), rounds_(rounds), names_(names), liars_(std::move(liars)), at_(static_cast<std::size_t>(job.size())) {
+  Rounds(Job& job, int rounds, int names, std::set<int> disagreeing = {})
+      : job_(job),
+        rounds_(rounds),
+        names_(names),
+        disagreeing_(std::move(disagreeing)),
+        at_(static_cast<std::size_t>(job.size())) {
     for (int r = 0; r < job.size(); ++r) start(r, 0);
   }
 
   std::vector<std::vector<Decision>> run() {
-    std::vector<std::vector<Decision>> heard(at_.size());
+    std::vector<std::vector<Decision>> decisions(at_.size());
     for (bool going = true; going;) {
       going = false;
       for (int turns = job_.size(); turns > 0; --turns) going = act(job_.random_below(at_.size())) || going;
@@ -61,18 +65,18 @@ class Rounds {
       for (int r = 0; r < job_.size(); ++r) {
         for (auto& decision : job_.take(r)) {
           of(r).waiting.erase(decision.request.name);
-          heard[static_cast<std::size_t>(r)].push_back(std::move(decision));
+          decisions[static_cast<std::size_t>(r)].push_back(std::move(decision));
         }
         going = going || of(r).round < rounds_;
       }
     }
-    return heard;
+    return decisions;
   }
 
  private:
   struct At {
     int round = 0;
-    std::vector<std::string> to_ask;
+    std::vector<std::string> to_submit;
     std::set<std::string> waiting;
   };
   At& of(int r) { return at_[static_cast<std::size_t>(r)]; }
@@ -81,45 +85,45 @@ class Rounds {
     auto& at = of(r);
     at.round = round;
     if (round == rounds_) return;
-    for (int i = 0; i < names_; ++i) at.to_ask.push_back("t" + std::to_string(i));
-    std::shuffle(at.to_ask.begin(), at.to_ask.end(), job_.random());
+    for (int i = 0; i < names_; ++i) at.to_submit.push_back("t" + std::to_string(i));
+    std::shuffle(at.to_submit.begin(), at.to_submit.end(), job_.random());
   }
 
   bool act(int r) {
     auto& at = of(r);
     if (at.round == rounds_) return false;
-    if (at.to_ask.empty()) {
+    if (at.to_submit.empty()) {
       if (at.waiting.empty()) start(r, at.round + 1);
       return true;
     }
-    const auto name = at.to_ask.back();
-    at.to_ask.pop_back();
+    const auto name = at.to_submit.back();
+    at.to_submit.pop_back();
     at.waiting.insert(name);
-    const bool lies = liars_.contains(r) && at.round % 2 == 1;
-    job_.submit(r, allreduce(name, {lies ? 4 : 3}));
+    const bool disagrees = disagreeing_.contains(r) && at.round % 2 == 1;
+    job_.submit(r, allreduce(name, {disagrees ? 4 : 3}));
     return true;
   }
 
   Job& job_;
   int rounds_, names_;
-  std::set<int> liars_;
+  std::set<int> disagreeing_;
   std::vector<At> at_;
 };
 
 class Jobs : public ::testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Trees, Jobs, ::testing::ValuesIn(kJobs));
 
-TEST_P(Jobs, EverybodyIsToldTheSame) {
+TEST_P(Jobs, AllRanksGetTheSamePlan) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     Job job(GetParam(), {}, seed);
-    const auto heard = Rounds(job, 5, 7).run();
-    ASSERT_EQ(heard.front().size(), 35U);
-    for (const auto& of_rank : heard) EXPECT_EQ(Job::told(of_rank), Job::told(heard.front()));
+    const auto decisions = Rounds(job, 5, 7).run();
+    ASSERT_EQ(decisions.front().size(), 35U);
+    for (const auto& of_rank : decisions) EXPECT_EQ(Job::texts_of(of_rank), Job::texts_of(decisions.front()));
     std::map<std::string, int> times;
-    for (const auto& decision : heard.front()) {
+    for (const auto& decision : decisions.front()) {
       EXPECT_EQ(decision.kind, Kind::run);
       EXPECT_TRUE(same(decision.request, allreduce(decision.request.name)));
-      // The first time without an id, the second time with a new one, then by id alone.
+      // The first decision has no id, the second one a new id, and later ones are cached.
       const int time = ++times[decision.request.name];
       EXPECT_EQ(decision.id != Decision::kNoId, time >= 2);
       EXPECT_EQ(decision.cached, time >= 3);
@@ -127,16 +131,16 @@ TEST_P(Jobs, EverybodyIsToldTheSame) {
   }
 }
 
-TEST_P(Jobs, ADisagreementFailsForAllAndTheJobGoesOn) {
+TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
   const auto size = static_cast<int>(GetParam().size());
   if (size == 1) return;
   for (unsigned seed = 0; seed < 10; ++seed) {
     Job job(GetParam(), {}, seed);
-    const auto heard = Rounds(job, 6, 3, {size - 1}).run();
-    ASSERT_EQ(heard.front().size(), 18U);
-    for (const auto& of_rank : heard) EXPECT_EQ(Job::told(of_rank), Job::told(heard.front()));
+    const auto decisions = Rounds(job, 6, 3, {size - 1}).run();
+    ASSERT_EQ(decisions.front().size(), 18U);
+    for (const auto& of_rank : decisions) EXPECT_EQ(Job::texts_of(of_rank), Job::texts_of(decisions.front()));
     std::map<std::string, int> times;
-    for (const auto& decision : heard.front()) {
+    for (const auto& decision : decisions.front()) {
       const bool lie = times[decision.request.name]++ % 2 == 1;
       EXPECT_EQ(decision.kind, lie ? Kind::fail : Kind::run);
       if (!lie) continue;
@@ -147,7 +151,7 @@ TEST_P(Jobs, ADisagreementFailsForAllAndTheJobGoesOn) {
   }
 }
 
-TEST_P(Jobs, WhatIsKnownCostsAFewBytes) {
+TEST_P(Jobs, CachedRequestsCostAFewBytes) {
   Job job(GetParam());
   for (int time = 0; time < 2; ++time) {
     for (int i = 0; i < 100; ++i) job.submit_all(allreduce("name of a tensor " + std::to_string(i)));
@@ -156,16 +160,16 @@ TEST_P(Jobs, WhatIsKnownCostsAFewBytes) {
   job.bytes_sent = 0;
   for (int i = 0; i < 100; ++i) job.submit_all(allreduce("name of a tensor " + std::to_string(i)));
   EXPECT_EQ(job.take_all().size(), 100U);
-  // The order of the second time, sorted by arrival, differs from that of the ids here and there.
+  // The second round is in the order of arrival, which differs from the order of the ids.
   EXPECT_LE(job.bytes_sent, static_cast<std::size_t>(job.size()) * 100 * 8);
 }
 
-TEST_P(Jobs, JoinedRanksAreNotWaitedFor) {
+TEST_P(Jobs, JoinedRanksDoNotDelayOthers) {
   const auto size = static_cast<int>(GetParam().size());
   for (unsigned seed = 0; seed < 10; ++seed) {
     Job job(GetParam(), {}, seed);
     for (int last = 0; last < size; ++last) {
-      // Ranks join one after the other; those left still reduce.
+      // Ranks join one after the other; the other ranks still reduce.
       const auto name = "left " + std::to_string(last);
       for (int r = last; r < size; ++r) job.submit(r, allreduce(name));
       auto decisions = job.take_all();
@@ -182,7 +186,7 @@ TEST_P(Jobs, JoinedRanksAreNotWaitedFor) {
   }
 }
 
-TEST(Negotiator, AJoinCompletesWhatTheOthersWaitFor) {
+TEST(Negotiator, AJoinCompletesRequestsOfOtherRanks) {
   Job job({0, 0, 1, 1});
   for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
   job.settle();
@@ -191,7 +195,7 @@ TEST(Negotiator, AJoinCompletesWhatTheOthersWaitFor) {
   EXPECT_EQ(names_of(job.take_all()), std::vector<std::string>{"x"});
 }
 
-TEST(Negotiator, OnlyReductionsTakeTheZerosOfAJoinedRank) {
+TEST(Negotiator, OnlyReductionsAcceptJoinedRanks) {
   Job job({0, 0, 0});
   job.rank(1).join();
   job.settle();
@@ -204,13 +208,13 @@ TEST(Negotiator, OnlyReductionsTakeTheZerosOfAJoinedRank) {
             "it before any rank joins");
 }
 
-// A gather that a rank had asked for before it joined has all it needs, whenever the root hears of what.
-TEST_P(Jobs, WhatAllHaveAskedForIsCarriedOutThoughRanksJoin) {
+// An allgather that a rank submitted before it joined is complete, in whatever order the root learns of both.
+TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
   const auto size = static_cast<int>(GetParam().size());
   const auto gather = request(Verb::allgather, "g", {{DType::float32, {2}}});
   for (unsigned seed = 0; seed < 30; ++seed) {
     Job job(GetParam(), {}, seed);
-    // Known by an id, and not.
+    // With a cached id and without.
     for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
       job.submit_all(gather);
       job.take_all();
@@ -224,7 +228,7 @@ TEST_P(Jobs, WhatAllHaveAskedForIsCarriedOutThoughRanksJoin) {
     ASSERT_FALSE(decisions.empty());
     EXPECT_EQ(decisions.front().kind, Kind::run) << decisions.front().text;
     if (size == 1) continue;
-    // The next one misses those that have joined.
+    // The next one lacks the ranks that have joined.
     for (int r = 1; r < size; r += 2) job.submit(r, gather);
     const auto next = job.take_all();
     ASSERT_EQ(next.size(), 1U);
@@ -233,8 +237,8 @@ TEST_P(Jobs, WhatAllHaveAskedForIsCarriedOutThoughRanksJoin) {
   }
 }
 
-// A rank may have work in flight when it joins: that is data of its own shape, not zeros.
-TEST(Negotiator, ARankThatJoinsWithWorkInFlightIsStillAsked) {
+// A rank may have work in flight when it joins, with its own shape and data instead of zeros.
+TEST(Negotiator, RequestsInFlightBeforeAJoinAreCompared) {
   Job job({0, 0});
   for (int time = 0; time < 3; ++time) {
     job.submit_all(allreduce("x"));
@@ -252,8 +256,8 @@ TEST(Negotiator, ARankThatJoinsWithWorkInFlightIsStillAsked) {
       "allreduce 'x': rank 0 has float32[5], rank 1 has float32[3]; dtype and shape must be the same on all ranks");
 }
 
-// The others do not wait for a joined rank, so that it may hear of two agreements under one id at once.
-TEST(Negotiator, AJoinedRankKeepsWhatAnIdStoodFor) {
+// Other ranks do not wait for a joined rank, so that it may receive two decisions for one id at once.
+TEST(Negotiator, AJoinedRankKeepsThePreviousRequestOfAnId) {
   Job job({0, 0});
   for (int time = 0; time < 2; ++time) {
     job.submit_all(allreduce("x"));
@@ -269,7 +273,7 @@ TEST(Negotiator, AJoinedRankKeepsWhatAnIdStoodFor) {
   }
   ASSERT_EQ(plans.size(), 2U);
   for (const auto& plan : plans) job.rank(1).receive(0, plan.bytes, job.now);
-  // One plan at a time, also where a rank is behind: what is fused follows from the plan.
+  // A rank that is behind takes one plan at a time, because batches are derived from one plan.
   const auto first = job.rank(1).take_decisions(), second = job.rank(1).take_decisions();
   ASSERT_EQ(first.size(), 1U);
   EXPECT_FALSE(first.front().cached);
@@ -278,7 +282,7 @@ TEST(Negotiator, AJoinedRankKeepsWhatAnIdStoodFor) {
   EXPECT_TRUE(same(second.front().request, allreduce("x", {7})));
 }
 
-TEST_P(Jobs, WhoLeavesClosesTheGroup) {
+TEST_P(Jobs, ALeavingRankClosesTheGroup) {
   const auto size = static_cast<int>(GetParam().size());
   for (int leaver = 0; leaver < size; ++leaver) {
     Job job(GetParam(), {}, 3, 2, 10);
@@ -298,7 +302,7 @@ TEST_P(Jobs, WhoLeavesClosesTheGroup) {
   }
 }
 
-TEST(Negotiator, EverybodyLeavesAtOnce) {
+TEST(Negotiator, AllRanksLeaveAtOnce) {
   Job job({0, 0, 1, 1});
   for (int r = 0; r < job.size(); ++r) job.rank(r).leave();
   const auto decisions = job.take_all();
@@ -306,7 +310,7 @@ TEST(Negotiator, EverybodyLeavesAtOnce) {
   EXPECT_EQ(decisions.front().kind, Kind::close);
 }
 
-TEST(Negotiator, WhatNeighboursSayIsChecked) {
+TEST(Negotiator, MalformedMessagesAreRejected) {
   Job job({0, 0, 0});
   const auto refused = [&](int from, const Report& report) {
     try {
@@ -317,21 +321,21 @@ TEST(Negotiator, WhatNeighboursSayIsChecked) {
     }
   };
   EXPECT_TRUE(refused(7, {})) << "nobody's child";
-  Report joined, left, stall, claim, nobody, unknown;
+  Report joined, left, stall, submission, nobody, unknown;
   joined.joined = {3};
   left.left = {-1};
   stall.stalls = {{"x", "allreduce 'x'", {99}, 1}};
-  claim.claims = {{{allreduce("x"), {1 << 20}}}};
-  nobody.claims = {{{allreduce("x"), {}}}};
+  submission.submissions = {{{allreduce("x"), {1 << 20}}}};
+  nobody.submissions = {{{allreduce("x"), {}}}};
   unknown.cached = {5};
-  for (const auto& report : {joined, left, stall, claim, nobody, unknown}) EXPECT_TRUE(refused(1, report));
+  for (const auto& report : {joined, left, stall, submission, nobody, unknown}) EXPECT_TRUE(refused(1, report));
   job.submit_all(allreduce("x"));
   EXPECT_EQ(job.take_all().size(), 1U) << "nothing of it stays";
 }
 
-TEST(Negotiator, UrgencyTravelsUp) {
+TEST(Negotiator, UrgencyIsForwardedUpTheTree) {
   Job job({0, 0});
-  job.rank(1).urge();
+  job.rank(1).request_flush();
   job.submit(1, allreduce("x"));
   EXPECT_TRUE(job.rank(1).urgent());
   job.settle();

@@ -1,4 +1,4 @@
-// Short ways to write requests in tests of the control room.
+// Helpers that make requests in tests of csrc/control.
 #pragma once
 
 #include <string>
@@ -22,11 +22,11 @@ inline Request allreduce(std::string name, Shape shape = {3}, DType dtype = DTyp
   return request(Verb::allreduce, std::move(name), {{dtype, std::move(shape)}});
 }
 
-// Equal in every field, which agrees_with() does not ask for.
+// Compares every field, unlike agrees_with().
 inline bool same(const Request& a, const Request& b) {
   return a.name == b.name && a.verb == b.verb && a.members == b.members && a.op == b.op && a.scale == b.scale &&
-         a.wire == b.wire && a.root == b.root && a.on_host == b.on_host && a.ranks == b.ranks && a.call == b.call &&
-         a.checked == b.checked && a.member_names == b.member_names;
+         a.wire_dtype == b.wire_dtype && a.root == b.root && a.on_host == b.on_host && a.ranks == b.ranks &&
+         a.call == b.call && a.checked == b.checked && a.member_names == b.member_names;
 }
 
 }  // namespace perseus::testing

@@ -1,4 +1,4 @@
-// Ids stand for what was agreed; names that are used once get none.
+// Tests the ids of agreed requests; names that are used once get none.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace {
 using testing::allreduce;
 using testing::same;
 
-// What the root does with a request that was agreed.
+// Does what the root does with an agreed request.
 std::optional<std::uint32_t> agree(ResponseCache& cache, const Request& request) {
   const auto id = cache.choose_id(request);
   if (id) cache.put(*id, request);
   return id;
 }
 
-TEST(ResponseCache, TheSecondTimeGivesAnId) {
+TEST(ResponseCache, ASecondAgreementGivesAnId) {
   ResponseCache cache(4);
   EXPECT_EQ(agree(cache, allreduce("a")), std::nullopt);
   EXPECT_EQ(cache.find(allreduce("a")), std::nullopt);
@@ -30,7 +30,7 @@ TEST(ResponseCache, TheSecondTimeGivesAnId) {
   EXPECT_TRUE(same(cache.at(0), allreduce("a")));
 }
 
-TEST(ResponseCache, AnotherShapeTakesTheSameId) {
+TEST(ResponseCache, AnotherShapeKeepsTheId) {
   ResponseCache cache(4);
   agree(cache, allreduce("a"));
   agree(cache, allreduce("a"));
@@ -48,19 +48,19 @@ TEST(ResponseCache, NamesUsedOnceTakeNoPlace) {
   EXPECT_EQ(agree(cache, allreduce("w")), 0U);
 }
 
-TEST(ResponseCache, AFullCacheKeepsWhatItHas) {
+TEST(ResponseCache, AFullCacheKeepsItsEntries) {
   ResponseCache cache(1);
   for (int i = 0; i < 2; ++i) agree(cache, allreduce("a"));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(agree(cache, allreduce("b")), std::nullopt);
   EXPECT_EQ(cache.find(allreduce("a")), 0U);
 }
 
-TEST(ResponseCache, CapacityZeroTurnsItOff) {
+TEST(ResponseCache, CapacityZeroDisablesTheCache) {
   ResponseCache cache(0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(agree(cache, allreduce("a")), std::nullopt);
 }
 
-TEST(ResponseCache, IdsThatWereNeverGivenAreAnError) {
+TEST(ResponseCache, UnknownIdsAreAnError) {
   ResponseCache cache(4);
   EXPECT_THROW(cache.at(0), Error);
   EXPECT_THROW(cache.put(1, allreduce("a")), Error);

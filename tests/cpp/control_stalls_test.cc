@@ -1,4 +1,4 @@
-// Names that wait too long: who is told, when, and what.
+// Tests the warnings and errors for requests that wait too long.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -46,7 +46,7 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
   EXPECT_EQ(decisions.front().request.name, "x");
   EXPECT_EQ(decisions.front().text,
             "allreduce 'x' has waited 60.5 s: submitted by ranks 4, 6, not by rank 5. All ranks must call the same "
-            "collectives; is one still busy, or has it taken another path?");
+            "collectives; check whether the missing ranks are still busy or have taken another branch.");
   look(job);
   EXPECT_TRUE(job.take_all().empty()) << "said once in a period";
   job.now += 60s;
@@ -59,7 +59,7 @@ TEST(Stalls, RanksBelowAnotherHostAreNamed) {
   for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
   job.settle();
   job.now += 11s;
-  // Once in each period, with what all nodes know.
+  // One warning per period combines the reports of all nodes.
   for (int period = 0; period < 3; ++period) {
     std::vector<std::string> texts;
     for (int round = 0; round < 5; ++round) {
@@ -73,7 +73,7 @@ TEST(Stalls, RanksBelowAnotherHostAreNamed) {
   }
 }
 
-TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {
+TEST(Stalls, AStallFailsOnAllRanksAfterTheShutdownTime) {
   for (const auto warning : {0ms, 1000ms}) {
     Job job({0, 0}, stalls(warning, 1500ms));
     job.submit(1, allreduce("x"));
@@ -93,7 +93,7 @@ TEST(Stalls, AfterTheTimeSetItIsAnErrorOnAll) {
   }
 }
 
-TEST(Stalls, WhatCompletesIsForgotten) {
+TEST(Stalls, CompletedRequestsAreNotReported) {
   Job job({0, 0, 1}, stalls(10s, 0s));
   job.submit(1, allreduce("x"));
   job.settle();
@@ -121,7 +121,7 @@ TEST(Stalls, JoinedRanksAreNotMissing) {
       << decisions.front().text;
 }
 
-// Adapters put the verb in front of a name, so these are different names, of which none would ever be complete.
+// Adapters put the verb in front of a name, so these are different names, and none of them would ever be complete.
 TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   Job job({0, 0, 0}, stalls(60s, 0s));
   for (const int r : {0, 2}) job.submit(r, allreduce("allreduce.x"));
@@ -147,8 +147,8 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   EXPECT_EQ(after.front().kind, Kind::run);
 }
 
-// A host that is not of one mind reports nothing by itself; names that were agreed before go by a number.
-TEST(Mismatches, AreSeenBelowAnotherHostAndForKnownNames) {
+// A host whose ranks disagree reports no submissions, and cached names are reported by id.
+TEST(Mismatches, AreDetectedOnOtherHostsAndForCachedNames) {
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
     Job job({0, 0, 1, 1, 1}, stalls(0s, 0s), seed);
     for (int i = 0; i < 3; ++i) {
@@ -171,7 +171,7 @@ TEST(Mismatches, AreSeenBelowAnotherHostAndForKnownNames) {
   }
 }
 
-TEST(Mismatches, ARankThatHasNotComeIsWaitedFor) {
+TEST(Mismatches, AreNotReportedWhileARankIsMissing) {
   Job job({0, 0, 1, 1}, stalls(60s, 0s));
   job.submit(0, allreduce("allreduce.x"));
   job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
@@ -180,7 +180,7 @@ TEST(Mismatches, ARankThatHasNotComeIsWaitedFor) {
   job.now += 10s;
   look(job);
   EXPECT_TRUE(job.take_all().empty());
-  // Rank 3 does not decide it: each rank submits both in an order of its own.
+  // Rank 3 does not make it a mismatch: each rank submits both in its own order.
   job.submit(3, allreduce("allreduce.x"));
   job.submit(1, allreduce("allreduce.x"));
   for (const int r : {0, 2, 3}) job.submit(r, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
@@ -189,6 +189,46 @@ TEST(Mismatches, ARankThatHasNotComeIsWaitedFor) {
   const auto decisions = job.take_all();
   ASSERT_EQ(decisions.size(), 2U);
   for (const auto& decision : decisions) EXPECT_EQ(decision.kind, Kind::run);
+}
+
+// A rank's own submission may be on its way up while the root fails the name. The failure ends that submission on its
+// rank, so it must not count for the next use of the name.
+TEST(Mismatches, ASubmissionOnItsWayDuringTheFailureDoesNotCountForTheNextUse) {
+  struct Case {
+    std::vector<int> hosts;
+    int late, parent;  // the rank that submits at that moment, and the node of the tree that it reports to
+  };
+  for (const auto& [hosts, late, parent] : {Case{{0, 0, 0}, 2, 0}, Case{{0, 0, 1, 1, 1}, 3, 2}}) {
+    for (const bool known : {false, true}) {
+      Job job(hosts, stalls(0s, 0s));
+      for (int i = 0; known && i < 3; ++i) {
+        job.submit_all(allreduce("allreduce.x"));
+        job.take_all();
+      }
+      for (int r = 0; r < job.size(); ++r) {
+        job.submit(r, r == late ? request(Verb::barrier, "barrier.x", {}) : allreduce("allreduce.x"));
+      }
+      job.settle();
+      job.now += 500ms;
+      look(job);
+      job.submit(late, allreduce("allreduce.x"));
+      const auto on_its_way = job.rank(late).flush(job.now);
+      ASSERT_EQ(on_its_way.size(), 1U);
+      job.settle();
+      look(job);
+      for (const auto& decision : job.take_all()) EXPECT_EQ(decision.kind, Kind::fail);
+      job.rank(parent).receive(late, on_its_way.front().bytes, job.now);
+
+      for (int r = 0; r < job.size(); ++r) {
+        if (r != late) job.submit(r, allreduce("allreduce.x"));
+      }
+      EXPECT_TRUE(job.take_all().empty()) << "rank " << late << " has not submitted the name again";
+      job.submit(late, allreduce("allreduce.x"));
+      const auto decisions = job.take_all();
+      ASSERT_EQ(decisions.size(), 1U);
+      EXPECT_EQ(decisions.front().kind, Kind::run);
+    }
+  }
 }
 
 }  // namespace

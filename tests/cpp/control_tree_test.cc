@@ -1,4 +1,4 @@
-// Trees of ranks: everybody has one way up, and a parent knows who is below each child.
+// Tests that each rank has one parent, and that a parent knows the ranks below each child.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<int> parents(const std::vector<Tree>& trees) {
   return all;
 }
 
-// What holds for every tree, whatever its shape.
+// Checks what holds for every tree.
 void check(const std::vector<Tree>& trees) {
   for (const auto& tree : trees) {
     const auto rank = &tree - trees.data();
@@ -55,7 +55,7 @@ TEST(Tree, OneRank) {
   EXPECT_EQ(trees.front().world_ranks, std::vector<int>{100});
 }
 
-TEST(Tree, OneHostIsAStar) {
+TEST(Tree, OneHostHasOneLevel) {
   const auto trees = trees_of({0, 0, 0, 0});
   check(trees);
   EXPECT_EQ(parents(trees), (std::vector<int>{-1, 0, 0, 0}));

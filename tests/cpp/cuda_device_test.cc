@@ -1,4 +1,4 @@
-// A CUDA device over a driver that is not there: order between streams, packing, and what goes wrong.
+// Tests a CUDA device over a fake driver: order between streams, packing and failures.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ using cuda::CudaDevice;
 using testing::FakeCuda;
 using testing::FakeStreams;
 
-// The text of the Error that `action` throws.
+// Returns the text of the Error that `action` throws.
 template <typename Action>
 std::string refusal(const Action& action) {
   try {
@@ -49,12 +49,12 @@ TEST_P(CudaStreams, OneWaitsForAnotherByAnEvent) {
   EXPECT_TRUE(device->is_done(*done));
 }
 
-TEST_P(CudaStreams, AnEventIsReusedOnceNobodyHoldsIt) {
+TEST_P(CudaStreams, AnEventIsReusedAfterItsRelease) {
   for (int i = 0; i < 10; ++i) device->synchronize(*device->record(0));
   EXPECT_EQ(fake.calls("cuEventCreate"), 1);
 }
 
-TEST_P(CudaStreams, TheCurrentDeviceIsLeftAsItWas) {
+TEST_P(CudaStreams, TheCurrentDeviceIsRestored) {
   const auto stream = device->make_stream();
   const auto memory = device->allocate(8), pinned = device->allocate_pinned(8);
   device->copy(*stream, memory.get(), pinned.get(), 8);
@@ -75,7 +75,7 @@ TEST_P(CudaStreams, TheCurrentDeviceIsLeftAsItWas) {
 INSTANTIATE_TEST_SUITE_P(, CudaStreams, ::testing::Values(FakeStreams::late, FakeStreams::threads),
                          [](const auto& kind) { return kind.param == FakeStreams::late ? "late" : "threads"; });
 
-TEST(CudaDevice, WorkThatNobodyWaitsForIsNotDone) {
+TEST(CudaDevice, QueuedWorkIsNotDoneBeforeASynchronization) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto stream = device->make_stream();
@@ -88,8 +88,8 @@ TEST(CudaDevice, WorkThatNobodyWaitsForIsNotDone) {
   EXPECT_EQ(to, 7);
 }
 
-// What a framework still reads when the last owner lets go.
-TEST(CudaDevice, MemoryGoesInTheOrderOfItsLastStream) {
+// Memory that a framework still reads when its last owner releases it.
+TEST(CudaDevice, MemoryIsFreedInTheOrderOfItsLastStream) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto framework = fake.make_stream();
@@ -105,7 +105,7 @@ TEST(CudaDevice, MemoryGoesInTheOrderOfItsLastStream) {
   EXPECT_EQ(to, 7);
 }
 
-TEST(CudaDevice, MemoryIsNotFreedAsAPartOfAGraph) {
+TEST(CudaDevice, MemoryIsNotFreedInsideAGraph) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto framework = fake.make_stream();
@@ -122,7 +122,7 @@ TEST(CudaDevice, MemoryIsNotFreedAsAPartOfAGraph) {
   EXPECT_EQ(fake.calls("cuMemFreeAsync"), 2);
 }
 
-TEST(CudaDevice, ADriverWithoutMemoryInOrderHasThePlainKind) {
+TEST(CudaDevice, ADriverWithoutStreamOrderedMemoryUsesPlainMemory) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   fake.fail("cuMemAllocAsync", 801);
@@ -132,7 +132,7 @@ TEST(CudaDevice, ADriverWithoutMemoryInOrderHasThePlainKind) {
   EXPECT_EQ(fake.calls("cuMemFree"), 1);
 }
 
-TEST(CudaDevice, ZerosComeInTheOrderOfTheStream) {
+TEST(CudaDevice, ZerosAreWrittenInTheOrderOfTheStream) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto stream = device->make_stream();
@@ -143,7 +143,7 @@ TEST(CudaDevice, ZerosComeInTheOrderOfTheStream) {
   EXPECT_EQ(std::memcmp(memory.get(), std::vector<char>(100).data(), 100), 0);
 }
 
-TEST(CudaDevice, AStreamUnderCaptureIsSeen) {
+TEST(CudaDevice, DetectsAStreamUnderCapture) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto stream = fake.make_stream();
@@ -152,7 +152,7 @@ TEST(CudaDevice, AStreamUnderCaptureIsSeen) {
   EXPECT_TRUE(device->is_capturing(stream));
 }
 
-TEST(CudaDevice, FailuresHaveTheDriversWords) {
+TEST(CudaDevice, FailuresHaveTheDriversText) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   fake.fail("cuMemAlloc", 2);
@@ -164,12 +164,14 @@ TEST(CudaDevice, FailuresHaveTheDriversWords) {
   }
 }
 
-TEST(CudaDevice, ANumberThatIsNotThereIsTheCallersMistake) {
+TEST(CudaDevice, AMissingDeviceIsAnInvalidArgument) {
   FakeCuda fake(FakeStreams::late, 2);
-  EXPECT_EQ(refusal([&] { CudaDevice::open(fake.driver(), 2); }), "there is no CUDA device 2: this process sees 2");
+  EXPECT_EQ(refusal([&] { CudaDevice::open(fake.driver(), 2); }),
+            "there is no CUDA device 2: this process sees 2; check CUDA_VISIBLE_DEVICES and the device that the "
+            "program selects");
 }
 
-TEST(CudaDriver, WhatIsMissingOrTooOldIsToldWithWhatToDo) {
+TEST(CudaDriver, AMissingOrOldDriverIsReportedWithWhatToDo) {
   EXPECT_NE(refusal([] { cuda::open_driver("libcuda-of-no-machine.so.1"); }).find("install NVIDIA's driver"),
             std::string::npos);
   EXPECT_NE(refusal([] { cuda::open_driver("libc.so.6"); }).find("has no function cuInit"), std::string::npos);
@@ -183,7 +185,7 @@ TEST(CudaDriver, WhatIsMissingOrTooOldIsToldWithWhatToDo) {
   EXPECT_NE(refusal([&] { cuda::start_driver(fake.driver()); }).find("cuInit"), std::string::npos);
 }
 
-TEST(CudaDriver, NoDeviceAtAll) {
+TEST(CudaDriver, NoDeviceIsAnError) {
   FakeCuda fake(FakeStreams::late, 0);
   EXPECT_NE(refusal([&] { cuda::start_driver(fake.driver()); }).find("CUDA_VISIBLE_DEVICES"), std::string::npos);
 }

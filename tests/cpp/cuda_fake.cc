@@ -21,7 +21,7 @@ FakeCuda* the_fake = nullptr;
 thread_local std::vector<ContextHandle> contexts;
 thread_local int capture_mode = 0;
 
-// Contexts are numbers, too: one for each device.
+// Contexts are numbers, one for each device.
 ContextHandle context_of(DeviceNumber device) { return reinterpret_cast<ContextHandle>(std::intptr_t{device} + 1); }
 DeviceNumber current_device() {
   return static_cast<DeviceNumber>(reinterpret_cast<std::intptr_t>(contexts.back())) - 1;
@@ -44,7 +44,7 @@ void run_tiles(std::int64_t blocks, const Pointer& segments, int count, void* bu
 
 }  // namespace
 
-// The table's functions: plain ones, as the driver's are.
+// The functions of the table.
 struct FakeCalls {
   using Lock = std::unique_lock<std::mutex>;
 
@@ -192,7 +192,7 @@ struct FakeCalls {
     the_fake->memory_.insert(*memory);
     return kSuccess;
   }
-  // As the driver's: whatever is under way on the device ends first.
+  // As in the driver, all work on the device ends first.
   static Result free_memory(const char* call, void* memory) {
     const auto result = the_fake->begin(call);
     if (result != kSuccess) return result;
@@ -206,7 +206,7 @@ struct FakeCalls {
     return new_memory("cuMemAlloc", reinterpret_cast<void**>(memory), bytes);
   }
   static Result free(Pointer memory) { return free_memory("cuMemFree", reinterpret_cast<void*>(memory)); }
-  // In the order of the stream, which others need not have waited for.
+  // Runs in the order of the stream; other streams may not have waited for it.
   static Result allocate_async(Pointer* memory, std::size_t bytes, StreamHandle stream) {
     const auto result = new_memory("cuMemAllocAsync", reinterpret_cast<void**>(memory), bytes);
     if (result != kSuccess) return result;

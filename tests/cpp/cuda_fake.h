@@ -1,4 +1,4 @@
-// A CUDA driver without a device: memory is the host's, kernels run on the host, streams are queues.
+// A fake CUDA driver without a device: memory is host memory, kernels run on the host, and streams are queues.
 #pragma once
 
 #include <atomic>
@@ -19,32 +19,32 @@
 
 namespace perseus::testing {
 
-// How a stream gets to work. `eager`: each call returns when all is done. `late`: only when somebody waits for it, and
-// no further than needed, so that whoever forgets to wait reads what was there before. `threads`: at once, each on a
-// thread, so that ThreadSanitizer sees who forgets.
+// The order in which streams execute work. With `eager`, each call returns when its work is done. With `late`, work
+// runs only when a thread waits for it, so that code without a wait reads old data. With `threads`, each stream has a
+// thread, so that ThreadSanitizer detects a missing wait.
 enum class FakeStreams { eager, late, threads };
 
 class FakeCuda {
  public:
   explicit FakeCuda(FakeStreams streams = FakeStreams::late, int devices = 1);
-  ~FakeCuda();  // what was given out must be back
+  ~FakeCuda();  // all memory must have been freed
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
   const cuda::Driver& driver() const { return driver_; }
 
-  // What a framework does beside us.
+  // The functions that a framework calls itself.
   Stream make_stream(int device = 0);
   void enqueue(Stream stream, std::function<void()> kernel);
   void synchronize(Stream stream);
   void capture(Stream stream, bool capturing);
 
-  // The call of this name fails so from now on; 0: no more.
+  // Makes the call of this name fail with this code from now on; 0: it succeeds again.
   void fail(const std::string& call, cuda::Result result);
   void pretend_version(int version) { version_ = version; }
 
   int calls(const std::string& call);
-  // Contexts pushed and not popped on this thread.
+  // Returns the number of contexts pushed and not popped on this thread.
   static int pushed();
   std::vector<std::string> launched();
 

@@ -1,4 +1,4 @@
-// The pretended driver's streams: queues of what is to be done, and who does it.
+// The fake driver's streams, which are queues of work.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -54,7 +54,7 @@ void FakeCuda::work(Queue& queue) {
   }
 }
 
-// The queue's work up to operation `number`.
+// Runs the queue's work up to operation `number`.
 void FakeCuda::run_to(Queue& queue, std::uint64_t number, std::unique_lock<std::mutex>& lock) {
   if (streams_ == FakeStreams::threads) {
     changed_.wait(lock, [&] { return queue.finished >= number; });
@@ -71,7 +71,7 @@ void FakeCuda::run_to(Queue& queue, std::uint64_t number, std::unique_lock<std::
 }
 
 void FakeCuda::finish_all(std::unique_lock<std::mutex>& lock, int device) {
-  std::vector<Queue*> its;  // others may come and go meanwhile
+  std::vector<Queue*> its;  // the list of queues may change meanwhile
   for (auto& [handle, queue] : queues_) {
     if (queue->device == device) its.push_back(queue.get());
   }

@@ -1,4 +1,4 @@
-// Packing on a CUDA device: the kernels' own code, run on the host, against the host's kernels.
+// Compares the packing kernels for CUDA, run on the host, with the host's kernels.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ using testing::FakeCuda;
 using testing::FakeStreams;
 
 struct Packing {
-  DType dtype, wire;
+  DType dtype, wire_dtype;
 };
 
 std::vector<Packing> packings() {
@@ -32,7 +32,7 @@ std::vector<Packing> packings() {
   return all;
 }
 
-// Tensors of many sizes, some of them where no vector can be read, and one buffer for all.
+// Tensors of many sizes, some of them unaligned for vectors, and one buffer for all.
 struct Tensors {
   std::vector<reference::Bytes> memory;
   std::vector<Piece> pieces;
@@ -62,30 +62,32 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
     if (!device->has_kernels()) GTEST_SKIP() << "built without nvcc: there are no kernels";
   }
 
-  Reduction reduction(const Scale& scale) const { return {packing.dtype, packing.wire, ReduceOp::sum, scale}; }
+  Reduction reduction(const Scale& scale) const { return {packing.dtype, packing.wire_dtype, ReduceOp::sum, scale}; }
   void finish() { device->synchronize(*device->record(*stream)); }
 
   void expect_packed(const Reduction& how) {
     const Tensors tensors(packing.dtype, kCounts, 1);
-    reference::Bytes buffer(static_cast<std::size_t>(tensors.total) * size_of(packing.wire));
+    reference::Bytes buffer(static_cast<std::size_t>(tensors.total) * size_of(packing.wire_dtype));
     device->pack(*stream, how, tensors.pieces, buffer.data());
     finish();
-    reference::Bytes expected(size_of(packing.wire));
+    reference::Bytes expected(size_of(packing.wire_dtype));
     const auto* at = buffer.data();
     for (const auto& piece : tensors.pieces) {
       const auto* from = static_cast<const std::uint8_t*>(piece.data);
-      for (std::int64_t i = 0; i < piece.count; ++i, at += size_of(packing.wire), from += size_of(packing.dtype)) {
+      for (std::int64_t i = 0; i < piece.count;
+           ++i, at += size_of(packing.wire_dtype), from += size_of(packing.dtype)) {
         reference::pack_one(how, from, expected.data());
-        ASSERT_TRUE(reference::same(packing.wire, at, expected.data())) << "element " << i << " of " << piece.count;
+        ASSERT_TRUE(reference::same(packing.wire_dtype, at, expected.data()))
+            << "element " << i << " of " << piece.count;
       }
     }
   }
 
-  // What the host gives for one contribution: scaled, and as it travels.
+  // Returns what the host's kernels compute for one contribution in the wire dtype.
   void expect_unpacked(const Reduction& how) {
     const Tensors tensors(packing.dtype, kCounts, 2);
     std::mt19937_64 random(3);
-    const auto buffer = reference::random_elements(packing.wire, static_cast<std::size_t>(tensors.total), random);
+    const auto buffer = reference::random_elements(packing.wire_dtype, static_cast<std::size_t>(tensors.total), random);
     device->unpack(*stream, how, buffer.data(), tensors.pieces);
     finish();
     const auto* from = buffer.data();
@@ -95,8 +97,8 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
       const void* sources[] = {from};
       void* targets[] = {expected.data()};
       auto plain = how;
-      plain.dtype = how.wire;  // the wire's values are not rounded to it once more
-      if (how.dtype == how.wire) {
+      plain.dtype = how.wire_dtype;  // values of the wire dtype are not rounded again
+      if (how.dtype == how.wire_dtype) {
         host::reduce({plain, sources, true, targets, false, piece.count});
         for (std::int64_t i = 0; i < piece.count; ++i) {
           const auto offset = static_cast<std::size_t>(i) * size_of(packing.dtype);
@@ -107,7 +109,8 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
       } else {
         const double factor = how.scale.post / static_cast<double>(how.scale.divisor);
         for (std::int64_t i = 0; i < piece.count; ++i) {
-          const auto wide = reference::decode(how.wire, from + static_cast<std::size_t>(i) * size_of(how.wire)).real;
+          const auto wide =
+              reference::decode(how.wire_dtype, from + static_cast<std::size_t>(i) * size_of(how.wire_dtype)).real;
           const auto product = static_cast<float>(wide) * static_cast<float>(factor);
           reference::encode(how.dtype, {0, product}, expected.data());
           ASSERT_TRUE(reference::same(
@@ -117,20 +120,20 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
               << "element " << i << " of " << piece.count;
         }
       }
-      from += static_cast<std::size_t>(piece.count) * size_of(how.wire);
+      from += static_cast<std::size_t>(piece.count) * size_of(how.wire_dtype);
     }
   }
 };
 
 TEST_P(CudaPacking, Packs) { expect_packed(reduction({})); }
 TEST_P(CudaPacking, PacksScaled) { expect_packed(reduction({0.3, 1.0, 1})); }
-TEST_P(CudaPacking, PacksTimesAWholeNumber) { expect_packed(reduction({3.0, 1.0, 1})); }
+TEST_P(CudaPacking, PacksScaledByAWholeNumber) { expect_packed(reduction({3.0, 1.0, 1})); }
 TEST_P(CudaPacking, Unpacks) { expect_unpacked(reduction({})); }
 TEST_P(CudaPacking, UnpacksAnAverage) { expect_unpacked(reduction({1.0, 1.0, 3})); }
 TEST_P(CudaPacking, UnpacksScaled) { expect_unpacked(reduction({1.0, 0.7, 2})); }
 
 INSTANTIATE_TEST_SUITE_P(, CudaPacking, ::testing::ValuesIn(packings()), [](const auto& kind) {
-  return std::string(name_of(kind.param.dtype)) + "_" + std::string(name_of(kind.param.wire));
+  return std::string(name_of(kind.param.dtype)) + "_" + std::string(name_of(kind.param.wire_dtype));
 });
 
 class CudaLaunches : public ::testing::Test {
@@ -144,7 +147,7 @@ class CudaLaunches : public ::testing::Test {
   }
 };
 
-TEST_F(CudaLaunches, AnyNumberOfTensorsInOne) {
+TEST_F(CudaLaunches, OneKernelPacksAnyNumberOfTensors) {
   std::vector<float> values(5000, 1.0F), packed(5000);
   std::vector<Piece> pieces;
   for (auto& value : values) pieces.push_back({&value, 1});
@@ -163,7 +166,7 @@ TEST_F(CudaLaunches, TheTableOfTheSameTensorsIsCopiedOnce) {
   EXPECT_EQ(fake.calls("cuMemcpyAsync"), 1);
 }
 
-// More layouts than tables are kept: those that are given up may be in use.
+// Uses more layouts than the number of kept tables; replaced tables may be in use.
 TEST_F(CudaLaunches, TablesAreReplacedWhileTheyAreInUse) {
   std::vector<float> a(200), b(200), packed(400);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = static_cast<float>(i);
@@ -179,7 +182,7 @@ TEST_F(CudaLaunches, TablesAreReplacedWhileTheyAreInUse) {
   }
 }
 
-TEST_F(CudaLaunches, OneTensorThatIsOnlyCopiedTakesNoKernel) {
+TEST_F(CudaLaunches, OneTensorThatIsOnlyCopiedNeedsNoKernel) {
   std::vector<float> a(10, 3.0F), packed(10);
   const std::vector<Piece> pieces = {{a.data(), 10}};
   device->pack(*stream, {}, pieces, packed.data());
@@ -189,7 +192,7 @@ TEST_F(CudaLaunches, OneTensorThatIsOnlyCopiedTakesNoKernel) {
   EXPECT_TRUE(fake.launched().empty());
 }
 
-TEST(CudaWithoutKernels, CopiesInTheirPlace) {
+TEST(CudaWithoutKernels, CopiesReplaceThem) {
   FakeCuda fake;
   fake.fail("cuModuleLoadDataEx", 222);
   const auto device = CudaDevice::open(fake.driver(), 0);

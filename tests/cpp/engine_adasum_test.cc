@@ -1,4 +1,4 @@
-// Adasum over every transport: the same bits on all ranks, and the numbers of the definition.
+// Tests that Adasum over every transport gives the same bits on all ranks and the values of its definition.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,7 @@ Vector expected(std::size_t begin, std::size_t end, std::size_t total, int ranks
   return vectors.front();
 }
 
-TEST_P(Adasum, IsWhatTheDefinitionSays) {
+TEST_P(Adasum, MatchesTheDefinition) {
   const auto [kind, size] = GetParam();
   run_world(kind, size, [](World& world) {
     auto link = world.connect_all();

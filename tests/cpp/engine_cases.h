@@ -1,4 +1,4 @@
-// In which worlds tests of lanes run: what the ranks are, and how many.
+// The kinds and numbers of ranks with which the tests of engines run.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace perseus::testing {
 
-// For lanes that close; never waited for where all goes well.
+// The timeout for closing engines, which is not reached unless a test fails.
 inline constexpr std::chrono::seconds kGrace{20};
 
 using Case = std::tuple<Ranks, int>;

@@ -1,4 +1,4 @@
-// A rank with tensors on a device that is not there, and a framework's stream on which they are made and read.
+// A rank with tensors on a fake device, and a framework's stream on which they are computed and read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 
 #include "cuda_fake.h"
 #include "device/cuda/device.h"
-#include "engine/lane.h"
 #include "engine/on_device.h"
+#include "engine/process_set_engine.h"
 #include "engine_rank.h"
 
 namespace perseus::testing {
 
-// What NCCL is to the engine: collectives that happen in the order of a stream. Carried by a transport of the host's.
+// A device transport like NCCL, whose collectives run in the order of a stream. It uses a transport of host memory.
 class StreamTransport final : public DeviceTransport {
  public:
   StreamTransport(FakeCuda& fake, Stream stream, Link link) : fake_(fake), stream_(stream), link_(std::move(link)) {}
@@ -84,7 +84,7 @@ class StreamTransport final : public DeviceTransport {
   Status failure_;
 };
 
-// A tensor of float32 as a framework has it: its values come and go on a stream.
+// A float32 tensor of a framework, whose values are written and read on a stream.
 struct DeviceTensor {
   std::vector<float> values;
   explicit DeviceTensor(std::size_t count) : values(count, -1.0F) {}
@@ -92,32 +92,32 @@ struct DeviceTensor {
 
 class DeviceRank {
  public:
-  // `streams`: of the device's own transport; 0: there is none. `options` may have another than the pretended one.
-  DeviceRank(World& world, FakeCuda& fake, int streams, const LaneOptions& options = {})
+  // `streams` is the number of streams with a device transport; 0: none. `options` may have another device transport
+  // than the fake one.
+  DeviceRank(World& world, FakeCuda& fake, int streams, const EngineOptions& options = {})
       : fake_(fake),
         device_(cuda::CudaDevice::open(fake.driver(), world.rank)),
         stream_(fake.make_stream(world.rank)),
         rank_(world, with_transports(world, streams, options)) {}
 
-  Lane& lane() { return rank_.lane(); }
-  EngineRank& engine() { return rank_; }
+  ProcessSetEngine& engine() { return rank_.engine(); }
   FakeCuda& fake() { return fake_; }
   Device& device() { return *device_; }
   Stream stream() const { return stream_; }
-  int rank() { return lane().rank(); }
-  int size() { return lane().size(); }
-  // The transport tells of it when it is asked next.
+  int rank() { return engine().rank(); }
+  int size() { return engine().size(); }
+  // Makes the transport report a failure at its next check.
   void fail_transport(Status status) { transport_->fail(std::move(status)); }
 
-  // Values that the framework computes in its own time.
+  // Makes the framework compute values later.
   void fill(DeviceTensor& tensor, float value) {
     fake_.enqueue(stream_, [&tensor, value] { tensor.values.assign(tensor.values.size(), value); });
   }
-  // The framework's stream stands until then.
+  // Blocks the framework's stream until then.
   void hold(std::shared_future<void> until) {
     fake_.enqueue(stream_, [until = std::move(until)] { until.wait(); });
   }
-  // What the framework reads after all it was given.
+  // Returns what the framework reads after all work on its stream.
   std::vector<float> read(const DeviceTensor& tensor) {
     std::vector<float> copy;
     fake_.enqueue(stream_, [&] { copy = tensor.values; });
@@ -125,7 +125,7 @@ class DeviceRank {
     return copy;
   }
 
-  // The same of what the core has made.
+  // The same for memory that the core has allocated.
   std::vector<float> read(const Result& result) {
     std::vector<float> copy;
     fake_.enqueue(stream_, [&] {
@@ -136,8 +136,8 @@ class DeviceRank {
     return copy;
   }
 
-  std::shared_ptr<Work> work(Verb verb, const std::string& name, const std::vector<DeviceTensor*>& tensors) {
-    auto work = std::make_shared<Work>();
+  std::shared_ptr<WorkItem> work(Verb verb, const std::string& name, const std::vector<DeviceTensor*>& tensors) {
+    auto work = std::make_shared<WorkItem>();
     work->request.verb = verb;
     work->request.name = name;
     work->request.on_host = false;
@@ -149,17 +149,17 @@ class DeviceRank {
     return work;
   }
 
-  std::shared_ptr<Completion> submit(const std::shared_ptr<Work>& work) { return submit(work, stream_); }
-  // From another stream of the framework's.
-  std::shared_ptr<Completion> submit(const std::shared_ptr<Work>& work, Stream stream) {
+  std::shared_ptr<Completion> submit(const std::shared_ptr<WorkItem>& work) { return submit(work, stream_); }
+  // Submits from another stream of the framework.
+  std::shared_ptr<Completion> submit(const std::shared_ptr<WorkItem>& work, Stream stream) {
     work->completion.on_device = on_device(device_, stream, work->request.label());
-    lane().submit(work);
+    engine().submit(work);
     return completion_of(work);
   }
 
-  // The framework's stream goes on after the result; the text of what went wrong, or "".
+  // Makes the framework's stream wait for the result. Returns the text of the failure, or "".
   std::string finish(const std::shared_ptr<Completion>& completion) {
-    lane().wait(*completion);
+    engine().wait(*completion);
     if (!completion->status().ok()) return completion->status().text();
     arrive(*completion->on_device, stream_);
     return "";
@@ -170,11 +170,12 @@ class DeviceRank {
   }
 
  private:
-  LaneOptions with_transports(World& world, int streams, LaneOptions options) {
+  EngineOptions with_transports(World& world, int streams, EngineOptions options) {
     options.streams = streams;
     options.device = [this] { return device_; };
-    if (options.device_transports) return options;  // the real ones
-    options.device_transports = [this, &world](const auto&, const auto& stream, const Exchange& exchange, auto&) {
+    if (options.device_transports) return options;  // real transports
+    options.device_transports = [this, &world](const auto&, const auto& stream, const BootstrapAllgather& exchange,
+                                               auto&) {
       exchange("");  // all ranks take part
       auto made = std::make_unique<StreamTransport>(fake_, *stream, world.connect_all());
       transport_ = made.get();

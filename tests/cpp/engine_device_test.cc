@@ -1,4 +1,4 @@
-// Collectives of tensors on a device: over host memory, and in the order of its streams.
+// Tests collectives of tensors on a device, over host memory and on device streams.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,28 +18,29 @@ using testing::FakeStreams;
 using testing::Ranks;
 using testing::World;
 
-struct Way {
+struct DeviceCase {
   int ranks;
   FakeStreams kind;
-  int streams;  // 0: by way of host memory
+  int streams;  // 0: over host memory
 };
 
-void run_devices(const Way& way, const std::function<void(DeviceRank&)>& body, const LaneOptions& options = {}) {
-  FakeCuda fake(way.kind, way.ranks);
-  testing::run_world(Ranks::threads, way.ranks, [&](World& world) {
-    DeviceRank rank(world, fake, way.streams, options);
+void run_devices(const DeviceCase& device_case, const std::function<void(DeviceRank&)>& body,
+                 const EngineOptions& options = {}) {
+  FakeCuda fake(device_case.kind, device_case.ranks);
+  testing::run_world(Ranks::threads, device_case.ranks, [&](World& world) {
+    DeviceRank rank(world, fake, device_case.streams, options);
     body(rank);
-    rank.lane().close(std::chrono::seconds(10));
+    rank.engine().close(std::chrono::seconds(10));
   });
 }
 
-class OnDeviceTest : public ::testing::TestWithParam<Way> {
+class OnDeviceTest : public ::testing::TestWithParam<DeviceCase> {
  protected:
   void run(const std::function<void(DeviceRank&)>& body) { run_devices(GetParam(), body); }
   static float total(int size) { return static_cast<float>(size * (size + 1)) / 2; }
 };
 
-// The tensor is computed after it was asked for, and read before the framework has waited for anything.
+// The tensor is computed after the request, and read before the framework has waited.
 TEST_P(OnDeviceTest, AllreduceFollowsTheFrameworksStream) {
   run([](DeviceRank& rank) {
     DeviceTensor tensor(1000);
@@ -51,7 +52,7 @@ TEST_P(OnDeviceTest, AllreduceFollowsTheFrameworksStream) {
   });
 }
 
-TEST_P(OnDeviceTest, ManyInABurstAndInAnyOrder) {
+TEST_P(OnDeviceTest, ManyRequestsInABurstAndInAnyOrder) {
   run([](DeviceRank& rank) {
     constexpr int kCount = 20;
     std::vector<DeviceTensor> tensors(kCount, DeviceTensor(64));
@@ -79,7 +80,7 @@ TEST_P(OnDeviceTest, AGroupWithScaleAndCompression) {
     rank.fill(b, 2.0F);
     auto work = rank.work(Verb::allreduce, "group", {&a, &b});
     work->request.scale = {0.5, 3.0, 1};
-    work->request.wire = static_cast<std::int8_t>(DType::bfloat16);
+    work->request.wire_dtype = static_cast<std::int8_t>(DType::bfloat16);
     ASSERT_EQ(rank.finish(rank.submit(work)), "");
     const auto size = static_cast<float>(rank.size());
     EXPECT_EQ(rank.read(a), std::vector<float>(100, 1.5F * size));
@@ -100,7 +101,7 @@ TEST_P(OnDeviceTest, BroadcastFromTheLastRankIntoAnotherTensor) {
   });
 }
 
-TEST_P(OnDeviceTest, GathersComeBackWhereTheyWereCarried) {
+TEST_P(OnDeviceTest, AllgatherResultsAreOnTheDevice) {
   run([](DeviceRank& rank) {
     DeviceTensor tensor(static_cast<std::size_t>(rank.rank()) + 1);
     rank.fill(tensor, static_cast<float>(rank.rank()));
@@ -114,8 +115,8 @@ TEST_P(OnDeviceTest, GathersComeBackWhereTheyWereCarried) {
   });
 }
 
-// As torch.distributed asks: who sends how much is known to all before anything moves.
-TEST_P(OnDeviceTest, AnAlltoallThatIsChecked) {
+// Uses checked splits, as torch.distributed does: all ranks know all sizes before any data is sent.
+TEST_P(OnDeviceTest, AlltoallWithCheckedSplits) {
   run([](DeviceRank& rank) {
     const auto size = static_cast<std::size_t>(rank.size());
     DeviceTensor tensor(size);
@@ -138,7 +139,7 @@ TEST_P(OnDeviceTest, AnAlltoallThatIsChecked) {
   });
 }
 
-TEST_P(OnDeviceTest, RanksThatHaveJoinedGiveZeros) {
+TEST_P(OnDeviceTest, JoinedRanksContributeZeros) {
   run([](DeviceRank& rank) {
     DeviceTensor tensor(50);
     if (rank.rank() == 0) {
@@ -148,13 +149,13 @@ TEST_P(OnDeviceTest, RanksThatHaveJoinedGiveZeros) {
         EXPECT_EQ(rank.read(tensor), std::vector<float>(50, 5.0F));
       }
     }
-    const auto joined = rank.lane().join();
-    rank.lane().wait(*joined);
+    const auto joined = rank.engine().join();
+    rank.engine().wait(*joined);
     EXPECT_EQ(joined->number, 0);
   });
 }
 
-TEST_P(OnDeviceTest, HostAndDeviceUnderOneNameIsToldToAll) {
+TEST_P(OnDeviceTest, HostAndDeviceUnderOneNameFailOnAllRanks) {
   if (GetParam().ranks == 1) GTEST_SKIP() << "takes two ranks";
   run([](DeviceRank& rank) {
     DeviceTensor tensor(8);
@@ -163,7 +164,7 @@ TEST_P(OnDeviceTest, HostAndDeviceUnderOneNameIsToldToAll) {
     std::shared_ptr<Completion> completion;
     if (rank.rank() == 0) {
       work->request.on_host = true;
-      rank.lane().submit(work);
+      rank.engine().submit(work);
       completion = completion_of(work);
     } else {
       completion = rank.submit(work);
@@ -177,18 +178,20 @@ TEST_P(OnDeviceTest, HostAndDeviceUnderOneNameIsToldToAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, OnDeviceTest,
-                         ::testing::Values(Way{1, FakeStreams::late, 0}, Way{2, FakeStreams::late, 0},
-                                           Way{3, FakeStreams::threads, 0}, Way{1, FakeStreams::late, 1},
-                                           Way{2, FakeStreams::threads, 1}, Way{4, FakeStreams::threads, 3}),
+                         ::testing::Values(DeviceCase{1, FakeStreams::late, 0}, DeviceCase{2, FakeStreams::late, 0},
+                                           DeviceCase{3, FakeStreams::threads, 0}, DeviceCase{1, FakeStreams::late, 1},
+                                           DeviceCase{2, FakeStreams::threads, 1},
+                                           DeviceCase{4, FakeStreams::threads, 3}),
                          [](const auto& kind) {
-                           const auto& way = kind.param;
-                           return std::to_string(way.ranks) + "_ranks_" +
-                                  (way.kind == FakeStreams::late ? "late" : "threads") +
-                                  (way.streams == 0 ? "_by_host" : "_" + std::to_string(way.streams) + "_streams");
+                           const auto& device_case = kind.param;
+                           return std::to_string(device_case.ranks) + "_ranks_" +
+                                  (device_case.kind == FakeStreams::late ? "late" : "threads") +
+                                  (device_case.streams == 0 ? "_by_host"
+                                                            : "_" + std::to_string(device_case.streams) + "_streams");
                          });
 
-// The framework has a long way to go before the tensor is there: nobody waits for it.
-TEST(OnDevice, NobodyWaitsOnTheHost) {
+// The framework computes the tensor much later, and no thread of the host waits for it.
+TEST(OnDevice, TheHostDoesNotWait) {
   run_devices({2, FakeStreams::threads, 2}, [](DeviceRank& rank) {
     std::promise<void> gate;
     const auto opened = gate.get_future().share();
@@ -205,7 +208,7 @@ TEST(OnDevice, NobodyWaitsOnTheHost) {
   });
 }
 
-TEST(OnDevice, WhatTheDevicesTransportDoesNotCarryGoesByTheHost) {
+TEST(OnDevice, UnsupportedReductionsUseTheHost) {
   run_devices({2, FakeStreams::threads, 1}, [](DeviceRank& rank) {
     std::vector<std::int16_t> values(10, static_cast<std::int16_t>(rank.rank() + 1));
     DeviceTensor none(0);
@@ -219,7 +222,7 @@ TEST(OnDevice, WhatTheDevicesTransportDoesNotCarryGoesByTheHost) {
   });
 }
 
-TEST(OnDevice, AStreamUnderCaptureIsRefused) {
+TEST(OnDevice, AStreamUnderCaptureIsRejected) {
   FakeCuda fake;
   const auto device = cuda::CudaDevice::open(fake.driver(), 0);
   const auto stream = fake.make_stream();
@@ -237,32 +240,32 @@ TEST(OnDevice, AStreamUnderCaptureIsRefused) {
 }
 
 // A handle that is dropped keeps its tensors for as long as the device works on them.
-TEST(OnDevice, InUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
+TEST(OnDevice, TensorsAreInUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
   FakeCuda fake;
   const auto device = cuda::CudaDevice::open(fake.driver(), 0);
   const auto stream = fake.make_stream(), other = fake.make_stream();
   const auto ours = device->make_stream();
   auto place = on_device(device, stream, "x");
-  EXPECT_FALSE(in_use(*place));  // nothing was begun
+  EXPECT_FALSE(in_use(*place));  // no work was begun
   int value = 0;
   fake.enqueue(*ours, [&] { value = 1; });
   place->done = device->record(*ours);
   EXPECT_TRUE(in_use(*place));
   arrive(*place, other);
   EXPECT_FALSE(in_use(*place));
-  fake.synchronize(stream);  // which asked, and may use the memory again
+  fake.synchronize(stream);  // the stream that submitted the request, which may use the memory again
   EXPECT_EQ(value, 1);
 }
 
-// A framework puts the results where they belong on the stream that came first: others come after that, too.
-TEST(OnDevice, WhatWasExtendedIsOverLaterAndWaitedForByAll) {
+// A framework copies the results on the first stream; other streams wait for that copy too.
+TEST(OnDevice, ExtendedWorkEndsLaterAndAllWaitForIt) {
   FakeCuda fake;
   const auto device = cuda::CudaDevice::open(fake.driver(), 0);
   const auto asked = fake.make_stream(), first = fake.make_stream(), second = fake.make_stream();
   const auto ours = device->make_stream();
   auto place = on_device(device, asked, "x");
-  EXPECT_TRUE(is_over(*place));  // nothing was begun
-  extend(*place, first);         // and nothing was added to
+  EXPECT_TRUE(is_over(*place));  // no work was begun
+  extend(*place, first);         // has no effect
   EXPECT_FALSE(place->done);
   int value = 0;
   fake.enqueue(*ours, [&] { value = 1; });
@@ -282,7 +285,7 @@ TEST(OnDevice, WhatWasExtendedIsOverLaterAndWaitedForByAll) {
   EXPECT_TRUE(is_over(*place));
 }
 
-TEST(OnDevice, AFailureOfTheDeviceIsToldInItsWords) {
+TEST(OnDevice, AFailureHasTheDevicesText) {
   FakeCuda fake(FakeStreams::late, 2);
   testing::run_world(Ranks::threads, 2, [&](World& world) {
     DeviceRank rank(world, fake, 0);
@@ -293,19 +296,19 @@ TEST(OnDevice, AFailureOfTheDeviceIsToldInItsWords) {
     world.exchange("");
     if (world.rank == 0) fake.fail("cuMemcpyAsync", 700);
     world.exchange("");
-    // Of the own device, or of the other rank's that was told of first.
+    // The failure of the own device, or of the other rank's if it was reported first.
     const auto text = rank.allreduce("x", tensor);
     EXPECT_TRUE(text.starts_with("allreduce 'x': ")) << text;
     EXPECT_TRUE(text.ends_with("cuMemcpyAsync: CUDA_ERROR_OF_THE_TEST (700): the test wants it so")) << text;
     world.exchange("");
     if (world.rank == 0) fake.fail("cuMemcpyAsync", 0);
     world.exchange("");
-    rank.lane().close(std::chrono::seconds(0));
+    rank.engine().close(std::chrono::seconds(0));
   });
 }
 
 // Queued work that fails when its handle is long done.
-TEST(OnDevice, WhatFailsLaterEndsTheLane) {
+TEST(OnDevice, ALaterFailureEndsTheEngine) {
   FakeCuda fake(FakeStreams::threads, 1);
   testing::run_world(Ranks::threads, 1, [&](World& world) {
     DeviceRank rank(world, fake, 1);
@@ -317,8 +320,8 @@ TEST(OnDevice, WhatFailsLaterEndsTheLane) {
     ASSERT_EQ(rank.allreduce("y", tensor), "");
     rank.fail_transport({ErrorKind::transport, "the network is gone"});
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!rank.lane().failed_itself() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    EXPECT_TRUE(rank.lane().failed_itself());
+    while (!rank.engine().failed_itself() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(rank.engine().failed_itself());
     gate.set_value();
     rank.read(tensor);
   });

@@ -1,5 +1,5 @@
-// An exception in the engine's cycle fails the pending work with its text: it ends no process and leaves no lock
-// behind.
+// Tests that an exception in the engine's cycle fails pending work with its text, and neither ends the process nor
+// keeps a lock.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/lane.h"
+#include "engine/process_set_engine.h"
 #include "engine_cases.h"
 #include "engine_rank.h"
 #include "mpi_fake.h"
 #include "transport/mpi/channel.h"
-#include "transport/mpi/sends.h"
+#include "transport/mpi/send_guard.h"
 #include "transport/mpi/transport.h"
 
 namespace perseus {
@@ -33,7 +33,7 @@ using testing::World;
 
 using Failure = std::function<void()>;
 
-// A control channel of which a send or a receive throws once it is told to.
+// A control channel whose send() or receive() throws on request.
 class FailingChannel final : public ControlChannel {
  public:
   FailingChannel(std::unique_ptr<ControlChannel> below, const std::atomic<bool>& fails, const Failure& failure,
@@ -69,7 +69,7 @@ class FailingFabric final : public Fabric {
 
   std::atomic<bool> fails{false};
 
-  Link connect(std::span<const int> members, const Exchange& exchange) override {
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     auto link = below_.connect(members, exchange);
     link.control = std::make_unique<FailingChannel>(std::move(link.control), fails, failure_, at_send_);
     return link;
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Engine, Exceptions,
                          ::testing::Combine(::testing::ValuesIn(kThrown), ::testing::Bool(), ::testing::Bool()),
                          name_of_case);
 
-// Of an allreduce 'x', which may be refused at once.
+// Returns the text of the failure of an allreduce 'x', which may be rejected at once.
 Status outcome(EngineRank& rank, bool by_engine) {
   try {
     const auto started = rank.allreduce("x", 3);
@@ -122,13 +122,13 @@ Status outcome(EngineRank& rank, bool by_engine) {
   }
 }
 
-TEST_P(Exceptions, FailThePendingWorkAndTheLaneCloses) {
+TEST_P(Exceptions, FailPendingWorkAndCloseTheEngine) {
   const auto& [thrown, at_send, by_engine] = GetParam();
   run_world(Ranks::threads, 3, [&](World& world) {
     FailingFabric fabric(world.fabric, thrown.failure, at_send);
     World here{world.rank, world.size, fabric, world.exchange, world.liveness};
     EngineRank rank(here);
-    world.liveness.on_lost([&rank] { rank.lane().wake(); });
+    world.liveness.on_lost([&rank] { rank.engine().wake(); });
     rank.finish(*rank.allreduce("before", 3));
     world.exchange("");
     if (world.rank == 1) {
@@ -136,7 +136,7 @@ TEST_P(Exceptions, FailThePendingWorkAndTheLaneCloses) {
       const auto status = outcome(rank, by_engine);
       EXPECT_EQ(status.kind(), thrown.kind);
       EXPECT_EQ(status.text(), thrown.text);
-      EXPECT_TRUE(rank.lane().failed_itself());
+      EXPECT_TRUE(rank.engine().failed_itself());
       EXPECT_THROW(rank.allreduce("later", 3), Error);
     } else {
       const auto status = outcome(rank, by_engine);
@@ -144,28 +144,30 @@ TEST_P(Exceptions, FailThePendingWorkAndTheLaneCloses) {
       EXPECT_NE(status.text().find("rank 1 could not go on"), std::string::npos) << status.text();
     }
     world.exchange("");
-    world.liveness.forget_wakes();
+    world.liveness.remove_wakes();
     world.exchange("");
-    rank.lane().close(kGrace);
+    rank.engine().close(kGrace);
   });
 }
 
-// Rank 0 is lost while small requests are under way: sends to it throw from then on, in the middle of a cycle.
-TEST(LostRoot, EndsNoOtherProcessWhileSmallRequestsAreUnderWay) {
+// Rank 0 is lost while small requests are in flight; sends to it throw from then on, in the middle of a cycle.
+TEST(LostRoot, EndsNoOtherProcessDuringSmallRequests) {
+  // The thread of a guard may outlive the test, so the guards live until the process ends.
+  static auto* const guards = new std::vector<std::unique_ptr<mpi::SendGuard>>;
   for (int round = 0; round < 20; ++round) {
     testing::FakeNetwork data, control;
     Liveness liveness;
-    auto* const sends = new mpi::Sends;  // its watch may outlive the test
+    auto* const sends = guards->emplace_back(std::make_unique<mpi::SendGuard>()).get();
     mpi::WaitOptions options{.liveness = &liveness};
     options.sends = sends;
     testing::FakeApi data_api(data, 1, 2), control_api(control, 1, 2);
-    mpi::Retired retired;
+    mpi::ClosingChannels closing_channels;
     Link link{std::make_unique<mpi::MpiTransport>(data_api, std::vector<mpi::Comm>{0}, options),
-              std::make_unique<mpi::MpiChannel>(control_api, 0, options, retired)};
+              std::make_unique<mpi::MpiChannel>(control_api, 0, options, closing_channels)};
     const std::vector<int> each{0, 1};
-    Lane lane(make_tree(1, each, each), std::move(link), {}, liveness,
-              [](const Request&, Completion*) { return Status(); });
-    std::vector<std::shared_ptr<Work>> works;
+    ProcessSetEngine engine(make_tree(1, each, each), std::move(link), {}, liveness,
+                            [](const Request&, Completion*) { return Status(); });
+    std::vector<std::shared_ptr<WorkItem>> works;
     std::vector<float> values(4);
     std::thread killer([&] {
       std::this_thread::yield();
@@ -174,24 +176,24 @@ TEST(LostRoot, EndsNoOtherProcessWhileSmallRequestsAreUnderWay) {
     });
     try {
       for (int i = 0; i < 500; ++i) {
-        auto work = std::make_shared<Work>();
+        auto work = std::make_shared<WorkItem>();
         work->request = testing::allreduce("x" + std::to_string(i), {4});
         work->inputs = work->outputs = {values.data()};
         works.push_back(work);
-        lane.submit(work);
+        engine.submit(work);
       }
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
     }
     killer.join();
-    lane.wake();
-    works.pop_back();  // may have been refused
+    engine.wake();
+    works.pop_back();  // the request may have been rejected
     for (const auto& work : works) {
-      lane.wait(work->completion);
+      engine.wait(work->completion);
       EXPECT_EQ(work->completion.status().kind(), ErrorKind::peer_lost);
       EXPECT_NE(work->completion.status().text().find("rank 0 was killed"), std::string::npos);
     }
-    lane.close(kGrace);
+    engine.close(kGrace);
   }
 }
 

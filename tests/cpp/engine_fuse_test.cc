@@ -1,4 +1,4 @@
-// What travels together: small reductions and broadcasts of one kind, up to the threshold.
+// Tests which requests are fused: small reductions and broadcasts with equal arguments, up to the threshold.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -27,40 +27,40 @@ Request broadcast(int root, DType dtype = DType::float32) {
   return made;
 }
 
-TEST(Fuse, OneKindSharesABatchInItsOrder) {
+TEST(Fuse, SimilarRequestsShareABatchInOrder) {
   EXPECT_EQ(fused({allreduce("a"), allreduce("b"), allreduce("c")}), (std::vector<Batch>{{0, 1, 2}}));
   EXPECT_TRUE(fused({}).empty());
 }
 
-TEST(Fuse, UpToTheThreshold) {
+TEST(Fuse, BatchesAreLimitedByTheThreshold) {
   const std::vector<Request> requests(5, allreduce("x", {100}));  // 400 bytes each
   EXPECT_EQ(fused(requests), (std::vector<Batch>{{0, 1}, {2, 3}, {4}}));
   EXPECT_EQ(fused(requests, 400), (std::vector<Batch>{{0}, {1}, {2}, {3}, {4}}));
   EXPECT_EQ(fused(requests, 0), (std::vector<Batch>{{0}, {1}, {2}, {3}, {4}}));
 }
 
-TEST(Fuse, SmallOnesFillWhatIsLeft) {
+TEST(Fuse, SmallTensorsFillTheRestOfABatch) {
   EXPECT_EQ(fused({allreduce("a", {200}), allreduce("b", {100}), allreduce("c", {50})}),
             (std::vector<Batch>{{0, 2}, {1}}));
 }
 
-TEST(Fuse, OtherKindsTravelApart) {
+TEST(Fuse, DifferentRequestsUseDifferentBatches) {
   auto op = allreduce("x"), scale = allreduce("x"), wire = allreduce("x"), device = allreduce("x");
   op.op = ReduceOp::max;
   scale.scale.divisor = 2;
-  wire.wire = static_cast<std::int8_t>(DType::float16);
+  wire.wire_dtype = static_cast<std::int8_t>(DType::float16);
   device.on_host = false;
   const auto dtype = allreduce("x", {3}, DType::float64);
   EXPECT_EQ(fused({allreduce("a"), op, scale, wire, device, dtype, allreduce("b"), op}),
             (std::vector<Batch>{{0, 6}, {1, 7}, {2}, {3}, {4}, {5}}));
 }
 
-TEST(Fuse, BroadcastsOfOneRootShareWhateverTheirDtype) {
+TEST(Fuse, BroadcastsOfOneRootShareABatchForAnyDtype) {
   EXPECT_EQ(fused({broadcast(0), broadcast(1), broadcast(0, DType::int8), allreduce("a", {4})}),
             (std::vector<Batch>{{0, 2}, {1}, {3}}));
 }
 
-TEST(Fuse, GroupsAndOtherVerbsStayAlone) {
+TEST(Fuse, GroupsAndOtherVerbsAreNotFused) {
   const auto group = request(Verb::allreduce, "g", {{DType::float32, {1}}, {DType::float32, {1}}});
   const auto gather = request(Verb::allgather, "h", {{DType::float32, {1}}});
   const auto barrier = request(Verb::barrier, "i", {});
@@ -68,7 +68,7 @@ TEST(Fuse, GroupsAndOtherVerbsStayAlone) {
             (std::vector<Batch>{{0, 5}, {1}, {2}, {3}, {4}}));
 }
 
-TEST(Fuse, WhatIsLargeTravelsAloneEvenUnderALargeThreshold) {
+TEST(Fuse, LargeTensorsAreNotFusedUnderALargeThreshold) {
   EXPECT_EQ(fused({allreduce("a"), allreduce("large", {1 << 18}), allreduce("b")}, std::int64_t{1} << 40),
             (std::vector<Batch>{{0, 2}, {1}}));
 }

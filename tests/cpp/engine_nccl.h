@@ -1,4 +1,4 @@
-// A job of ranks whose tensors are on a device: a driver that is not there, and an NCCL of threads.
+// A job of ranks with tensors on a device: a fake driver, and a fake NCCL whose ranks are threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using OpenLibrary = std::function<std::shared_ptr<const xccl::Library>(int rank)
 
 inline constexpr std::chrono::seconds kNcclPatience{30};
 
-// A job whose ranks have a device each and NCCL on `streams` streams.
+// Runs a job whose ranks have one device each and NCCL on `streams` streams.
 struct Job {
   int ranks = 2;
   int streams = 2;
@@ -38,19 +38,20 @@ class NcclTest : public ::testing::Test {
     std::vector<int> members(static_cast<std::size_t>(job.ranks));
     std::iota(members.begin(), members.end(), 0);
     run_world(Ranks::threads, job.ranks, [&](World& world) {
-      LaneOptions options;
-      options.device_transports = [&](const auto& device, const auto& stream, const Exchange& exchange, auto& why) {
+      EngineOptions options;
+      options.device_transports = [&](const auto& device, const auto& stream, const BootstrapAllgather& exchange,
+                                      auto& why) {
         DeviceGroup group{members, world.rank, exchange, world.liveness, job.start_timeout, "", "", {}};
         group.open_library = [&] { return job.open(world.rank); };
         return make_device_transport(device, stream, group, why);
       };
       DeviceRank rank(world, fake, job.streams, options);
       body(rank, world);
-      rank.lane().close(std::chrono::seconds(10));
+      rank.engine().close(std::chrono::seconds(10));
     });
   }
 
-  // Waits until this rank's lane knows that something failed; what it says.
+  // Waits until this rank's engine has failed. Returns the text.
   static std::string failure_of(DeviceRank& rank) {
     const auto until = std::chrono::steady_clock::now() + kNcclPatience;
     while (std::chrono::steady_clock::now() < until) {
@@ -64,7 +65,7 @@ class NcclTest : public ::testing::Test {
     return "rank " + std::to_string(rank.rank()) + " heard of no failure";
   }
 
-  // The ranks are connected, and wait for each other.
+  // Connects the ranks and waits for all of them.
   static void warm_up(DeviceRank& rank, World& world, DeviceTensor& tensor) {
     rank.fill(tensor, 1.0F);
     ASSERT_EQ(rank.allreduce("warm", tensor), "");

@@ -1,4 +1,4 @@
-// How that way ends: calls that fail, at once or later, ranks that are lost, libraries that do not fit.
+// Tests failures of collectives over NCCL: failing calls, later errors, lost ranks and different versions.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -13,7 +13,8 @@
 namespace perseus::testing {
 namespace {
 
-// The call and the library's text, on the rank where it happens; the others hear of it, though their part was queued.
+// The failing rank's error has the call and the library's text. The other ranks fail too, although their part was
+// queued.
 TEST_F(NcclTest, AFailingCallIsNamedOnAllRanks) {
   orders.fail_rank = 1;
   run({.ranks = 3}, [this](DeviceRank& rank, World& world) {
@@ -32,23 +33,23 @@ TEST_F(NcclTest, AFailingCallIsNamedOnAllRanks) {
       const auto heard = failure_of(rank);
       EXPECT_NE(heard.find("rank 1 could not go on: " + failure), std::string::npos) << heard;
     }
-    rank.read(tensor);  // nothing hangs on the device
+    rank.read(tensor);  // no work blocks on the device
   });
   EXPECT_EQ(orders.aborted, 3 * 2);
 }
 
-TEST_F(NcclTest, AnErrorThatComesLaterAbortsAllRanks) {
+TEST_F(NcclTest, ALaterErrorAbortsAllRanks) {
   orders.fail_rank = 0;
   run({.ranks = 2}, [this](DeviceRank& rank, World& world) {
     DeviceTensor tensor(10);
     warm_up(rank, world, tensor);
-    // Rank 1's part is queued behind a framework that never comes to it until NCCL is given up.
+    // Rank 1's part is queued behind work of the framework that does not end before NCCL is aborted.
     std::promise<void> gate;
     if (rank.rank() == 1) rank.hold(gate.get_future().share());
     ASSERT_EQ(rank.allreduce("x", tensor), "");
     world.exchange("");
     if (rank.rank() == 0) orders.async_error = 3;
-    // To the other the library may say by itself that the first is gone.
+    // On the other rank the library may itself report that the first is lost.
     const std::string failure = "fakeCommGetAsyncError of Queued 2.3.4 failed with code ";
     const auto heard = failure_of(rank);
     EXPECT_NE(heard.find(failure + (rank.rank() == 0 ? "3: internal error" : "")), std::string::npos) << heard;
@@ -58,8 +59,8 @@ TEST_F(NcclTest, AnErrorThatComesLaterAbortsAllRanks) {
   EXPECT_EQ(orders.aborted, 2 * 2);
 }
 
-// Nobody drives the lane, and what was queued last is done.
-TEST_F(NcclTest, AnErrorIsSeenWhileAnyStreamIsUnderWay) {
+// No thread drives the engine, and the last queued work is done.
+TEST_F(NcclTest, AnErrorIsSeenWhileAnyStreamHasWork) {
   orders.fail_rank = 0;
   run({.ranks = 2, .streams = 2}, [this](DeviceRank& rank, World& world) {
     DeviceTensor tensor(10), other(10);
@@ -74,7 +75,7 @@ TEST_F(NcclTest, AnErrorIsSeenWhileAnyStreamIsUnderWay) {
     world.exchange("");
     if (rank.rank() == 0) orders.async_error = 3;
     const auto until = std::chrono::steady_clock::now() + kNcclPatience;
-    const auto knows = [&] { return rank.lane().failed_itself() || world.liveness.any_lost(); };
+    const auto knows = [&] { return rank.engine().failed_itself() || world.liveness.any_lost(); };
     while (!knows() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     EXPECT_TRUE(knows());
     gate.set_value();
@@ -82,7 +83,7 @@ TEST_F(NcclTest, AnErrorIsSeenWhileAnyStreamIsUnderWay) {
   });
 }
 
-TEST_F(NcclTest, ALostRankEndsWhatIsQueued) {
+TEST_F(NcclTest, ALostRankEndsQueuedWork) {
   run({.ranks = 2}, [](DeviceRank& rank, World& world) {
     DeviceTensor tensor(10);
     warm_up(rank, world, tensor);
@@ -92,14 +93,14 @@ TEST_F(NcclTest, ALostRankEndsWhatIsQueued) {
     world.exchange("");
     if (rank.rank() == 0) world.liveness.report_lost(1, "has ended");
     EXPECT_NE(failure_of(rank).find("rank 1 has ended"), std::string::npos);
-    if (rank.rank() == 0) rank.read(tensor);  // rank 1 never came
+    if (rank.rank() == 0) rank.read(tensor);  // rank 1 has not submitted it
     world.exchange("");
     gate.set_value();
     rank.read(tensor);
   });
 }
 
-TEST_F(NcclTest, ARankWithoutNcclSendsAllByTheHostAndSaysSoOnce) {
+TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
   const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
                   if (rank == 2) throw Error(ErrorKind::unavailable, "NCCL is not installed. Install it");
                   return queued_library();
@@ -121,7 +122,7 @@ TEST_F(NcclTest, ARankWithoutNcclSendsAllByTheHostAndSaysSoOnce) {
   EXPECT_EQ(said.find("by way of host memory", first + warning.size()), std::string::npos) << said;
 }
 
-// The text of what the first collective fails with, on each rank.
+// Returns the text with which the first collective fails, on each rank.
 TEST_F(NcclTest, AnotherVersionIsAnErrorOnAllRanks) {
   const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
                   auto library = queued_library();

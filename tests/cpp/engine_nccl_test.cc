@@ -1,4 +1,4 @@
-// The whole way of tensors on a device: engine, streams of a driver that is not there, and an NCCL of threads.
+// Tests collectives of tensors on a device: engine, streams of a fake driver, and a fake NCCL whose ranks are threads.
 #include "engine_nccl.h"
 
 #include <gtest/gtest.h>
@@ -54,15 +54,15 @@ TEST_F(NcclTest, AverageScaleAndCompressionOfAGroup) {
     EXPECT_EQ(rank.read(b), all(33, 9.0F));
     work = rank.work(Verb::allreduce, "compressed", {&a, &b});
     work->request.scale = {2.0, 0.5, 1};
-    work->request.wire = static_cast<std::int8_t>(DType::bfloat16);
+    work->request.wire_dtype = static_cast<std::int8_t>(DType::bfloat16);
     ASSERT_EQ(rank.finish(rank.submit(work)), "");
     EXPECT_EQ(rank.read(a), all(100, 13.5F));
     EXPECT_EQ(rank.read(b), all(33, 27.0F));
   });
-  EXPECT_GT(orders.own_ops, 0);  // NCCL multiplies
+  EXPECT_GT(orders.own_ops, 0);  // NCCL applies the factor
 }
 
-TEST_F(NcclTest, BroadcastOfAFewTensorsAndIntoAnother) {
+TEST_F(NcclTest, BroadcastOfSeveralTensorsAndIntoAnother) {
   run({.ranks = 3}, [](DeviceRank& rank, World&) {
     const int root = rank.size() - 1;
     DeviceTensor a(10), b(77), into(10);
@@ -82,7 +82,7 @@ TEST_F(NcclTest, BroadcastOfAFewTensorsAndIntoAnother) {
   });
 }
 
-// NCCL scales as it adds: a bucket is reduced where it lies, by one call and no kernel.
+// NCCL scales while it adds, so a bucket is reduced in place by one call and no kernel.
 TEST_F(NcclTest, ABucketIsNeitherPackedNorUnpacked) {
   run({.ranks = 2}, [](DeviceRank& rank, World&) {
     DeviceTensor bucket(1000);
@@ -98,10 +98,10 @@ TEST_F(NcclTest, ABucketIsNeitherPackedNorUnpacked) {
   });
 }
 
-TEST_F(NcclTest, BucketsAreRegisteredAsLongAsTheyAreHeld) {
+TEST_F(NcclTest, BucketsStayRegisteredUntilTheirRelease) {
   run({.ranks = 2, .streams = 2}, [this](DeviceRank& rank, World& world) {
     DeviceTensor bucket(100), other(50);
-    auto held = rank.lane().register_memory(bucket.values.data(), 100 * sizeof(float));
+    auto held = rank.engine().register_memory(bucket.values.data(), 100 * sizeof(float));
     world.exchange("");
     EXPECT_EQ(orders.registered, 0);  // there is no communicator yet
     world.exchange("");
@@ -110,7 +110,7 @@ TEST_F(NcclTest, BucketsAreRegisteredAsLongAsTheyAreHeld) {
       ASSERT_EQ(rank.allreduce("x", bucket), "");
       EXPECT_EQ(rank.read(bucket), all(100, 2.0F));
     }
-    const auto others = rank.lane().register_memory(other.values.data(), 50 * sizeof(float));
+    const auto others = rank.engine().register_memory(other.values.data(), 50 * sizeof(float));
     ASSERT_EQ(rank.allreduce("y", other), "");
     rank.read(other);
     world.exchange("");
@@ -125,10 +125,10 @@ TEST_F(NcclTest, BucketsAreRegisteredAsLongAsTheyAreHeld) {
   EXPECT_EQ(orders.deregistered, orders.registered);
 }
 
-TEST_F(NcclTest, RegisteredMemoryIsLetGoOfWhenTheDeviceIsDone) {
+TEST_F(NcclTest, RegisteredMemoryIsReleasedWhenTheDeviceIsDone) {
   run({.ranks = 2, .streams = 1}, [this](DeviceRank& rank, World& world) {
     DeviceTensor bucket(100);
-    auto held = rank.lane().register_memory(bucket.values.data(), 100 * sizeof(float));
+    auto held = rank.engine().register_memory(bucket.values.data(), 100 * sizeof(float));
     rank.fill(bucket, 1.0F);
     ASSERT_EQ(rank.allreduce("x", bucket), "");
     std::promise<void> gate;
@@ -144,7 +144,7 @@ TEST_F(NcclTest, RegisteredMemoryIsLetGoOfWhenTheDeviceIsDone) {
   });
 }
 
-// Rank r gives r + 1 rows of one tensor and 4 of another: a group.
+// Rank r contributes r + 1 rows of one tensor and 4 rows of another, as a group.
 TEST_F(NcclTest, AllgatherOfDifferentSizes) {
   for (const int ranks : {1, 2, 3}) {
     run({.ranks = ranks}, [](DeviceRank& rank, World&) {
@@ -212,8 +212,8 @@ TEST_F(NcclTest, ReduceScatterOfEvenAndUnevenRows) {
   }
 }
 
-// Sizes are exchanged and results made while the framework has not come to the tensors.
-TEST_F(NcclTest, GathersDoNotWaitForTheDevice) {
+// Sizes are exchanged and results are allocated before the framework has computed the tensors.
+TEST_F(NcclTest, AllgathersDoNotWaitForTheDevice) {
   run({.ranks = 2}, [](DeviceRank& rank, World&) {
     std::promise<void> gate;
     DeviceTensor tensor(100);
@@ -237,7 +237,7 @@ TEST_F(NcclTest, GathersDoNotWaitForTheDevice) {
   });
 }
 
-TEST_F(NcclTest, WhatNcclDoesNotKnowGoesByTheHost) {
+TEST_F(NcclTest, ReductionsThatNcclLacksUseTheHost) {
   run({.ranks = 2}, [](DeviceRank& rank, World&) {
     std::vector<std::int16_t> values(10, static_cast<std::int16_t>(rank.rank() + 1));
     DeviceTensor none(0);
@@ -250,7 +250,7 @@ TEST_F(NcclTest, WhatNcclDoesNotKnowGoesByTheHost) {
   });
 }
 
-TEST_F(NcclTest, RanksThatHaveJoinedGiveZeros) {
+TEST_F(NcclTest, JoinedRanksContributeZeros) {
   run({.ranks = 2}, [](DeviceRank& rank, World&) {
     DeviceTensor tensor(50);
     for (int step = 0; rank.rank() == 0 && step < 3; ++step) {
@@ -258,8 +258,8 @@ TEST_F(NcclTest, RanksThatHaveJoinedGiveZeros) {
       ASSERT_EQ(rank.allreduce("x", tensor), "");
       EXPECT_EQ(rank.read(tensor), all(50, 5.0F));
     }
-    const auto joined = rank.lane().join();
-    rank.lane().wait(*joined);
+    const auto joined = rank.engine().join();
+    rank.engine().wait(*joined);
     EXPECT_EQ(joined->number, 0);
   });
 }

@@ -1,4 +1,4 @@
-// One rank of a world of threads, with a lane of its own and verbs whose results it checks itself.
+// One rank of a job of threads, with its own engine and verbs that check their results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,34 +13,34 @@
 #include <vector>
 
 #include "control_requests.h"
-#include "engine/lane.h"
+#include "engine/process_set_engine.h"
 #include "transport_world.h"
 
 namespace perseus::testing {
 
-// A collective under way, with the memory it uses.
+// A collective in progress with its memory.
 struct Started {
   std::string name;
   std::vector<std::int64_t> in, out;
   std::shared_ptr<Completion> completion;
-  bool rung = true;             // whoever drives was told
-  std::function<void()> check;  // once it is done well
+  bool rung = true;             // the driver was notified
+  std::function<void()> check;  // called after success
 };
 
 class EngineRank {
  public:
-  // `hosts`: of each member; empty where all are on one.
-  EngineRank(World& world, std::vector<int> members, const LaneOptions& options = {}, std::vector<int> hosts = {}) {
+  // `hosts` has the host of each member; empty if all are on one host.
+  EngineRank(World& world, std::vector<int> members, const EngineOptions& options = {}, std::vector<int> hosts = {}) {
     hosts.resize(members.size(), 0);
     auto link = world.connect(members);
     const auto mine = std::find(members.begin(), members.end(), world.rank);
     if (mine == members.end()) return;
-    lane_ = std::make_unique<Lane>(
+    engine_ = std::make_unique<ProcessSetEngine>(
         make_tree(static_cast<int>(mine - members.begin()), hosts, members), std::move(link), options, world.liveness,
         [this](const Request& request, Completion* completion) { return set_verb(request, completion); });
   }
 
-  explicit EngineRank(World& world, const LaneOptions& options = {}, std::vector<int> hosts = {})
+  explicit EngineRank(World& world, const EngineOptions& options = {}, std::vector<int> hosts = {})
       : EngineRank(world, everybody(world), options, std::move(hosts)) {}
 
   static std::vector<int> everybody(const World& world) {
@@ -49,10 +49,10 @@ class EngineRank {
     return ranks;
   }
 
-  Lane& lane() { return *lane_; }
-  bool is_member() const { return lane_ != nullptr; }
+  ProcessSetEngine& engine() { return *engine_; }
+  bool is_member() const { return engine_ != nullptr; }
 
-  // Sum over the ranks of (rank + 1) * i for element i. Average where `divisor` is given.
+  // Reduces (rank + 1) * i for element i over the ranks. Averages if `divisor` is given.
   std::unique_ptr<Started> allreduce(const std::string& name, std::int64_t count, std::int64_t divisor = 1,
                                      bool ring = true) {
     auto work = make_work(Verb::allreduce, name);
@@ -64,7 +64,7 @@ class EngineRank {
     work->request.scale.divisor = divisor;
     add(*work, started->in, started->out);
     started->check = [this, divisor, at = started.get()] {
-      const auto total = lane_->size() * (lane_->size() + 1) / 2;
+      const auto total = engine_->size() * (engine_->size() + 1) / 2;
       for (std::size_t i = 0; i < at->out.size(); ++i) {
         ASSERT_EQ(at->out[i], total * static_cast<std::int64_t>(i) / divisor) << at->name << ", element " << i;
       }
@@ -85,15 +85,15 @@ class EngineRank {
     return start(std::move(work), std::move(started));
   }
 
-  // Rank r gives r + `rows` rows of one element.
+  // Rank r contributes r + `rows` rows of one element.
   std::unique_ptr<Started> allgather(const std::string& name, std::int64_t rows) {
     auto work = make_work(Verb::allgather, name);
     auto started = std::make_unique<Started>();
-    started->in.assign(static_cast<std::size_t>(lane_->rank() + rows), lane_->rank());
+    started->in.assign(static_cast<std::size_t>(engine_->rank() + rows), engine_->rank());
     add(*work, started->in);
     started->check = [this, rows, at = started.get()] {
       std::vector<std::int64_t> expected;
-      for (int r = 0; r < lane_->size(); ++r) expected.insert(expected.end(), static_cast<std::size_t>(r + rows), r);
+      for (int r = 0; r < engine_->size(); ++r) expected.insert(expected.end(), static_cast<std::size_t>(r + rows), r);
       EXPECT_EQ(values_of(*at->completion->results.at(0)), expected);
     };
     return start(std::move(work), std::move(started));
@@ -103,16 +103,16 @@ class EngineRank {
   std::unique_ptr<Started> alltoall(const std::string& name) {
     auto work = make_work(Verb::alltoall, name);
     auto started = std::make_unique<Started>();
-    for (int s = 0; s < lane_->size(); ++s) {
-      work->splits.push_back(lane_->rank() + s);
-      started->in.insert(started->in.end(), static_cast<std::size_t>(lane_->rank() + s), 100 * lane_->rank() + s);
+    for (int s = 0; s < engine_->size(); ++s) {
+      work->splits.push_back(engine_->rank() + s);
+      started->in.insert(started->in.end(), static_cast<std::size_t>(engine_->rank() + s), 100 * engine_->rank() + s);
     }
     add(*work, started->in);
     started->check = [this, at = started.get()] {
       std::vector<std::int64_t> expected, splits;
-      for (int r = 0; r < lane_->size(); ++r) {
-        splits.push_back(r + lane_->rank());
-        expected.insert(expected.end(), static_cast<std::size_t>(r + lane_->rank()), 100 * r + lane_->rank());
+      for (int r = 0; r < engine_->size(); ++r) {
+        splits.push_back(r + engine_->rank());
+        expected.insert(expected.end(), static_cast<std::size_t>(r + engine_->rank()), 100 * r + engine_->rank());
       }
       EXPECT_EQ(values_of(*at->completion->results.at(0)), expected);
       EXPECT_EQ(at->completion->received_splits, splits);
@@ -127,7 +127,7 @@ class EngineRank {
     for (std::size_t i = 0; i < started->in.size(); ++i) started->in[i] = own(i);
     add(*work, started->in);
     started->check = [this, rows, at = started.get()] {
-      const auto size = lane_->size(), rank = lane_->rank();
+      const auto size = engine_->size(), rank = engine_->rank();
       std::vector<std::int64_t> expected;
       for (std::int64_t i = 0, owner = 0, left = rows / size + (rows % size > 0); i < rows; ++i, --left) {
         while (left == 0) ++owner, left = rows / size + (owner < rows % size);
@@ -148,12 +148,12 @@ class EngineRank {
     return start(std::move(work), std::make_unique<Started>());
   }
 
-  // Waits, driving the lane.
+  // Waits, driving the engine.
   Status outcome(Started& started) {
-    lane_->wait(*started.completion, started.rung);
+    engine_->wait(*started.completion, started.rung);
     return started.completion->status();
   }
-  // Waits while the lane's own thread drives.
+  // Waits while the communication thread drives.
   Status outcome_by_engine(Started& started) {
     while (!started.completion->done()) started.completion->wait(std::chrono::seconds(1));
     return started.completion->status();
@@ -165,20 +165,20 @@ class EngineRank {
   }
 
  private:
-  std::int64_t own(std::size_t i) const { return (lane_->rank() + 1) * static_cast<std::int64_t>(i); }
+  std::int64_t own(std::size_t i) const { return (engine_->rank() + 1) * static_cast<std::int64_t>(i); }
 
-  static std::shared_ptr<Work> make_work(Verb verb, const std::string& name) {
-    auto work = std::make_shared<Work>();
+  static std::shared_ptr<WorkItem> make_work(Verb verb, const std::string& name) {
+    auto work = std::make_shared<WorkItem>();
     work->request.verb = verb;
     work->request.name = name;
     return work;
   }
 
-  static void add(Work& work, std::vector<std::int64_t>& in) {
+  static void add(WorkItem& work, std::vector<std::int64_t>& in) {
     work.inputs.push_back(in.data());
     work.request.members.push_back({DType::int64, {static_cast<std::int64_t>(in.size())}});
   }
-  static void add(Work& work, std::vector<std::int64_t>& in, std::vector<std::int64_t>& out) {
+  static void add(WorkItem& work, std::vector<std::int64_t>& in, std::vector<std::int64_t>& out) {
     add(work, in);
     work.outputs.push_back(out.data());
   }
@@ -188,10 +188,10 @@ class EngineRank {
     return values;
   }
 
-  std::unique_ptr<Started> start(std::shared_ptr<Work> work, std::unique_ptr<Started> started) {
+  std::unique_ptr<Started> start(std::shared_ptr<WorkItem> work, std::unique_ptr<Started> started) {
     started->name = work->request.name;
     started->completion = completion_of(work);
-    lane_->submit(std::move(work), started->rung);
+    engine_->submit(std::move(work), started->rung);
     return started;
   }
 
@@ -201,7 +201,7 @@ class EngineRank {
     return {};
   }
 
-  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<ProcessSetEngine> engine_;
 };
 
 }  // namespace perseus::testing

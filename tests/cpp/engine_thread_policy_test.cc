@@ -1,4 +1,4 @@
-// When the engine's thread is prompt: callers that wait for the wire decide.
+// Tests when the communication thread is prompt, which depends on callers that wait for transfers.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 const ThreadPolicy::Clock::time_point kStart{1h};
 
-TEST(ThreadPolicy, FollowsTheShareOfTheTimeThatCallersWait) {
+TEST(ThreadPolicy, FollowsTheFractionOfTimeThatCallersWait) {
   ThreadPolicy policy(/*several_hosts=*/true);
   EXPECT_FALSE(policy.is_prompt(kStart));
   policy.add_wait(30s);
@@ -27,7 +27,7 @@ TEST(ThreadPolicy, FollowsTheShareOfTheTimeThatCallersWait) {
   EXPECT_FALSE(policy.is_prompt(kStart + 400s));
 }
 
-TEST(ThreadPolicy, LooksAtSomeStepsAtOnce) {
+TEST(ThreadPolicy, ConsidersSeveralStepsAtOnce) {
   ThreadPolicy policy(true);
   EXPECT_FALSE(policy.is_prompt(kStart));
   for (int step = 1; step <= 10; ++step) {
@@ -44,7 +44,7 @@ TEST(ThreadPolicy, OnOneHostTheThreadIsNeverPrompt) {
   EXPECT_FALSE(policy.is_prompt(kStart + 10s));
 }
 
-TEST(ThreadPolicy, IsThatOfTheThreadThatAppliesIt) {
+TEST(ThreadPolicy, AppliesToTheCallingThread) {
   std::thread([] {
     const auto mine = [] {
       sched_param none{};

@@ -1,4 +1,4 @@
-// Variables are set while other threads may read the environment.
+// Tests that variables can be set while other threads read the environment.
 #include "base/environment.h"
 
 #include <gtest/gtest.h>
@@ -25,9 +25,9 @@ TEST(Environment, VariablesAreSetReplacedAndRemoved) {
   set_environment("PERSEUS_TEST_ON", std::nullopt);
 }
 
-// getenv() of another thread may be anywhere in the table meanwhile. After setenv() twice the address sanitizer finds
-// the first table freed.
-TEST(Environment, ATableThatWasPublishedStaysReadable) {
+// Another thread's getenv() may be anywhere in the table meanwhile. With two calls of setenv(), the address sanitizer
+// would report that the first table was freed.
+TEST(Environment, APublishedTableStaysReadable) {
   set_environment("PERSEUS_TEST_FIRST", "1");
   char** const table = environ;
   for (int i = 0; i < 100; ++i) set_environment("PERSEUS_TEST_" + std::to_string(i), std::string(100, 'x'));

@@ -1,5 +1,5 @@
-// Several allreduces on their way at the same time: the wires carry two, the bits are those of one after the other, and
-// whatever fails, nothing of them is used any more once the call is over.
+// Tests overlapping allreduces: two are in transfer at once, the bits are those of one after the other, and after any
+// failure no memory is used once the call has returned.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What it was told, as one list: places ascend in both columns.
+// Records all calls in one list.
 class Notes final : public Observer {
  public:
   void turns_to(std::size_t which) override {
@@ -48,11 +48,11 @@ class Notes final : public Observer {
   std::size_t begun = 0, done_so_far = 0, most_under_way = 0;
 };
 
-// A lane on which nothing changes: what it does is up to the test.
-class FakeLane final : public Transport {
+// A rail whose behaviour the test defines.
+class FakeRail final : public Transport {
  public:
   using Carry = std::function<Status()>;
-  explicit FakeLane(Carry carry) : carry_(std::move(carry)) {}
+  explicit FakeRail(Carry carry) : carry_(std::move(carry)) {}
 
   std::string_view name() const override { return "fake"; }
   int rank() const override { return 0; }
@@ -68,18 +68,18 @@ class FakeLane final : public Transport {
   Carry carry_;
 };
 
-// The first of two hosts, whose two wires do as they are told.
-std::unique_ptr<Transport> alone_on_a_host(bool as_a_pair, FakeLane::Carry lane, FakeLane::Carry beside) {
-  auto first = std::make_unique<FakeLane>(std::move(lane)), second = std::make_unique<FakeLane>(std::move(beside));
+// The transport of the first of two hosts, over two fake rails.
+std::unique_ptr<Transport> alone_on_a_host(bool as_a_pair, FakeRail::Carry rail, FakeRail::Carry beside) {
+  auto first = std::make_unique<FakeRail>(std::move(rail)), second = std::make_unique<FakeRail>(std::move(beside));
   if (as_a_pair) return std::make_unique<hierarchy::PairTransport>(std::move(first), std::move(second));
   const Topology topology(0, {0, 1});
   const std::array members = {0, 1};
-  hierarchy::Engines engines{std::make_unique<self::SelfTransport>(), std::move(first),
-                             std::make_unique<FakeLane>([] { return Status(); }), std::move(second)};
-  return std::make_unique<hierarchy::ClusterTransport>(hierarchy::Layout(topology, members), 0, std::move(engines));
+  hierarchy::Transports transports{std::make_unique<self::SelfTransport>(), std::move(first),
+                                   std::make_unique<FakeRail>([] { return Status(); }), std::move(second)};
+  return std::make_unique<hierarchy::ClusterTransport>(hierarchy::Layout(topology, members), 0, std::move(transports));
 }
 
-// Something that happens once.
+// An event that happens once.
 class Event {
  public:
   void happen() {
@@ -99,11 +99,11 @@ class Event {
   bool happened_ = false;
 };
 
-// A few numbers to be summed, in place.
+// A few numbers that are summed in place.
 struct Numbers {
   explicit Numbers(std::int64_t count, DType dtype = DType::float32) : memory(static_cast<std::size_t>(count) * 8) {
     piece = {memory.data(), count};
-    reduction.dtype = reduction.wire = dtype;
+    reduction.dtype = reduction.wire_dtype = dtype;
   }
   Allreduce all() const { return {reduction, {&piece, 1}, {&piece, 1}}; }
 
@@ -112,7 +112,7 @@ struct Numbers {
   Reduction reduction;
 };
 
-// Of one number each.
+// Allreduces of one number each.
 struct Several {
   explicit Several(int count) {
     for (int i = 0; i < count; ++i) all.push_back(numbers.emplace_back(std::make_unique<Numbers>(1))->all());
@@ -125,7 +125,7 @@ class OverlappingAllreduces : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(OnFakeWires, OverlappingAllreduces, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Pair" : "Cluster"; });
 
-TEST_P(OverlappingAllreduces, TwoSmallOnesAreOnTheWiresAtOnce) {
+TEST_P(OverlappingAllreduces, TwoSmallOnesRunAtTheSameTime) {
   Event first, second;
   const auto transport = alone_on_a_host(
       GetParam(),
@@ -147,7 +147,7 @@ TEST_P(OverlappingAllreduces, TwoSmallOnesAreOnTheWiresAtOnce) {
   EXPECT_EQ(notes.most_under_way, 2U);
 }
 
-// Its results are free to be used while the others are on their way.
+// The results of one may be used while the others are in progress.
 TEST_P(OverlappingAllreduces, EachIsDoneBeforeTheLastHasBegun) {
   class Gate final : public Observer {
    public:
@@ -161,7 +161,7 @@ TEST_P(OverlappingAllreduces, EachIsDoneBeforeTheLastHasBegun) {
     Event& open_;
   };
   Event first_is_done;
-  int begun = 0;  // on the second wire, which has numbers 1, 3
+  int begun = 0;  // on the second rail, which has numbers 1 and 3
   const auto transport = alone_on_a_host(
       GetParam(), [] { return Status(); },
       [&] {
@@ -174,7 +174,7 @@ TEST_P(OverlappingAllreduces, EachIsDoneBeforeTheLastHasBegun) {
   EXPECT_TRUE(status.ok()) << status.text();
 }
 
-TEST_P(OverlappingAllreduces, AFailureWaitsForWhatIsOnTheOtherWire) {
+TEST_P(OverlappingAllreduces, AFailureWaitsForTheOtherThread) {
   Event failing;
   std::atomic<bool> ended{false};
   const auto transport = alone_on_a_host(
@@ -209,7 +209,7 @@ TEST_P(OverlappingAllreduces, OneThatFailsLaterLeavesTheFirstDone) {
   EXPECT_LE(notes.done_so_far, 2U);
 }
 
-// Random values in several pieces, of sizes that go in no chunk, in one and in several.
+// Random values in several pieces, with sizes of no chunk, one chunk and several chunks.
 struct Values {
   Values(int rank, std::size_t number, Reduction how, std::int64_t count) : reduction(how), in(bytes_of(how, count)) {
     std::mt19937 random(static_cast<unsigned>(rank * 100) + static_cast<unsigned>(number));
@@ -266,7 +266,7 @@ std::vector<Allreduce> arguments_of(const std::vector<std::unique_ptr<Values>>& 
 
 class OverlappingAllreducesOf : public ::testing::TestWithParam<int> {};
 
-TEST_P(OverlappingAllreducesOf, ManyKindsAreTheSameBitsAsOneByOne) {
+TEST_P(OverlappingAllreducesOf, ManyKindsGiveTheSameBitsAsOneByOne) {
   run_world(Ranks::hosts, GetParam(), [](World& world) {
     const auto link = world.connect_all();
     const auto one_by_one = many_kinds(world), together = many_kinds(world);
@@ -291,7 +291,7 @@ TEST_P(OverlappingAllreducesOf, ManyKindsAreTheSameBitsAsOneByOne) {
   });
 }
 
-// The last rank leaves in the middle; the others are inside.
+// The last rank leaves while the others are in the call.
 TEST_P(OverlappingAllreducesOf, ManyKindsEndWhenARankIsLost) {
   class Leaves final : public Observer {
    public:
@@ -325,8 +325,8 @@ TEST_P(OverlappingAllreducesOf, ManyKindsEndWhenARankIsLost) {
   });
 }
 
-// Plans whose batches are large and small and of several kinds, over lanes.
-TEST_P(OverlappingAllreducesOf, ALanesPlansAreFinishedOneByOne) {
+// Plans whose batches are large and small and of several kinds, over rails.
+TEST_P(OverlappingAllreducesOf, ARailsPlansAreFinishedOneByOne) {
   run_world(Ranks::hosts, GetParam(), [](World& world) {
     std::mt19937 random(static_cast<unsigned>(world.rank));
     EngineRank rank(world, {}, crossed_hosts(world.size));
@@ -340,7 +340,7 @@ TEST_P(OverlappingAllreducesOf, ALanesPlansAreFinishedOneByOne) {
       std::shuffle(started.begin(), started.end(), random);
       for (auto& one : started) rank.finish(*one, round % 2 == 0);
     }
-    // Ranks that have joined give zeros.
+    // Joined ranks contribute zeros.
     if (world.rank > 0) {
       std::vector<std::unique_ptr<Started>> started;
       for (int i = 0; i < 6; ++i) {
@@ -354,10 +354,10 @@ TEST_P(OverlappingAllreducesOf, ALanesPlansAreFinishedOneByOne) {
         EXPECT_EQ(one.out.back(), (std::ssize(one.out) - 1) * total / (1 + i % 3));
       }
     }
-    const auto joined = rank.lane().join();
-    rank.lane().wait(*joined);
+    const auto joined = rank.engine().join();
+    rank.engine().wait(*joined);
     EXPECT_TRUE(joined->status().ok());
-    rank.lane().close(20s);
+    rank.engine().close(20s);
   });
 }
 

@@ -1,4 +1,4 @@
-// How a group lies on hosts, and who can speak to whom there.
+// Tests the layout of groups on hosts, the control channel between hosts, and collectives over them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,38 +17,38 @@ namespace {
 
 using hierarchy::Layout;
 
-TEST(Layout, LanesAreAsManyAsTheSmallestHostHasRanks) {
+TEST(Layout, RailsAreAsManyAsTheSmallestHostHasRanks) {
   const Topology topology(0, {0, 0, 0, 1, 1});
   const std::array members = {0, 1, 2, 3, 4};
   const Layout layout(topology, members);
   EXPECT_EQ(layout.host_count(), 2);
-  EXPECT_EQ(layout.lane_count(), 2);
-  EXPECT_EQ(layout.lane_members(0), (std::vector<int>{0, 3}));
-  EXPECT_EQ(layout.lane_members(1), (std::vector<int>{1, 4}));
+  EXPECT_EQ(layout.rail_count(), 2);
+  EXPECT_EQ(layout.rail_members(0), (std::vector<int>{0, 3}));
+  EXPECT_EQ(layout.rail_members(1), (std::vector<int>{1, 4}));
   EXPECT_EQ(layout.host_members(0), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(layout.index_of(4), 1);
 }
 
-TEST(Layout, RanksOfALaneAscendThoughHostsDoNot) {
+TEST(Layout, RanksOfARailAscendThoughHostsDoNot) {
   const Topology topology(0, {0, 1, 1, 0});
   const std::array members = {0, 1, 2, 3};
   const Layout layout(topology, members);
-  EXPECT_EQ(layout.lane_members(1), (std::vector<int>{2, 3}));
-  EXPECT_EQ(layout.hosts_of_lane(1), (std::vector<int>{1, 0}));
+  EXPECT_EQ(layout.rail_members(1), (std::vector<int>{2, 3}));
+  EXPECT_EQ(layout.hosts_of_rail(1), (std::vector<int>{1, 0}));
 }
 
-TEST(Layout, GroupRanksArePlacesAmongTheMembers) {
+TEST(Layout, GroupRanksAreIndicesOfTheMembers) {
   const Topology topology(4, {0, 0, 1, 1, 2});
   const std::array members = {1, 3, 4};
   const Layout layout(topology, members);
   EXPECT_EQ(layout.host_count(), 3);
-  EXPECT_EQ(layout.lane_members(0), (std::vector<int>{1, 3, 4}));
+  EXPECT_EQ(layout.rail_members(0), (std::vector<int>{1, 3, 4}));
   EXPECT_EQ(layout.find_host(1), 1);
   EXPECT_EQ(Layout(topology, std::array{0, 4}).find_host(1), -1);
 }
 
-// Every rank greets every other: on its host, as leaders do, and past them.
-TEST(ClusterChannel, ReachesEverybody) {
+// Every rank sends to every other: on its host, between leaders, and directly.
+TEST(ClusterChannel, ReachesAllRanks) {
   run_world(Ranks::hosts, 5, [](World& world) {
     const auto link = world.connect_all();
     link.control->expect_anybody(true);
@@ -68,14 +68,14 @@ TEST(ClusterChannel, ReachesEverybody) {
   });
 }
 
-// Means of sums that do not fit 16 bits: hosts must not overflow on the way.
+// Averages whose sums do not fit into 16 bits: the sum within a host must not overflow.
 TEST(ClusterTransport, AverageOfLargeHalvesDoesNotOverflow) {
   run_world(Ranks::hosts, 4, [](World& world) {
     const auto link = world.connect_all();
     std::vector<float> values(5000, 40'000.0F);
     const Piece piece{values.data(), static_cast<std::int64_t>(values.size())};
     Reduction average;
-    average.wire = DType::float16;
+    average.wire_dtype = DType::float16;
     average.scale.divisor = world.size;
     const auto status = link.transport->allreduce(average, {&piece, 1}, {&piece, 1});
     ASSERT_TRUE(status.ok()) << status.text();
@@ -83,7 +83,7 @@ TEST(ClusterTransport, AverageOfLargeHalvesDoesNotOverflow) {
   });
 }
 
-// Several chunks, of blocks that are not alike: one rank has nothing, one nearly all.
+// Several chunks of uneven blocks: one rank has no data, one has nearly all.
 class UnevenBlocks : public ::testing::TestWithParam<int> {
  protected:
   static std::vector<std::int64_t> counts(int size) {
@@ -108,7 +108,7 @@ TEST_P(UnevenBlocks, AreGathered) {
       std::vector<std::int32_t> out(static_cast<std::size_t>(begins.back()), -1),
           mine(static_cast<std::size_t>(all[own]));
       for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = value(world.rank, static_cast<std::int64_t>(i));
-      // Not where it belongs: others' blocks come to lie there.
+      // The input is at a place where other ranks' blocks are written.
       if (in_place) std::copy(mine.begin(), mine.end(), out.begin());
       const auto status = link.transport->allgather(in_place ? out.data() : mine.data(), out.data(), bytes);
       ASSERT_TRUE(status.ok()) << status.text();
@@ -138,7 +138,7 @@ TEST_P(UnevenBlocks, AreReduced) {
       std::vector<std::int32_t> apart(count);
       auto* out = in_place ? in.data() : apart.data();
       Reduction sum;
-      sum.dtype = sum.wire = DType::int32;
+      sum.dtype = sum.wire_dtype = DType::int32;
       const auto status = link.transport->reduce_scatter(sum, in.data(), out, all);
       ASSERT_TRUE(status.ok()) << status.text();
       for (std::size_t i = 0; i < count; ++i) {

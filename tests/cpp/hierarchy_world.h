@@ -1,4 +1,4 @@
-// Several made-up hosts in one process: the composition of two engines under test.
+// Fabrics of several simulated hosts in one process.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,12 @@
 
 namespace perseus::testing {
 
-// `hosts[r]` is the host of rank r; `local` and `cross` hold one fabric per rank, each of which could connect all
-// ranks.
+// `hosts[r]` is the host of rank r. `local` and `cross` have one fabric per rank, each of which can connect all ranks.
 std::vector<std::unique_ptr<Fabric>> make_hosts(const std::vector<int>& hosts,
                                                 std::vector<std::unique_ptr<Fabric>> local,
                                                 std::vector<std::unique_ptr<Fabric>> cross);
 
-// The hosts of some ranks such that they are uneven at odd sizes, and ranks of one lane do not ascend with the hosts.
+// Returns hosts that are uneven for odd sizes, and for which the ranks of a rail do not ascend with the hosts.
 std::vector<int> crossed_hosts(int size);
 
 }  // namespace perseus::testing

@@ -1,4 +1,4 @@
-// The liveness wire between hosts. Here the hosts are processes of one; tests/hosts cuts real cables.
+// Tests the watch between hosts. The hosts here are processes of one host; tests/hosts uses network namespaces.
 #include "bootstrap/host_watch.h"
 
 #include <gtest/gtest.h>
@@ -26,11 +26,11 @@ std::string wait_for_loss(Liveness& liveness) {
   return liveness.status().text();
 }
 
-// Four ranks on hosts a, a, b and c, without a watch inside the hosts: `play` of each in a process of its own.
-// Returns whether those that ended by themselves ended well.
+// Runs `play` for four ranks on hosts a, a, b and c, each in its own process, without a watch inside the hosts. Returns
+// true if those that ended by themselves succeeded.
 bool on_hosts(const HeartbeatOptions& options, const std::function<void(int, Watch*, Liveness&)>& play,
               int victim = -1) {
-  const auto address = random_star_address();
+  const auto address = random_rendezvous_address();
   std::vector<int> children;
   for (int r = 0; r < kSize; ++r) {
     children.push_back(fork_rank([&, r] {
@@ -68,10 +68,10 @@ void check_loss(int victim, const std::string& name) {
   EXPECT_TRUE(on_hosts({}, play, victim));
 }
 
-TEST(HostWatch, AllHearOfAKilledMember) { check_loss(3, "rank 3 on c"); }
-TEST(HostWatch, AllHearOfAKilledCentre) { check_loss(0, "rank 0 on a"); }
+TEST(HostWatch, AllRanksLearnOfAKilledMember) { check_loss(3, "rank 3 on c"); }
+TEST(HostWatch, AllRanksLearnOfAKilledRankZero) { check_loss(0, "rank 0 on a"); }
 
-TEST(HostWatch, OthersHearWhatALocalWatchHasSeen) {
+TEST(HostWatch, OtherHostsLearnOfALocalLoss) {
   const auto play = [](int rank, Watch*, Liveness& liveness) {
     if (rank == 2) liveness.report_lost({1, "is told of", true});
     EXPECT_EQ(wait_for_loss(liveness), "rank 1 on a is told of");
@@ -80,12 +80,12 @@ TEST(HostWatch, OthersHearWhatALocalWatchHasSeen) {
   EXPECT_TRUE(on_hosts({}, play));
 }
 
-TEST(HostWatch, AGoodbyeIsNoDeath) {
+TEST(HostWatch, AShutdownMessageIsNotALoss) {
   const auto play = [](int rank, Watch* watch, Liveness& liveness) {
     ASSERT_NE(watch, nullptr);
-    watch->say_goodbye();
+    watch->announce_shutdown();
     if (rank != 0) return;
-    // All others are gone, and have said so.
+    // All others have left in order.
     std::promise<void> lost;
     liveness.on_lost([&] { lost.set_value(); });
     EXPECT_EQ(lost.get_future().wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
@@ -93,12 +93,12 @@ TEST(HostWatch, AGoodbyeIsNoDeath) {
   EXPECT_TRUE(on_hosts({}, play));
 }
 
-TEST(HostWatch, WithoutATimeoutThereIsNone) {
+TEST(HostWatch, IsOffWithoutATimeout) {
   const auto play = [](int, Watch* watch, Liveness&) { EXPECT_EQ(watch, nullptr); };
   EXPECT_TRUE(on_hosts({.timeout = seconds(0)}, play));
 }
 
-TEST(HostWatch, AnInterfaceThatIsNotThereIsNoReasonToStop) {
+TEST(HostWatch, AMissingInterfaceDoesNotEndTheJob) {
   const auto play = [](int, Watch* watch, Liveness&) { EXPECT_EQ(watch, nullptr); };
   const HeartbeatOptions options{.interfaces = "no-such-interface", .patience = std::chrono::milliseconds(100)};
   EXPECT_TRUE(on_hosts(options, play));

@@ -1,4 +1,4 @@
-// Copies, and the conversions of 16-bit floats: all 65536 values, and every place where rounding turns.
+// Tests copies and the conversions of 16-bit floats: all 65536 values and all midpoints of rounding.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -82,7 +82,7 @@ TEST_P(Halves, RoundingTurnsHalfWay) {
   }
 }
 
-TEST_P(Halves, NotANumberKeepsSignAndDigits) {
+TEST_P(Halves, NanKeepsSignAndDigits) {
   const std::uint32_t bits[] = {0x7fc00000, 0xffc00000, 0x7f800001, 0xff812345, 0x7fffffff, 0xffffe000};
   std::vector<float> values(std::size(bits));
   std::memcpy(values.data(), bits, sizeof bits);

@@ -1,4 +1,4 @@
-// Every type, operation, number of sources, scale, alignment and instruction set against plain arithmetic.
+// Compares every type, operation, number of sources, scale, alignment and instruction set with plain arithmetic.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,11 +23,11 @@ using reference::Bytes;
 constexpr ReduceOp kOps[] = {ReduceOp::sum,  ReduceOp::min, ReduceOp::max, ReduceOp::product,
                              ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
 constexpr std::uint8_t kGuard = 0xa5;
-constexpr std::size_t kMargin = 128;  // bytes around a destination that must stay as they are
+constexpr std::size_t kMargin = 128;  // bytes around a destination that must not change
 
 bool has_operation(DType dtype, ReduceOp op) { return !is_floating(dtype) || op <= ReduceOp::product; }
 
-// Memory at a chosen distance from a boundary of 64 bytes, with guards on both sides.
+// Memory at a given offset from a boundary of 64 bytes, with guards on both sides.
 class Buffer {
  public:
   Buffer(std::size_t bytes, std::size_t offset) : bytes_(bytes), storage_(bytes + 128 + 2 * kMargin, kGuard) {
@@ -49,7 +49,7 @@ class Buffer {
   std::size_t start_ = 0;
 };
 
-// How one call is laid out; what is computed does not depend on it.
+// The layout of one call, on which the result must not depend.
 struct Layout {
   std::size_t source_offset = 0;
   std::vector<std::size_t> destination_offsets = {0};
@@ -63,11 +63,11 @@ struct Case {
   bool to_wire = false;
   std::size_t count = 0;
 
-  DType in() const { return packed ? reduction.wire : reduction.dtype; }
-  DType out() const { return to_wire ? reduction.wire : reduction.dtype; }
+  DType in() const { return packed ? reduction.wire_dtype : reduction.dtype; }
+  DType out() const { return to_wire ? reduction.wire_dtype : reduction.dtype; }
   std::string text(const Kernels& kernels) const {
     return std::string(kernels.name) + " " + std::string(name_of(reduction.op)) + " " + std::string(name_of(in())) +
-           " via " + std::string(name_of(reduction.wire)) + " to " + std::string(name_of(out())) + ", " +
+           " via " + std::string(name_of(reduction.wire_dtype)) + " to " + std::string(name_of(out())) + ", " +
            std::to_string(count) + " elements, pre " + std::to_string(reduction.scale.pre) + " post " +
            std::to_string(reduction.scale.post) + " divisor " + std::to_string(reduction.scale.divisor);
   }
@@ -89,7 +89,7 @@ Bytes expected_result(const Case& work, const std::vector<Bytes>& sources) {
   return result;
 }
 
-// What each destination holds afterwards.
+// Returns the expected contents of each destination.
 std::vector<Bytes> run(const Kernels& kernels, const Case& work, const Layout& layout,
                        const std::vector<Bytes>& sources) {
   std::vector<Buffer> from;
@@ -127,7 +127,7 @@ std::vector<Bytes> run(const Kernels& kernels, const Case& work, const Layout& l
   return results;
 }
 
-// The first element that differs, or count.
+// Returns the index of the first element that differs, or count.
 std::size_t first_difference(const Case& work, const Bytes& got, const Bytes& expected) {
   const auto size = size_of(work.out());
   std::size_t i = 0;
@@ -245,8 +245,8 @@ TEST_P(Compressed, ReducesLikePlainArithmetic) {
   }
 }
 
-// Packed or read where it lies, sent back packed or written at once: the same bits.
-TEST_P(Compressed, EveryWayGivesTheSame) {
+// Packed or unpacked contributions and packed or unpacked results give the same bits.
+TEST_P(Compressed, AllConversionsGiveTheSameResult) {
   const auto [dtype, wire] = GetParam();
   const Reduction reduction{dtype, wire, ReduceOp::sum, {.pre = 0.3, .post = 1.0, .divisor = 3}};
   std::mt19937_64 random(5);
@@ -333,7 +333,7 @@ TEST(Kernels, FactorsBeyondTheRangeOfIntegersSaturate) {
 }
 
 TEST(Kernels, SixteenBitSumsAreRoundedOnce) {
-  // 2048 + 1 is not a float16; in float32 four ones add up to 4 before they are rounded away.
+  // 2048 + 1 is not a float16. In float32, four ones add up to 4 before rounding.
   const std::uint16_t large = reference::nearest_half(DType::float16, 2048);
   const std::uint16_t one = reference::nearest_half(DType::float16, 1);
   for (const auto* kernels : usable_kernels()) {
@@ -343,7 +343,7 @@ TEST(Kernels, SixteenBitSumsAreRoundedOnce) {
   }
 }
 
-TEST(Kernels, AnyByteButZeroIsTrue) {
+TEST(Kernels, AnyNonzeroByteIsTrue) {
   for (const auto* kernels : usable_kernels()) {
     const Reduction all{DType::boolean, DType::boolean, ReduceOp::product, {}};
     EXPECT_EQ(reduce_values<std::uint8_t>(*kernels, all, {{2, 2, 0}, {1, 0, 0}}), (std::vector<std::uint8_t>{1, 0, 0}));
@@ -352,7 +352,7 @@ TEST(Kernels, AnyByteButZeroIsTrue) {
   }
 }
 
-TEST(Kernels, WhatDoesNotExistIsRefused) {
+TEST(Kernels, MissingReductionsAreRejected) {
   const Reduction bits{DType::float32, DType::float32, ReduceOp::bor, {}};
   const Reduction nowhere{DType::int32, DType::float16, ReduceOp::sum, {}};
   const Reduction by_zero{DType::int32, DType::int32, ReduceOp::sum, {.divisor = 0}};
@@ -361,7 +361,7 @@ TEST(Kernels, WhatDoesNotExistIsRefused) {
   }
 }
 
-TEST(Kernels, TheFastestFormIsTaken) { EXPECT_STREQ(instruction_set(), usable_kernels().front()->name); }
+TEST(Kernels, TheFastestInstructionSetIsUsed) { EXPECT_STREQ(instruction_set(), usable_kernels().front()->name); }
 
 }  // namespace
 }  // namespace perseus::host

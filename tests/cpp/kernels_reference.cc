@@ -24,11 +24,11 @@ void write(std::uint8_t* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// Kept apart so that no compiler makes one rounding of a multiplication and an addition.
+// A separate function, so that no compiler fuses a multiplication and an addition.
 [[gnu::noinline]] double add(double a, double b) { return a + b; }
 [[gnu::noinline]] double multiply(double a, double b) { return a * b; }
 
-// In double and then rounded to float is what float arithmetic gives for one sum or product.
+// One sum or product in double that is rounded to float equals float arithmetic.
 double rounded_for(DType wire, double value) {
   return wire == DType::float64 ? value : static_cast<double>(static_cast<float>(value));
 }
@@ -70,7 +70,7 @@ bool combine_truth(ReduceOp op, bool a, bool b) {
   return all ? a && b : a || b;
 }
 
-// The value as the type holds it.
+// Returns the value rounded to the type.
 Value through(DType dtype, Value value) {
   std::uint8_t bytes[8];
   encode(dtype, value, bytes);
@@ -87,25 +87,26 @@ std::int64_t times(std::int64_t value, double factor) {
   return product < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
 }
 
-// What a source adds, in the type that sums are made in.
+// Returns the contribution of a source in the type of the sum.
 Value contribution(const Reduction& reduction, bool packed, const std::uint8_t* from) {
-  Value value = decode(packed ? reduction.wire : reduction.dtype, from);
+  Value value = decode(packed ? reduction.wire_dtype : reduction.dtype, from);
   const double pre = packed ? 1.0 : reduction.scale.pre;
   if (reduction.dtype == DType::boolean || packed) return value;
   if (!is_floating(reduction.dtype)) {
     return pre == 1.0 ? value : through(reduction.dtype, {times(value.whole, pre), 0});
   }
-  value.real = rounded_for(reduction.wire, value.real);
-  if (pre != 1.0) value.real = rounded_for(reduction.wire, multiply(value.real, rounded_for(reduction.wire, pre)));
-  return pre != 1.0 || reduction.wire != reduction.dtype ? through(reduction.wire, value) : value;
+  value.real = rounded_for(reduction.wire_dtype, value.real);
+  if (pre != 1.0)
+    value.real = rounded_for(reduction.wire_dtype, multiply(value.real, rounded_for(reduction.wire_dtype, pre)));
+  return pre != 1.0 || reduction.wire_dtype != reduction.dtype ? through(reduction.wire_dtype, value) : value;
 }
 
 Value scaled_result(const Reduction& reduction, Value value) {
   const auto& scale = reduction.scale;
   if (reduction.dtype == DType::boolean) return value;
   if (is_floating(reduction.dtype)) {
-    const double factor = rounded_for(reduction.wire, scale.post / static_cast<double>(scale.divisor));
-    return {0, factor == 1.0 ? value.real : rounded_for(reduction.wire, multiply(value.real, factor))};
+    const double factor = rounded_for(reduction.wire_dtype, scale.post / static_cast<double>(scale.divisor));
+    return {0, factor == 1.0 ? value.real : rounded_for(reduction.wire_dtype, multiply(value.real, factor))};
   }
   const auto quotient = value.whole / scale.divisor;
   return scale.post == 1.0 ? Value{quotient, 0} : Value{times(quotient, scale.post), 0};
@@ -131,7 +132,7 @@ double half_value(DType dtype, std::uint16_t bits) {
 
 namespace {
 
-// By their bits; at the place of infinity what would be the next finite number.
+// Returns values by their bits, with the next finite number in the place of infinity.
 std::vector<double> positive_values(DType dtype) {
   std::vector<double> values;
   for (std::uint16_t bits = 0; !std::isinf(half_value(dtype, bits)); ++bits) values.push_back(half_value(dtype, bits));
@@ -199,19 +200,19 @@ void reduce_one(const Reduction& reduction, bool packed, bool to_wire, std::span
   for (const auto* source : from.subspan(1)) {
     const Value next = contribution(reduction, packed, source);
     if (is_floating(reduction.dtype)) {
-      result.real = combine_real(reduction.wire, reduction.op, result.real, next.real);
+      result.real = combine_real(reduction.wire_dtype, reduction.op, result.real, next.real);
     } else if (reduction.dtype == DType::boolean) {
       result.whole = combine_truth(reduction.op, result.whole != 0, next.whole != 0);
     } else {
       result = through(reduction.dtype, {combine_whole(reduction.op, result.whole, next.whole), 0});
     }
   }
-  result = through(reduction.wire, scaled_result(reduction, result));
-  encode(to_wire ? reduction.wire : reduction.dtype, result, to);
+  result = through(reduction.wire_dtype, scaled_result(reduction, result));
+  encode(to_wire ? reduction.wire_dtype : reduction.dtype, result, to);
 }
 
 void pack_one(const Reduction& reduction, const std::uint8_t* from, std::uint8_t* to) {
-  encode(reduction.wire, contribution(reduction, false, from), to);
+  encode(reduction.wire_dtype, contribution(reduction, false, from), to);
 }
 
 bool same(DType dtype, const std::uint8_t* a, const std::uint8_t* b) {
@@ -229,7 +230,7 @@ Bytes random_elements(DType dtype, std::size_t count, std::mt19937_64& random) {
       encode(dtype, {static_cast<std::int64_t>(any % 2), 0}, to);
     } else if (!is_floating(dtype)) {
       encode(dtype, {static_cast<std::int64_t>(any), 0}, to);
-    } else if (any % 16 == 0) {  // any bits at all
+    } else if (any % 16 == 0) {  // arbitrary bits
       const auto bits = random();
       std::memcpy(to, &bits, size_of(dtype));
     } else {

@@ -1,4 +1,4 @@
-// Memory that is seen at two places.
+// Tests memory that is mapped at two addresses.
 #include "base/mapping.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Pages {
 
 const auto kBytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) * 5;
 
-TEST(Mapping, BothPlacesAreTheSameMemory) {
+TEST(Mapping, BothAddressesAreTheSameMemory) {
   const Pages shared(kBytes, MAP_SHARED);
   {
     const Pages place(kBytes, MAP_PRIVATE);
@@ -48,7 +48,7 @@ TEST(Mapping, BothPlacesAreTheSameMemory) {
   EXPECT_TRUE(shared.holds(std::byte{9})) << "when the place is unmapped";
 }
 
-TEST(Mapping, WhatCannotBeShownKeepsItsBytes) {
+TEST(Mapping, MemoryThatCannotBeMappedKeepsItsBytes) {
   const Pages alone(kBytes, MAP_PRIVATE), place(kBytes, MAP_PRIVATE);
   place.fill(std::byte{7});
   const auto status = show_at(place.data(), alone.data(), kBytes);

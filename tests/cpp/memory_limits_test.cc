@@ -1,9 +1,10 @@
-// Limits of memory as containers and Slurm set them, in made-up /proc and /sys.
+// Tests memory limits as containers and Slurm set them, with simulated /proc and /sys.
 #include "base/memory_limits.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -37,10 +38,10 @@ class MemoryLimit : public ::testing::Test {
 
 const std::string kSecondVersion = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
 
-TEST_F(MemoryLimit, WithoutCgroupsIsWhatTheMachineHas) { EXPECT_EQ(left(), 64 * kGiB); }
+TEST_F(MemoryLimit, WithoutCgroupsTheMachineCounts) { EXPECT_EQ(left(), 64 * kGiB); }
 
 // Slurm limits the job's cgroup, not that of the task.
-TEST_F(MemoryLimit, TheLeastOfAllCgroupsAboveCounts) {
+TEST_F(MemoryLimit, TheSmallestLimitOfAllCgroupsCounts) {
   write("proc/self/cgroup", "0::/system.slice/job_7/step_0/task_1\n");
   write("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + kSecondVersion);
   second_version("/system.slice/job_7/step_0/task_1", "max", kGiB);
@@ -50,7 +51,7 @@ TEST_F(MemoryLimit, TheLeastOfAllCgroupsAboveCounts) {
   EXPECT_EQ(left(), 5 * kGiB);
 }
 
-TEST_F(MemoryLimit, CacheThatCanBeDroppedIsFree) {
+TEST_F(MemoryLimit, DroppableCacheCountsAsFree) {
   write("proc/self/cgroup", "0::/\n");
   write("proc/self/mountinfo", kSecondVersion);
   second_version("", std::to_string(8 * kGiB), 7 * kGiB, 4 * kGiB);
@@ -59,8 +60,8 @@ TEST_F(MemoryLimit, CacheThatCanBeDroppedIsFree) {
   EXPECT_EQ(left(), 0U);
 }
 
-// A container sees a part of the hierarchy: at the mount point is its own cgroup.
-TEST_F(MemoryLimit, AMountMayShowAPartOfTheHierarchy) {
+// A container sees a part of the hierarchy, and its own cgroup is at the mount point.
+TEST_F(MemoryLimit, AMountMayHaveAPartOfTheHierarchy) {
   write("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   second_version("", std::to_string(4 * kGiB), kGiB);
   second_version("/inner", std::to_string(2 * kGiB), kGiB / 2);
@@ -72,7 +73,7 @@ TEST_F(MemoryLimit, AMountMayShowAPartOfTheHierarchy) {
   EXPECT_EQ(left(), 3 * kGiB / 2);
 }
 
-TEST_F(MemoryLimit, TheFirstVersionHasFilesOfOtherNames) {
+TEST_F(MemoryLimit, CgroupVersion1IsSupported) {
   write("proc/self/cgroup", "9:cpu,cpuacct:/slurm\n5:memory:/slurm/uid_0/job_7\n0::/ignored\n");
   write("proc/self/mountinfo",
         "40 23 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -84,6 +85,34 @@ TEST_F(MemoryLimit, TheFirstVersionHasFilesOfOtherNames) {
   write(folder + "/memory.usage_in_bytes", std::to_string(2 * kGiB));
   write(folder + "/memory.stat", "total_inactive_file " + std::to_string(kGiB) + "\n");
   EXPECT_EQ(left(), 5 * kGiB);
+}
+
+// Reading the statistics is slow, so a small part of the remainder is allowed without it.
+TEST_F(MemoryLimit, SmallAllocationsNeedNoReadingForAShortTime) {
+  using namespace std::chrono_literals;
+  MemoryLimits limits(root_);
+  MemoryLimits::Clock::time_point now{10s};
+  ASSERT_TRUE(limits.allow(kGiB, now));
+  write("proc/meminfo", "MemAvailable: 1024 kB\n");
+  EXPECT_TRUE(limits.allow(kGiB / 2, now)) << "a 64th of 63 GiB is 0.98 GiB";
+  EXPECT_TRUE(limits.allow(kGiB / 4, now + 99ms));
+  EXPECT_FALSE(limits.allow(kGiB / 2, now)) << "more than that";
+  EXPECT_TRUE(limits.allow(1 << 20, now)) << "by a new reading";
+  EXPECT_FALSE(limits.allow((1 << 20) + 1, now));
+}
+
+TEST_F(MemoryLimit, IsReadAgainAfterAShortTime) {
+  using namespace std::chrono_literals;
+  MemoryLimits limits(root_);
+  MemoryLimits::Clock::time_point now{10s};
+  ASSERT_TRUE(limits.allow(kGiB, now));
+  write("proc/meminfo", "MemAvailable: 1024 kB\n");
+  EXPECT_FALSE(limits.allow(kGiB / 2, now + 100ms));
+}
+
+TEST_F(MemoryLimit, TheFirstAllocationNeedsAReading) {
+  write("proc/meminfo", "MemAvailable: 1024 kB\n");
+  EXPECT_FALSE(MemoryLimits(root_).allow(2 << 20));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Control messages over MPI, and waits that end.
+// Tests control messages over MPI, and waits that end with an error.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,11 +12,11 @@
 namespace perseus::testing {
 namespace {
 
-TEST(MpiChannel, KeepsTheOrderOfEachSenderAndEmptyMessages) {
+TEST(MpiChannel, KeepsTheOrderOfASenderAndEmptyMessages) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
-  mpi::Retired retired;
-  mpi::MpiChannel from(one, 0, {}, retired), to(other, 0, {}, retired);
+  mpi::ClosingChannels closing_channels;
+  mpi::MpiChannel from(one, 0, {}, closing_channels), to(other, 0, {}, closing_channels);
   const std::string texts[] = {"first", "", std::string(100'000, 'x'), "last"};
   for (const auto& text : texts) from.send(1, text);
   ControlMessage message;
@@ -29,24 +29,24 @@ TEST(MpiChannel, KeepsTheOrderOfEachSenderAndEmptyMessages) {
   EXPECT_TRUE(to.needs_polling());
 }
 
-TEST(MpiChannel, SpeaksToItself) {
+TEST(MpiChannel, SendsToItself) {
   FakeNetwork network;
   FakeApi api(network, 0, 1);
-  mpi::Retired retired;
-  mpi::MpiChannel channel(api, 0, {}, retired);
-  const auto rings = channel.doorbell().rings();
+  mpi::ClosingChannels closing_channels;
+  mpi::MpiChannel channel(api, 0, {}, closing_channels);
+  const auto rings = channel.doorbell().notifications();
   channel.send(0, "me");
-  EXPECT_NE(channel.doorbell().rings(), rings);
+  EXPECT_NE(channel.doorbell().notifications(), rings);
   ControlMessage message;
   ASSERT_TRUE(channel.receive(message));
   EXPECT_EQ(message.bytes, "me");
 }
 
-// The number of a freed communicator is used again, so a late message for the old one would reach the new one.
-TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNothingCanArriveAnyMore) {
+// MPI reuses the number of a freed communicator, so a late message for the old one would reach the new one.
+TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
-  mpi::Retired of_one, of_other;
+  mpi::ClosingChannels of_one, of_other;
   auto first = std::make_unique<mpi::MpiChannel>(one, 0, mpi::WaitOptions{}, of_one);
   auto second = std::make_unique<mpi::MpiChannel>(other, 0, mpi::WaitOptions{}, of_other);
   first.reset();
@@ -61,7 +61,7 @@ TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNothingCanArriveAnyMore) {
   EXPECT_FALSE(network.peek(0, static_cast<int>(mpi::Tag::control), arrival));
 }
 
-TEST(MpiWait, EndsWithTheLostPeerAndGivesItsRequestUp) {
+TEST(MpiWait, EndsWithALostPeerAndAbandonsItsRequest) {
   FakeNetwork network;
   FakeApi api(network, 0, 2);
   Liveness liveness;
@@ -77,7 +77,7 @@ TEST(MpiWait, EndsWithTheLostPeerAndGivesItsRequestUp) {
   EXPECT_EQ(api.open_requests(), 0U);
 }
 
-TEST(MpiWait, EndsAtItsLimitAndNamesWhoIsMissing) {
+TEST(MpiWait, EndsAtItsLimitAndNamesTheMissingRanks) {
   FakeNetwork network;
   FakeApi api(network, 0, 3);
   mpi::Communicator communicator(api, 0, {.limit = std::chrono::milliseconds(20)});

@@ -18,12 +18,20 @@ void FakeNetwork::put(mpi::Comm comm, int from, int to, int tag, std::string byt
 }
 
 bool FakeNetwork::take(mpi::Comm comm, int from, int to, int tag, std::string& bytes) {
+  if (is_cut_) return false;
   const std::scoped_lock lock(mutex_);
   auto& queue = queues_[{to, tag, from, comm}];
   if (queue.empty()) return false;
   bytes = std::move(queue.front());
   queue.pop_front();
   return true;
+}
+
+std::size_t FakeNetwork::under_way() {
+  const std::scoped_lock lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [key, queue] : queues_) count += queue.size();
+  return count;
 }
 
 bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
@@ -44,11 +52,11 @@ mpi::Request FakeApi::send(mpi::Comm comm, const void* data, int bytes, int to, 
 mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, int tag) {
   receives_[next_] = {data, bytes, from, tag, comm};
   mpi::Request request = next_++;
-  test(request);  // a message that is there already is matched now: a probe must not see it again
+  test(request);  // matches a message that is already there, so that a probe does not return it again
   return request;
 }
 
-// As in MPI, of receives that match the same message the one posted first gets it.
+// As in MPI, of several receives that match a message, the first posted one gets it.
 bool FakeApi::test(mpi::Request& request) {
   if (request == 0) return true;
   const auto wanted = receives_.find(request);
@@ -67,14 +75,23 @@ bool FakeApi::test(mpi::Request& request) {
   return true;
 }
 
-void FakeApi::abandon(mpi::Request& request, bool /*receiving*/) {
+bool FakeApi::abandon(mpi::Request& request, bool receiving) {
+  const auto found = receives_.find(request);
+  const bool lent = receiving && cannot_cancel_ && found != receives_.end();
+  if (lent) abandoned_.push_back(found->second);
   receives_.erase(request);
   request = 0;
+  return !lent;
+}
+
+std::size_t FakeApi::deliver_late() {
+  for (const auto& receive : abandoned_) std::memset(receive.data, 0x5a, static_cast<std::size_t>(receive.bytes));
+  return std::exchange(abandoned_, {}).size();
 }
 
 namespace {
 
-// The communicators of a world: each connect of the same members makes the next one.
+// The communicators of a job. Each connect() of the same members makes the next one.
 class Networks {
  public:
   FakeNetwork& get(const std::vector<int>& members, int number, bool control) {
@@ -94,7 +111,7 @@ class MessageFabric final : public Fabric {
   MessageFabric(std::shared_ptr<Networks> networks, int rank, Liveness& liveness)
       : networks_(std::move(networks)), rank_(rank), options_{.liveness = &liveness} {}
 
-  Link connect(std::span<const int> members, const Exchange& /*exchange*/) override {
+  Link connect(std::span<const int> members, const BootstrapAllgather& /*exchange*/) override {
     const std::vector<int> group(members.begin(), members.end());
     const auto place = std::find(group.begin(), group.end(), rank_);
     if (place == group.end()) return {};
@@ -105,7 +122,7 @@ class MessageFabric final : public Fabric {
       return *apis_.back();
     };
     return {std::make_unique<mpi::MpiTransport>(api(false), std::vector<mpi::Comm>{0, 1, 2}, options_),
-            std::make_unique<mpi::MpiChannel>(api(true), 0, options_, retired_)};
+            std::make_unique<mpi::MpiChannel>(api(true), 0, options_, closing_channels_)};
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void release(void* memory) override { std::free(memory); }
@@ -117,7 +134,7 @@ class MessageFabric final : public Fabric {
   mpi::WaitOptions options_;
   std::map<std::vector<int>, int> made_;
   std::vector<std::unique_ptr<FakeApi>> apis_;
-  mpi::Retired retired_;
+  mpi::ClosingChannels closing_channels_;
 };
 
 }  // namespace

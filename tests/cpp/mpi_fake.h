@@ -1,6 +1,7 @@
-// A libmpi of threads: point-to-point messages in memory, so that what is built on them runs without an MPI.
+// A fake libmpi whose ranks are threads, with point-to-point messages in memory.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -21,12 +22,19 @@ class FakeNetwork {
   bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
   bool peek(int to, int tag, mpi::Arrival& arrival);
 
+  // Makes no message arrive from now on.
+  void cut() { is_cut_ = true; }
+  // Returns the number of messages that were sent and have not arrived.
+  std::size_t under_way();
+
  private:
+  std::atomic<bool> is_cut_{false};
+
   std::mutex mutex_;                                                                // guards the queues
   std::map<std::tuple<int, int, int, mpi::Comm>, std::deque<std::string>> queues_;  // by to, tag, from, stream
 };
 
-// One rank's view. Sends finish at once.
+// One rank's view. Sends complete at once.
 class FakeApi final : public mpi::Api {
  public:
   FakeApi(FakeNetwork& network, int rank, int size) : network_(network), rank_(rank), size_(size) {}
@@ -50,11 +58,17 @@ class FakeApi final : public mpi::Api {
   mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
-  void abandon(mpi::Request& request, bool receiving) override;
+  bool abandon(mpi::Request& request, bool receiving) override;
   bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override { return network_.peek(rank_, tag, arrival); }
 
   std::size_t open_requests() const { return receives_.size(); }
   int freed() const { return freed_; }
+
+  // As in MPI, a receive with a matched message cannot be cancelled. Receives that are abandoned from now on are
+  // matched.
+  void match_all() { cannot_cancel_ = true; }
+  // Delivers the messages for abandoned receives. Returns their number.
+  std::size_t deliver_late();
 
  private:
   struct Receive {
@@ -66,11 +80,13 @@ class FakeApi final : public mpi::Api {
   FakeNetwork& network_;
   int rank_, size_;
   int freed_ = 0;
+  bool cannot_cancel_ = false;
+  std::vector<Receive> abandoned_;
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
 };
 
-// Fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over such a libmpi.
+// Makes fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over the fake libmpi.
 std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness);
 
 }  // namespace perseus::testing

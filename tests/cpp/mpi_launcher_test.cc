@@ -1,4 +1,4 @@
-// Who started this process, for what each launcher really leaves in the environment, and for its contradictions.
+// Tests the detection of launchers by the variables that each of them sets, and contradictions among these.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -88,7 +88,7 @@ TEST(Launcher, ContradictionsAreErrors) {
   EXPECT_THROW(detect_launcher(environment_of({{"PERSEUS_SIZE", "2"}, {"PERSEUS_RENDEZVOUS", "x"}})), Error);
 }
 
-TEST(ChooseBootstrap, IsSingleByHandAndForOneRank) {
+TEST(ChooseBootstrap, IsSingleWithoutALauncherAndForOneRank) {
   BootstrapOptions options;
   options.environment = environment_of({});
   EXPECT_EQ(choose_bootstrap(options)->name(), "single");
@@ -96,7 +96,7 @@ TEST(ChooseBootstrap, IsSingleByHandAndForOneRank) {
   EXPECT_EQ(choose_bootstrap(options)->name(), "single");
 }
 
-TEST(ChooseBootstrap, TellsThatSrunNeedsAPmi) {
+TEST(ChooseBootstrap, ReportsThatSrunNeedsAPmi) {
   BootstrapOptions options;
   options.environment = environment_of(kSrun);
   try {

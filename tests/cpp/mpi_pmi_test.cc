@@ -1,4 +1,4 @@
-// The launcher's part in MPI_Init: what is answered, and how it ends when a rank does not come.
+// Tests the replacement of the launcher during MPI_Init: its answers, and its end if a rank is missing.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "transport/mpi/offers.h"
 #include "transport/mpi/pmi.h"
 #include "transport/mpi/pmi_server.h"
+#include "transport/mpi/world_agreement.h"
 #include "transport_world.h"
 
 namespace perseus::testing {
@@ -28,7 +28,7 @@ using mpi::process_mapping;
 using namespace std::chrono_literals;
 using Parts = std::vector<std::string>;
 
-TEST(ProcessMapping, SaysWhichRanksShareAHost) {
+TEST(ProcessMapping, StatesWhichRanksShareAHost) {
   EXPECT_EQ(process_mapping({0, 1}), "(vector,(0,2,1))");
   EXPECT_EQ(process_mapping({0, 0, 1, 1, 2, 2}), "(vector,(0,3,2))");
   EXPECT_EQ(process_mapping({0, 0, 0, 1}), "(vector,(0,1,3),(1,1,1))");
@@ -62,7 +62,7 @@ TEST(PmiAnswers, ValuesOfAllRanksAreThereAfterABarrier) {
   EXPECT_EQ(answers.answer("cmd=finalize"), "cmd=finalize_ack rc=0");
 }
 
-TEST(PmiAnswers, WhatNeedsALauncherIsRefused) {
+TEST(PmiAnswers, RequestsThatNeedALauncherAreRejected) {
   PmiAnswers answers({0, 1}, "job", [](std::string_view) { return Parts{}; });  // MPI has started
   EXPECT_EQ(answers.answer("cmd=barrier_in"), "cmd=barrier_out rc=0");
   EXPECT_EQ(answers.answer("mcmd=spawn"), std::nullopt);
@@ -75,12 +75,12 @@ TEST(PmiAnswers, WhatNeedsALauncherIsRefused) {
   EXPECT_NE(answers.answer("cmd=barrier_in")->find("rc=-1"), std::string::npos);
 }
 
-TEST(PmiAnswers, CutOffBytesAreAnError) {
+TEST(PmiAnswers, TruncatedBytesAreAnError) {
   PmiAnswers answers({0, 1}, "job", [](std::string_view) { return Parts{"", std::string(5, 'x')}; });
   EXPECT_THROW(answers.answer("cmd=barrier_in"), Error);
 }
 
-// As MPI does: one question, one answer.
+// Sends one request and reads one answer, as MPI does.
 std::string ask(const std::string& question) {
   const int fd = std::stoi(getenv("PMI_FD"));
   const auto line = question + "\n";
@@ -90,7 +90,7 @@ std::string ask(const std::string& question) {
   return answer;
 }
 
-TEST(PmiServer, TheEnvironmentIsAsBeforeOnceMpiRuns) {
+TEST(PmiServer, TheEnvironmentIsRestoredAfterMpiInit) {
   setenv("PMI_RANK", "17", 1);
   setenv("PMIX_NAMESPACE", "outer", 1);
   unsetenv("PMI_SIZE");
@@ -100,7 +100,7 @@ TEST(PmiServer, TheEnvironmentIsAsBeforeOnceMpiRuns) {
       [&] {
         seen = std::string(getenv("PMI_RANK")) + " of " + getenv("PMI_SIZE");
         EXPECT_EQ(getenv("PMIX_NAMESPACE"), nullptr);
-        // Of the host's ranks of this job, and of nobody else's.
+        // The same for the ranks of this job on a host, and different for all others.
         EXPECT_EQ(ask("cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=job-1");
         EXPECT_EQ(ask("cmd=put kvsname=perseus key=a value=b"), "cmd=put_result rc=0 msg=success");
         EXPECT_EQ(ask("cmd=barrier_in"), "cmd=barrier_out rc=0");
@@ -116,7 +116,7 @@ TEST(PmiServer, TheEnvironmentIsAsBeforeOnceMpiRuns) {
   unsetenv("PMIX_NAMESPACE");
 }
 
-TEST(PmiServer, WhatMpiInitThrowsIsThrown) {
+TEST(PmiServer, ForwardsExceptionsOfMpiInit) {
   PmiServer server(0, {0, 1}, "job", [](std::string_view) { return Parts{"", ""}; });
   EXPECT_THROW(server.run([] { throw std::out_of_range("no network"); }, 60s), std::out_of_range);
 }
@@ -132,20 +132,20 @@ struct Stuck {
   }
 };
 
-// In a process that ends with its threads: other tests fork, and want none but their own.
-void apart(const std::function<void()>& body) { EXPECT_TRUE(testing::ended_well(testing::fork_rank(body))); }
+// Runs in a process that ends with its threads, because other tests fork and need a process without them.
+void run_abandonable(const std::function<void()>& body) { EXPECT_TRUE(testing::ended_well(testing::fork_rank(body))); }
 
-TEST(PmiServer, ARankThatDoesNotComeEndsTheWait) {
-  apart([] {
+TEST(PmiServer, AMissingRankEndsTheWait) {
+  run_abandonable([] {
     auto* server =
         new PmiServer(0, {0, 1}, "job", [](std::string_view) -> Parts { throw std::length_error("no rank 1"); });
     EXPECT_THROW(server->run([] { ask("cmd=barrier_in"); }, 60s), std::length_error);
-    // MPI_Init still waits for its answer, and would end the process if it got an error: `server` stays.
+    // `server` stays, because MPI_Init still waits for its answer and would end the process after an error.
   });
 }
 
-TEST(PmiServer, AnInitThatStandsStillIsGivenUp) {
-  apart([] {
+TEST(PmiServer, AnMpiInitWithoutProgressIsAbandoned) {
+  run_abandonable([] {
     const auto stuck = std::make_shared<Stuck>();
     auto* server = new PmiServer(3, {0, 0, 1, 1}, "job", [](std::string_view) { return Parts{}; });
     try {
@@ -158,11 +158,11 @@ TEST(PmiServer, AnInitThatStandsStillIsGivenUp) {
   });
 }
 
-MpiMeeting meeting_with(const mpi::Offer& others) {
-  MpiMeeting meeting{.rank = 0, .hosts = {0, 1}, .host_names = {"one", "two"}, .exchange = nullptr};
-  meeting.exchange = [others](std::string_view mine) {
+MpiRendezvous rendezvous_with(const mpi::RankState& others) {
+  MpiRendezvous rendezvous{.rank = 0, .hosts = {0, 1}, .host_names = {"one", "two"}, .exchange = nullptr};
+  rendezvous.exchange = [others](std::string_view mine) {
     std::string theirs;
-    MpiMeeting echo{.rank = 0, .hosts = {0}, .host_names = {"two"}, .exchange = nullptr};
+    MpiRendezvous echo{.rank = 0, .hosts = {0}, .host_names = {"two"}, .exchange = nullptr};
     echo.exchange = [&](std::string_view text) {
       theirs = text;
       return Parts{std::string(text)};
@@ -173,12 +173,12 @@ MpiMeeting meeting_with(const mpi::Offer& others) {
     }
     return Parts{std::string(mine), theirs};
   };
-  return meeting;
+  return rendezvous;
 }
 
-std::string refusal(const mpi::Offer& mine, const mpi::Offer& others) {
+std::string refusal(const mpi::RankState& mine, const mpi::RankState& others) {
   try {
-    mpi::agree(meeting_with(others), mine);
+    mpi::agree(rendezvous_with(others), mine);
     return "agreed";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::unavailable);
@@ -186,11 +186,12 @@ std::string refusal(const mpi::Offer& mine, const mpi::Offer& others) {
   }
 }
 
-TEST(Offers, AllStartAWorldOrAllAreInOneOrNobodyIs) {
-  const mpi::Offer fresh{.problem = "", .version = "MPICH 5.0.2", .world = "", .rank_in_world = -1, .fresh_world = "a"};
+TEST(MpiWorldAgreement, AllRanksUseOneWorldOrNone) {
+  const mpi::RankState fresh{
+      .problem = "", .version = "MPICH 5.0.2", .world = "", .rank_in_world = -1, .fresh_world = "a"};
   auto other = fresh;
   other.fresh_world = "b";
-  auto agreed = mpi::agree(meeting_with(other), fresh);
+  auto agreed = mpi::agree(rendezvous_with(other), fresh);
   EXPECT_EQ(agreed.world, "a");
   EXPECT_TRUE(agreed.ranks.empty());
 
@@ -198,7 +199,7 @@ TEST(Offers, AllStartAWorldOrAllAreInOneOrNobodyIs) {
   old.world = old_other.world = "w";
   old.rank_in_world = 3;
   old_other.rank_in_world = 1;
-  agreed = mpi::agree(meeting_with(old_other), old);
+  agreed = mpi::agree(rendezvous_with(old_other), old);
   EXPECT_EQ(agreed.world, "w");
   EXPECT_EQ(agreed.ranks, (std::vector<int>{3, 1}));
 

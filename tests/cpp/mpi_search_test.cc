@@ -1,4 +1,4 @@
-// Which libmpi is taken, on made-up trees of files that only look like libraries.
+// Tests the choice of libmpi in simulated trees of files that only look like libraries.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -50,7 +50,7 @@ class Search : public ::testing::Test {
   void program(const std::string& path) { chmod(file(path, "#!/bin/sh\n").c_str(), 0755); }
   std::string folder(const std::string& path) { return (root_ / path).string(); }
 
-  // Those in the made-up tree; this machine may have some of its own.
+  // Returns the libraries in the simulated tree; this machine may have others.
   std::vector<std::string> found(const std::vector<std::string>& ancestors = {}) {
     std::vector<std::string> paths;
     for (const auto& candidate : mpi::find_libraries(environment_, ancestors)) {
@@ -65,7 +65,7 @@ class Search : public ::testing::Test {
   LauncherEnvironment environment_;
 };
 
-TEST_F(Search, TellsFamiliesApartWithoutOpening) {
+TEST_F(Search, DistinguishesFamiliesWithoutOpening) {
   EXPECT_EQ(mpi::identify(file("a/libmpi.so.40", kOpenMpi)), Family::openmpi);
   EXPECT_EQ(mpi::identify(file("b/libmpi.so.12", kMpich)), Family::mpich);
   EXPECT_EQ(mpi::identify(file("c/libmpi.so.12", kIntel)), Family::intel);
@@ -75,14 +75,14 @@ TEST_F(Search, TellsFamiliesApartWithoutOpening) {
   EXPECT_EQ(mpi::identify(folder("nothing")), std::nullopt);
 }
 
-TEST_F(Search, WheelsInPythonsPrefixAreFoundPastTheirLinkerScripts) {
+TEST_F(Search, WheelsAreFoundDespiteTheirLinkerScripts) {
   file("venv/lib/libmpi.so", kScript);
   file("venv/lib/libmpi.so.12", kMpich);
   environment_.python_prefix = folder("venv");
   EXPECT_EQ(found(), (std::vector<std::string>{"venv/lib/libmpi.so.12"}));
 }
 
-TEST_F(Search, TheMpirunThatStartedUsComesFirst) {
+TEST_F(Search, TheMpirunThatStartedTheProcessComesFirst) {
   file("cluster/lib/libmpi.so.40", kOpenMpi);
   file("venv/lib/libmpi.so.12", kMpich);
   file("other/lib/libmpi.so.40", kOpenMpi);
@@ -108,7 +108,7 @@ TEST_F(Search, LinksToOneFileCountOnce) {
   EXPECT_EQ(found(), (std::vector<std::string>{"venv/lib/libmpi.so"}));
 }
 
-TEST(BestLibrary, IsTheLaunchersOwnElseOneThatFits) {
+TEST(BestLibrary, IsOfTheLaunchersFamilyElseOneThatFits) {
   const mpi::Candidate openmpi{"o", Family::openmpi}, mpich{"m", Family::mpich}, intel{"i", Family::intel};
   EXPECT_EQ(mpi::best_for(LauncherKind::intel, {openmpi, mpich, intel})->path, "i");
   EXPECT_EQ(mpi::best_for(LauncherKind::mpich, {openmpi, intel})->path, "i");

@@ -1,4 +1,4 @@
-// What each MPI needs to be told for several streams, and where it stays at one.
+// Tests the variables that each MPI needs for several streams, and when only one is used.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,26 +20,26 @@ LauncherEnvironment environment_of(const Variables& variables) {
           .python_prefix = {}};
 }
 
-const StreamWish kMpich{.count = 4, .version = "MPICH 5.0.2", .device = "ch4:ucx ofi"};
-const StreamWish kIntel{.count = 4, .version = "Intel(R) MPI Library 2021.18", .device = ""};
+const StreamOptions kMpich{.count = 4, .version = "MPICH 5.0.2", .device = "ch4:ucx ofi"};
+const StreamOptions kIntel{.count = 4, .version = "Intel(R) MPI Library 2021.18", .device = ""};
 
 Variables variables_of(const Streams& streams) { return {streams.variables.begin(), streams.variables.end()}; }
 
-void expect_one(const StreamWish& wish, const Variables& variables, const std::string& why) {
-  const auto streams = plan_streams(wish, environment_of(variables));
+void expect_one(const StreamOptions& options, const Variables& variables, const std::string& why) {
+  const auto streams = plan_streams(options, environment_of(variables));
   EXPECT_EQ(streams.count, 1);
   EXPECT_TRUE(streams.variables.empty());
   EXPECT_NE(streams.why_one.find(why), std::string::npos) << streams.why_one;
 }
 
-TEST(MpiStreams, MpichHasOneInterfaceMoreThanStreams) {
+TEST(MpiStreams, MpichNeedsOneMoreInterfaceThanStreams) {
   const auto streams = plan_streams(kMpich, environment_of({}));
   EXPECT_EQ(streams.count, 4);
   EXPECT_EQ(variables_of(streams),
             (Variables{{"MPIR_CVAR_CH4_NETMOD", "ofi"}, {"FI_PROVIDER", "tcp"}, {"MPIR_CVAR_CH4_NUM_VCIS", "5"}}));
 }
 
-TEST(MpiStreams, WhatTheUserHasSetStays) {
+TEST(MpiStreams, VariablesOfTheUserStay) {
   const auto fewer = plan_streams(kMpich, environment_of({{"MPIR_CVAR_CH4_NUM_VCIS", "3"}}));
   EXPECT_EQ(fewer.count, 2);
   EXPECT_FALSE(variables_of(fewer).contains("MPIR_CVAR_CH4_NUM_VCIS"));
@@ -50,36 +50,36 @@ TEST(MpiStreams, WhatTheUserHasSetStays) {
   EXPECT_EQ(plan_streams(kIntel, environment_of({{"I_MPI_THREAD_MAX", "2"}})).count, 2);
 }
 
-TEST(MpiStreams, IntelSplitsItsThreads) {
+TEST(MpiStreams, IntelMpiUsesSplitThreads) {
   EXPECT_EQ(variables_of(plan_streams(kIntel, environment_of({}))),
             (Variables{{"I_MPI_THREAD_SPLIT", "1"}, {"I_MPI_THREAD_RUNTIME", "generic"}, {"I_MPI_THREAD_MAX", "4"}}));
 }
 
-TEST(MpiStreams, OthersHaveOneAndSayWhy) {
+TEST(MpiStreams, OtherMpisHaveOneStreamAndAReason) {
   expect_one({.count = 4, .version = "Open MPI v5.0.11", .device = ""}, {}, "Open MPI v5.0.11 has one connection");
   expect_one({.count = 4, .version = "MPICH 4.0.2", .device = "ch4:ucx"}, {}, "without libfabric");
   expect_one({.count = 4, .version = "MPICH 3.4", .device = "ch3:nemesis"}, {}, "without libfabric");
 }
 
-TEST(MpiStreams, AFastNetworkIsLeftAlone) {
-  auto wish = kMpich;
-  wish.fast_network = true;
-  expect_one(wish, {}, "faster than TCP");
-  EXPECT_EQ(plan_streams(wish, environment_of({{"MPIR_CVAR_CH4_NETMOD", "ofi"}, {"FI_PROVIDER", "tcp"}})).count, 4);
+TEST(MpiStreams, AFastNetworkIsNotChanged) {
+  auto options = kMpich;
+  options.fast_network = true;
+  expect_one(options, {}, "faster than TCP");
+  EXPECT_EQ(plan_streams(options, environment_of({{"MPIR_CVAR_CH4_NETMOD", "ofi"}, {"FI_PROVIDER", "tcp"}})).count, 4);
 }
 
-TEST(MpiStreams, AnMpiThatRunsHasWhatItWasStartedWith) {
-  for (auto wish : {kMpich, kIntel}) {
-    wish.initialized = true;
-    expect_one(wish, {}, "MPI was initialised by this program");
+TEST(MpiStreams, AnInitializedMpiKeepsItsStreams) {
+  for (auto options : {kMpich, kIntel}) {
+    options.initialized = true;
+    expect_one(options, {}, "MPI was initialised by this program");
   }
-  auto wish = kMpich;
-  wish.initialized = true;
+  auto options = kMpich;
+  options.initialized = true;
   const Variables set{{"MPIR_CVAR_CH4_NETMOD", "ofi"}, {"FI_PROVIDER", "tcp"}, {"MPIR_CVAR_CH4_NUM_VCIS", "9"}};
-  EXPECT_EQ(plan_streams(wish, environment_of(set)).count, 4);
+  EXPECT_EQ(plan_streams(options, environment_of(set)).count, 4);
 }
 
-TEST(MpiStreams, OneNeedsNothing) {
+TEST(MpiStreams, OneStreamNeedsNoVariables) {
   const auto streams = plan_streams({.count = 1, .version = "MPICH 5.0.2", .device = "ch4:ofi"}, environment_of({}));
   EXPECT_EQ(streams.count, 1);
   EXPECT_TRUE(streams.why_one.empty());

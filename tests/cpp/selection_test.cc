@@ -20,26 +20,26 @@ std::string refusal(const std::vector<int>& selection, int rank, int size) {
   return "none";
 }
 
-TEST(Selection, OfNobodyOrOfEverybodyInOrderIsNone) {
+TEST(Selection, IsNoneIfEmptyOrAllRanksInOrder) {
   EXPECT_TRUE(selects_all({}, 3));
   EXPECT_TRUE(selects_all({0, 1, 2}, 3));
   EXPECT_FALSE(selects_all({0, 2, 1}, 3));
   EXPECT_FALSE(selects_all({0, 1}, 3));
 }
 
-TEST(Selection, NumbersRanksByTheirPlace) {
+TEST(Selection, NumbersRanksByTheirOrder) {
   EXPECT_EQ(rank_in_selection({3, 1}, 3, 4), 0);
   EXPECT_EQ(rank_in_selection({3, 1}, 1, 4), 1);
 }
 
-TEST(Selection, RefusesWhatMakesNoGroup) {
+TEST(Selection, RejectsInvalidSelections) {
   EXPECT_NE(refusal({0, 4}, 0, 4).find("names rank 4"), std::string::npos);
   EXPECT_NE(refusal({-1, 0}, 0, 4).find("names rank -1"), std::string::npos);
   EXPECT_NE(refusal({1, 1}, 1, 4).find("twice"), std::string::npos);
   EXPECT_NE(refusal({0, 1}, 2, 4).find("rank 2, which is not among them"), std::string::npos);
 }
 
-TEST(Selection, OfAProcessByItself) {
+TEST(Selection, OfASingleProcess) {
   BootstrapOptions options;
   options.selection = {0};
   EXPECT_EQ(choose_bootstrap(options)->size(), 1);

@@ -1,4 +1,4 @@
-// SHA-256 against the examples of FIPS 180-4, HMAC against those of RFC 4231.
+// Tests SHA-256 with the examples of FIPS 180-4, and HMAC with those of RFC 4231.
 #include "base/sha256.h"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-// Control messages through shared memory: order, any length, nobody forgotten asleep.
+// Tests control messages through shared memory: order, lengths, and wake-ups.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <random>
 
-#include "transport/shm/ring.h"
+#include "transport/shm/ring_buffer.h"
 #include "transport_world.h"
 
 namespace perseus::testing {
@@ -12,11 +12,11 @@ namespace {
 
 using std::chrono::microseconds;
 
-// The next message, asleep in between as the engine does it.
+// Returns the next message; sleeps meanwhile as the engine does.
 ControlMessage next_message(ControlChannel& channel) {
   ControlMessage message;
   for (;;) {
-    const auto seen = channel.doorbell().rings();
+    const auto seen = channel.doorbell().notifications();
     if (channel.receive(message)) return message;
     channel.doorbell().wait(seen, Sleeper::engine, microseconds(10'000'000));
   }
@@ -46,7 +46,7 @@ TEST_P(ChannelTest, MessagesOfAllLengthsKeepTheirOrder) {
       for (int to = 0; to < world.size; ++to) channel.send(to, text_of(world.rank, to, number, length(number)));
     }
     std::vector<int> next(static_cast<std::size_t>(world.size));
-    int early = 0;  // ranks that have all and say so while this one still reads
+    int early = 0;  // number of ranks that have all messages and report so while this one still reads
     for (int i = 0; i < kMessages * world.size;) {
       const auto message = next_message(channel);
       auto& number = next[static_cast<std::size_t>(message.from)];
@@ -59,7 +59,7 @@ TEST_P(ChannelTest, MessagesOfAllLengthsKeepTheirOrder) {
       ++number;
       ++i;
     }
-    // What did not fit goes out with later calls: nobody stops before all have all.
+    // Later calls send the bytes that did not fit, so no rank stops before all have all messages.
     for (int to = 0; to < world.size; ++to) channel.send(to, "done");
     for (int i = early; i < world.size; ++i) EXPECT_EQ(next_message(channel).bytes, "done");
     ControlMessage more;
@@ -95,11 +95,11 @@ INSTANTIATE_TEST_SUITE_P(OneHost, ChannelTest,
                                   std::to_string(std::get<1>(info.param));
                          });
 
-TEST(Ring, NoticesNonsense) {
+TEST(RingBuffer, DetectsAMalformedState) {
   constexpr std::uint32_t kBytes = 512;
-  alignas(64) static std::byte memory[sizeof(shm::RingState) + kBytes];
-  auto* state = new (memory) shm::RingState;
-  shm::Ring ring(state, kBytes);
+  alignas(64) static std::byte memory[sizeof(shm::RingBufferState) + kBytes];
+  auto* state = new (memory) shm::RingBufferState;
+  shm::RingBuffer ring(state, kBytes);
   EXPECT_EQ(ring.write("hello", 5), 5U);
   EXPECT_FALSE(ring.corrupted());
   state->written = 10'000;
@@ -107,12 +107,12 @@ TEST(Ring, NoticesNonsense) {
   EXPECT_EQ(ring.write("hello", 5), 0U);
 }
 
-TEST(Ring, WrapsAround) {
+TEST(RingBuffer, WrapsAround) {
   constexpr std::uint32_t kBytes = 512;
-  alignas(64) static std::byte memory[sizeof(shm::RingState) + kBytes];
-  auto* state = new (memory) shm::RingState;
-  state->written = state->read = 0xffffff00U;  // the counters themselves wrap, too
-  shm::Ring ring(state, kBytes);
+  alignas(64) static std::byte memory[sizeof(shm::RingBufferState) + kBytes];
+  auto* state = new (memory) shm::RingBufferState;
+  state->written = state->read = 0xffffff00U;  // the counters wrap around as well
+  shm::RingBuffer ring(state, kBytes);
   std::mt19937 random(3);
   std::string sent, received;
   while (received.size() < 20'000) {

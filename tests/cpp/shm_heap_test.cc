@@ -1,4 +1,4 @@
-// The allocator of the arena, and the arena's bounds.
+// Tests the allocator of the arena and the arena's bounds.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,7 +42,7 @@ TEST(Heap, RandomUseNeverOverlapsAndEndsWhole) {
   EXPECT_TRUE(heap.allocate(16 * kMiB));
 }
 
-TEST(Heap, RefusesWhatIsNotThere) {
+TEST(Heap, RejectsUnknownOffsets) {
   Heap heap(kMiB);
   EXPECT_FALSE(heap.allocate(2 * kMiB));
   EXPECT_FALSE(heap.allocate(SIZE_MAX));
@@ -61,7 +61,7 @@ class ArenaTest : public ::testing::Test {
   Arena arena_{{mine_, other_}, 0};
 };
 
-TEST_F(ArenaTest, KnowsWhatLiesInIt) {
+TEST_F(ArenaTest, FindsItsOwnMemory) {
   auto* memory = static_cast<std::byte*>(arena_.allocate(1000));
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(arena_.offset_of(memory, 1000), static_cast<std::uint64_t>(memory - mine_->base()));
@@ -73,7 +73,7 @@ TEST_F(ArenaTest, KnowsWhatLiesInIt) {
   EXPECT_FALSE(arena_.offset_of(&elsewhere, sizeof elsewhere));
 }
 
-TEST_F(ArenaTest, LetsNobodyReachBeyondASegment) {
+TEST_F(ArenaTest, RejectsRangesBeyondASegment) {
   EXPECT_EQ(arena_.at(1, 0, 32 * kMiB), other_->base());
   EXPECT_EQ(arena_.at(1, 1, 32 * kMiB), nullptr);
   EXPECT_EQ(arena_.at(1, 32 * kMiB + 1, 0), nullptr);
@@ -81,18 +81,18 @@ TEST_F(ArenaTest, LetsNobodyReachBeyondASegment) {
   EXPECT_EQ(arena_.at(1, 2, UINT64_MAX), nullptr);
 }
 
-TEST_F(ArenaTest, GivesPagesBackAndTakesThemAgain) {
+TEST_F(ArenaTest, DecommitsAndCommitsPages) {
   for (int round = 0; round < 20; ++round) {
     auto* memory = static_cast<unsigned char*>(arena_.allocate(40 * kMiB));
     ASSERT_NE(memory, nullptr);
-    // Beyond what is kept for the next caller, pages are fresh.
+    // Beyond the retained memory, pages are new.
     EXPECT_EQ(memory[39 * kMiB], 0);
     std::memset(memory, 0xff, 40 * kMiB);
     arena_.release(memory);
   }
 }
 
-TEST_F(ArenaTest, SaysNoWhenFull) {
+TEST_F(ArenaTest, ReturnsNullWhenFull) {
   EXPECT_EQ(arena_.allocate(65 * kMiB), nullptr);
   void* most = arena_.allocate(60 * kMiB);
   EXPECT_NE(most, nullptr);

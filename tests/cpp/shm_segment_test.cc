@@ -1,4 +1,4 @@
-// What a forked child does with memory that its parent shares.
+// Tests writes of a forked child to memory that its parent shares.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,11 +19,11 @@ bool holds(const std::byte* data, std::byte value) {
   return std::all_of(data, data + kBytes, [value](std::byte each) { return each == value; });
 }
 
-TEST(Segment, AForkedChildReadsItAndWritesIntoCopies) {
+TEST(Segment, AForkedChildWritesIntoCopies) {
   auto segment = shm::Segment::create(2 * kBytes);
   ASSERT_TRUE(segment.commit(0, 2 * kBytes));
   auto* const memory = segment.base() + kBytes;
-  // As a framework's tensor, which is at a place of its own.
+  // A second mapping, like that of a framework's tensor.
   auto* const place =
       static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(place, MAP_FAILED);

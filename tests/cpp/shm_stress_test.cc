@@ -1,4 +1,4 @@
-// Ten thousand mixed collectives of random sizes, places and delays; every result is checked.
+// Runs ten thousand mixed collectives of random sizes, places and delays, and checks every result.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr int kOperations = 1000;
 constexpr int kOperations = 10'000;
 #endif
 
-// The same draws on all ranks, except for `own`.
+// Random numbers that are the same on all ranks, except for `own`.
 struct Dice {
   std::mt19937 common{42};
   std::mt19937 own;

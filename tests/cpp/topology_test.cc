@@ -1,4 +1,4 @@
-// Local and cross ranks from the ranks' hosts.
+// Tests local and cross ranks.
 #include "bootstrap/topology.h"
 
 #include <gtest/gtest.h>

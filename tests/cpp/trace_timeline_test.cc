@@ -1,4 +1,4 @@
-// The timeline's file is whole after every append, and what many threads record is all there.
+// Tests that the timeline's file is valid after every append, and has all events of many threads.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ TEST_F(Timelines, TheArrayIsClosedAfterEveryAppend) {
   EXPECT_EQ(text_of(file("a.json")), "[\n1,\n2,\n3,\n4\n]\n");
 }
 
-TEST_F(Timelines, AFileThatCannotBeMadeIsAnError) {
+TEST_F(Timelines, AFileThatCannotBeCreatedIsAnError) {
   EXPECT_THROW(JsonArrayFile(file("none/a.json"), "1"), Error);
   Timeline timeline;
   EXPECT_THROW(timeline.start(file("none/a.json"), false, {}), Error);
@@ -70,7 +70,7 @@ TEST_F(Timelines, AFileThatCannotBeMadeIsAnError) {
   EXPECT_TRUE(timeline.on());
 }
 
-TEST_F(Timelines, RanksHaveFilesOfTheirOwn) {
+TEST_F(Timelines, EachRankHasItsOwnFile) {
   EXPECT_EQ(timeline_path("/x.y/trace.json", 0), "/x.y/trace.json");
   EXPECT_EQ(timeline_path("/x.y/trace.json", 3), "/x.y/trace.rank3.json");
   EXPECT_EQ(timeline_path("/x.y/trace", 3), "/x.y/trace.rank3");
@@ -97,7 +97,7 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
     EXPECT_THROW(timeline.start(file("none/c.json"), true, {}), Error);
     timeline.start(file("b.json"), false, {});
     EXPECT_FALSE(timeline.marks_cycles());
-    // Some of what is counted may have begun before it started.
+    // Some of the counted events may have begun before the timeline.
     for (const int before = recorded; recorded < before + 100;) std::this_thread::yield();
     timeline.stop();
     const auto text = text_of(file("b.json"));
@@ -109,7 +109,7 @@ TEST_F(Timelines, ThreadsRecordWhileItStartsAndStops) {
   timeline.stop();
 }
 
-TEST_F(Timelines, AnotherFileTakesTheRest) {
+TEST_F(Timelines, ASecondStartContinuesInAnotherFile) {
   Timeline timeline;
   for (const auto* name : {"first", "second"}) {
     timeline.start(file(std::string(name) + ".json"), false, {});

@@ -1,4 +1,4 @@
-// Buffers of every kind that a transport may be given, filled with numbers that every dtype holds exactly.
+// Buffers of all kinds for transports, filled with numbers that every dtype holds exactly.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace perseus::testing {
 
-// Where a rank's memory is.
+// The kind of a rank's memory.
 enum class Place { heap, arena, mixed };  // mixed: every second piece in the arena
 
-// `count` elements in one or several pieces, with room around them that must stay as it is.
+// `count` elements in one or several pieces, with guards around them that must not change.
 class Buffer {
  public:
   Buffer(Fabric& fabric, Place place, DType dtype, const std::vector<std::int64_t>& counts);
@@ -28,7 +28,7 @@ class Buffer {
 
   void set(std::int64_t element, std::int64_t value);
   std::int64_t get(std::int64_t element) const;
-  // True if nobody wrote beside the pieces.
+  // Returns true if the guards have not changed.
   bool margins_intact() const;
 
  private:
@@ -43,7 +43,7 @@ class Buffer {
     bool in_arena = false;
   };
   std::vector<Block> blocks_;
-  // Elements are mostly looked at in order: the last one's piece, and the element with which that begins.
+  // The piece of the last element and its first element, because elements are mostly accessed in order.
   mutable std::size_t piece_ = 0;
   mutable std::int64_t first_ = 0;
 };
@@ -51,9 +51,9 @@ class Buffer {
 // Cuts `count` elements into `pieces` uneven pieces, some of them empty.
 std::vector<std::int64_t> cut(std::int64_t count, int pieces);
 
-// What rank r contributes at element i: small whole numbers; `unit` makes their sums divisible.
+// Returns the contribution of rank r to element i: a small whole number. `unit` makes the sums divisible.
 std::int64_t contribution(DType dtype, ReduceOp op, int rank, std::int64_t element, std::int64_t unit);
-// The reduction over `ranks` ranks of these, computed in int64.
+// Returns the reduction of these over `ranks` ranks, computed in int64.
 std::int64_t expected(DType dtype, ReduceOp op, int ranks, std::int64_t element, std::int64_t unit);
 
 }  // namespace perseus::testing

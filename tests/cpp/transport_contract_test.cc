@@ -1,4 +1,4 @@
-// The contract of transport.h, once, over every engine.
+// Tests the contract of transport.h over every transport.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr std::array kDTypes = {DType::uint8,   DType::int8,    DType::int16,   
                                 DType::int64,   DType::float16, DType::bfloat16, DType::float32,
                                 DType::float64, DType::boolean, DType::uint16};
 constexpr std::array kPlaces = {Place::heap, Place::arena, Place::mixed};
-// Small ones, both sides of one step, of a chunk (16 KiB), and of several.
+// Small sizes, and sizes around the limit of one step, of a chunk (16 KiB), and of several chunks.
 constexpr std::array<std::int64_t, 9> kCounts = {0, 1, 3, 17, 1023, 16384, 16385, 70'001, 200'000};
 
 struct Case {
@@ -33,7 +33,7 @@ struct Case {
 
 std::string describe(const Case& c) {
   return std::string(name_of(c.reduction.op)) + " of " + std::to_string(c.count) + " " +
-         std::string(name_of(c.reduction.dtype)) + " as " + std::string(name_of(c.reduction.wire)) + " in " +
+         std::string(name_of(c.reduction.dtype)) + " as " + std::string(name_of(c.reduction.wire_dtype)) + " in " +
          std::to_string(c.pieces) + " pieces, places " + std::to_string(static_cast<int>(c.in)) +
          std::to_string(static_cast<int>(c.out)) + (c.in_place ? " in place" : "");
 }
@@ -107,7 +107,7 @@ TEST_P(Contract, AllreduceOfEverySizeAndPlace) {
   });
 }
 
-TEST_P(Contract, AllreduceOfMoreRunsThanCanBeOffered) {
+TEST_P(Contract, AllreduceOfMoreRunsThanADescriptorHolds) {
   on_every_rank([](World& world, Transport& transport) {
     for (const int pieces : {900, 3000}) {
       check_allreduce(world, transport, {{}, 100'000, pieces, Place::arena, Place::arena, true});
@@ -115,12 +115,12 @@ TEST_P(Contract, AllreduceOfMoreRunsThanCanBeOffered) {
   });
 }
 
-TEST_P(Contract, AllreduceWhereRanksDifferInPlace) {
+TEST_P(Contract, AllreduceIfOnlySomeRanksReduceInPlace) {
   on_every_rank([](World& world, Transport& transport) {
     for (const auto count : kCounts) {
       const auto place = world.rank == 0 ? Place::heap : Place::arena;
       check_allreduce(world, transport, {{}, count, 1 + world.rank, place, place, true});
-      // All can be reached, but the pieces have other bounds on each rank.
+      // All pieces are reachable, but have different bounds on each rank.
       check_allreduce(world, transport, {{}, count, 3 + 2 * world.rank, Place::arena, Place::arena, false});
     }
   });
@@ -142,7 +142,7 @@ TEST_P(Contract, AverageAndFactors) {
   });
 }
 
-TEST_P(Contract, CompressionOnTheWire) {
+TEST_P(Contract, CompressionByTheWireDtype) {
   on_every_rank([](World& world, Transport& transport) {
     for (const auto dtype : {DType::float32, DType::float64}) {
       for (const auto wire : {DType::float16, DType::bfloat16}) {
@@ -157,7 +157,7 @@ TEST_P(Contract, CompressionOnTheWire) {
   });
 }
 
-// Told of each in its order, and not before its results are there.
+// Checks that done() is called in order and not before the results are there.
 class Follower final : public Observer {
  public:
   explicit Follower(std::function<void(std::size_t)> check) : check_(std::move(check)) {}
@@ -235,7 +235,7 @@ TEST_P(Contract, BroadcastFromEveryRoot) {
   });
 }
 
-// Different for each rank, and nothing from one of them.
+// Sizes that differ between ranks, with no data from one of them.
 std::vector<std::int64_t> uneven(int size, std::int64_t count, int shift = 0) {
   std::vector<std::int64_t> counts;
   for (int r = 0; r < size; ++r) counts.push_back((r + shift) % size == 1 ? 0 : count + 3 * ((r + shift) % size));
@@ -275,7 +275,7 @@ TEST_P(Contract, AllgatherOfUnevenParts) {
 
 TEST_P(Contract, AlltoallOfUnevenParts) {
   on_every_rank([](World& world, Transport& transport) {
-    // From s to r: some bytes, different for each pair.
+    // The bytes from s to r differ for each pair.
     const auto bytes = [&](int s, int r, std::int64_t count) { return (s + 2 * r) % 3 == 1 ? 0 : count + 5 * s + r; };
     const auto value = [](int s, int r, std::int64_t i) { return (s * 70 + r * 20 + i) % 251; };
     for (const auto count : kCounts) {
@@ -343,7 +343,7 @@ TEST_P(Contract, ReduceScatterOfUnevenParts) {
   });
 }
 
-TEST_P(Contract, VerbsFollowEachOtherWithoutWaiting) {
+TEST_P(Contract, VerbsFollowEachOtherWithoutABarrier) {
   on_every_rank([](World& world, Transport& transport) {
     for (int round = 0; round < 300; ++round) {
       const auto count = std::int64_t{1} << (round % 17);

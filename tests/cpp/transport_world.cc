@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "bootstrap/local.h"
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 #include "hierarchy_world.h"
 #include "mpi_fake.h"
 #include "transport/self/fabric.h"
@@ -79,7 +79,7 @@ void run_threads(Ranks kind, int size, const Body& body, const FabricOptions& op
 }
 
 void run_processes(int size, const Body& body, const FabricOptions& options) {
-  const auto address = random_star_address();
+  const auto address = random_rendezvous_address();
   std::vector<int> children;
   for (int r = 0; r < size; ++r) {
     children.push_back(fork_rank([&] {
@@ -89,7 +89,7 @@ void run_processes(int size, const Body& body, const FabricOptions& options) {
       const auto fabric = make_fabric(bootstrap, topology, liveness, options);
       World world{r, size, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
       body(world);
-      fabric->say_goodbye();
+      fabric->announce_shutdown();
     }));
   }
   for (const int child : children) EXPECT_TRUE(ended_well(child));

@@ -1,4 +1,4 @@
-// The search finds what is faster and keeps nothing that is not; samples are whole steps.
+// Tests that the search finds and keeps faster values, and that samples are whole steps.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -22,14 +22,14 @@ constexpr Tunables kStart = {64, 20, 8, 4};
 
 Search::Candidates some_candidates() { return {{{1, 16, 64, 256}, {0, 5, 100}, {2, 4, 16}, {1, 2}}}; }
 
-// Measures until the end; gives the number of samples.
+// Measures until the end. Returns the number of samples.
 int run(Search& search, const std::function<double(const Tunables&)>& speed) {
   int samples = 0;
   for (; !search.finished() && samples < 1000; ++samples) search.add(speed(search.trying()));
   return samples;
 }
 
-TEST(TuneSearch, FindsTheBestOfEach) {
+TEST(TuneSearch, FindsTheBestValueOfEachTunable) {
   Search search(kStart, some_candidates());
   const auto samples = run(search, [](const Tunables& t) {
     return 100.0 + (t[0] == 16 ? 10 : 0) +
@@ -42,13 +42,13 @@ TEST(TuneSearch, FindsTheBestOfEach) {
   EXPECT_LE(samples, 60);
 }
 
-TEST(TuneSearch, KeepsTheBeginningWhereNothingIsBetter) {
+TEST(TuneSearch, KeepsTheInitialValuesIfNothingIsBetter) {
   Search search(kStart, some_candidates());
   run(search, [](const Tunables& t) { return t == kStart ? 100.0 : 99.0; });
   EXPECT_EQ(search.trying(), kStart);
 }
 
-TEST(TuneSearch, NoiseReplacesNothing) {
+TEST(TuneSearch, NoiseDoesNotReplaceValues) {
   std::mt19937 random(1);
   std::normal_distribution<double> noise(100, 0.5);
   Search search(kStart, some_candidates());
@@ -56,15 +56,15 @@ TEST(TuneSearch, NoiseReplacesNothing) {
   EXPECT_EQ(search.trying(), kStart);
 }
 
-// What looked good because the machine became faster meanwhile has to prove itself beside the beginning's values.
-TEST(TuneSearch, AFasterMachineDoesNotDecide) {
+// Values that seem better because the machine became faster are compared with the initial values again.
+TEST(TuneSearch, AChangeInTheMachinesSpeedDoesNotDecide) {
   double speed = 100;
   Search search(kStart, some_candidates());
   run(search, [&](const Tunables& t) { return (speed *= 1.03) * (t == kStart ? 1.05 : 1.0); });
   EXPECT_EQ(search.trying(), kStart);
 }
 
-TEST(TuneSearch, WithoutCandidatesNothingIsTried) {
+TEST(TuneSearch, NothingIsTriedWithoutCandidates) {
   Search search(kStart, {});
   EXPECT_LE(run(search, [](const Tunables&) { return 1.0; }), 3);
   EXPECT_EQ(search.trying(), kStart);
@@ -72,7 +72,7 @@ TEST(TuneSearch, WithoutCandidatesNothingIsTried) {
 
 class Autotuners : public ::testing::Test {
  protected:
-  // A step: two tensors, `took` in all.
+  // Makes a step with two tensors that takes `took`.
   void step(Autotuner& tuner, std::chrono::microseconds took) {
     for (const auto* name : {"first", "second"}) {
       now_ += took / 2;
@@ -91,7 +91,7 @@ class Autotuners : public ::testing::Test {
   int changes_ = 0;
 };
 
-TEST_F(Autotuners, SettleOnWhatIsFastest) {
+TEST_F(Autotuners, FindTheFastestSettings) {
   const auto path = std::filesystem::temp_directory_path() / ("perseus_tune_" + std::to_string(getpid()) + ".csv");
   Autotuner tuner({.log = path}, in_use_);
   take(tuner.carried_out("only at the beginning", 1 << 30, now_), tuner);
@@ -100,7 +100,7 @@ TEST_F(Autotuners, SettleOnWhatIsFastest) {
   EXPECT_TRUE(tuner.finished());
   EXPECT_EQ(in_use_, (Tunables{4 << 20, 20, 1 << 18, 1}));
   EXPECT_LT(steps, 800);
-  // Nothing changes any more.
+  // The values do not change any more.
   const int changes = changes_;
   for (int i = 0; i < 100; ++i) step(tuner, 1000us);
   EXPECT_EQ(changes_, changes);
@@ -109,7 +109,8 @@ TEST_F(Autotuners, SettleOnWhatIsFastest) {
   std::stringstream text;
   text << file.rdbuf();
   const auto log = text.str();
-  EXPECT_TRUE(log.starts_with("sample,fusion_threshold_bytes,linger_us,chunk_bytes,streams,steps,bytes,seconds,"));
+  EXPECT_TRUE(
+      log.starts_with("sample,fusion_threshold_bytes,batching_delay_us,chunk_bytes,streams,steps,bytes,seconds,"));
   // Ten steps of 2000 bytes in 10 ms, or in 5.
   EXPECT_NE(log.find("1,67108864,20,262144,1,10,20000,0.01,2000000,warmup"), std::string::npos) << log;
   EXPECT_NE(log.find(",4194304,20,262144,1,10,20000,0.005,4000000,trial"), std::string::npos) << log;
@@ -117,7 +118,7 @@ TEST_F(Autotuners, SettleOnWhatIsFastest) {
   std::filesystem::remove(path);
 }
 
-TEST_F(Autotuners, LeaveAloneWhatIsFixed) {
+TEST_F(Autotuners, KeepFixedSettings) {
   Autotuner tuner({.fixed = {true, true, true, true}}, in_use_);
   for (int i = 0; i < 500; ++i) step(tuner, 1000us);
   EXPECT_TRUE(tuner.finished());

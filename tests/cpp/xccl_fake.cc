@@ -52,7 +52,7 @@ struct FakeComm {
 
 FakeComm& comm_of(Comm comm) { return *static_cast<FakeComm*>(comm); }
 
-// What a thread has queued since group_start; it goes to the stream as one.
+// The calls of a thread since group_start(), which are queued as one.
 struct Batch {
   int depth = 0;
   std::vector<std::function<int()>> sends, others;
@@ -69,7 +69,7 @@ void put_on(xccl::Stream stream, const std::function<int()>& work) {
   }
 }
 
-// Runs now where there is no stream, else when the stream comes to it.
+// Runs now if there is no stream, else in the order of the stream.
 int launch(FakeComm& comm, xccl::Stream stream, std::function<int()> work, bool is_send = false) {
   if (stream == nullptr) return work();
   const auto guarded = [&comm, work = std::move(work)] {
@@ -94,7 +94,7 @@ int group_start() {
 int group_end() {
   if (--batch.depth > 0 || batch.stream == nullptr) return xccl::kSuccess;
   const auto all = std::exchange(batch, {});
-  // Messages leave before any is waited for.
+  // All messages are sent before the first wait.
   for (const auto& work : all.sends) put_on(all.stream, work);
   for (const auto& work : all.others) put_on(all.stream, work);
   return xccl::kSuccess;
@@ -115,7 +115,7 @@ const char* bytes_of(const FakeCall& call) { return static_cast<const char*>(cal
 std::string reduced(const std::vector<FakeCall>& all, std::size_t at, std::size_t count, DataType type, Op op,
                     double factor) {
   Reduction reduction;
-  reduction.dtype = reduction.wire = dtype_of(type);
+  reduction.dtype = reduction.wire_dtype = dtype_of(type);
   reduction.op = op == xccl::kProduct ? ReduceOp::product
                  : op == xccl::kMax   ? ReduceOp::max
                  : op == xccl::kMin   ? ReduceOp::min
@@ -161,7 +161,7 @@ int reduce(const void* in, void* out, std::size_t count, DataType type, Op op, i
            xccl::Stream stream) {
   auto& mine = comm_of(comm);
   const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int rank) {
-    // On other ranks the memory for the result is used too.
+    // The memory for the result is also used on other ranks.
     return rank == root ? reduced(all, 0, count, type, op, factor) : std::string(count * width(type), '?');
   };
   return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
@@ -227,13 +227,13 @@ int get_unique_id(UniqueId* id) {
   return xccl::kSuccess;
 }
 
-// Of all communicators that were not destroyed: streams may still look at one that was aborted, and a call that is left
-// behind may end with one that nobody takes.
+// All communicators that were not destroyed. Streams may still use an aborted one, and an abandoned call may return
+// one.
 struct Alive {
   std::mutex mutex;
   std::map<FakeComm*, std::unique_ptr<FakeComm>> comms;
 };
-// Never destroyed: a thread that was left behind in a call may touch one until the process is gone.
+// Never destroyed, because the thread of an abandoned call may use one until the process ends.
 Alive& alive() {
   static auto* all = new Alive;
   return *all;
@@ -288,7 +288,7 @@ int red_op_create(Op* op, void* scalar, DataType type, int, Comm comm) {
   double factor = 0;
   std::array<std::byte, 8> wide{};
   const Reduction widen{.dtype = type == DataType::float64 ? DType::float64 : DType::float32,
-                        .wire = dtype_of(type),
+                        .wire_dtype = dtype_of(type),
                         .op = ReduceOp::sum,
                         .scale = {}};
   host::unpack(widen, scalar, wide.data(), 1, host::Store::cached);
@@ -354,7 +354,7 @@ std::shared_ptr<xccl::Library> blocking_library() {
                      .point_to_point = false,
                      .adds_16_bits = false,
                      .in_progress = 6,
-                     .most_bytes = 100'000};  // few, so that tests go beyond it
+                     .most_bytes = 100'000};  // small, so that tests exceed it
   return library;
 }
 

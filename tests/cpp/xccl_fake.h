@@ -1,5 +1,5 @@
-// A library shaped like NCCL whose ranks are threads of this process, on host memory: blocking like oneCCL, or queued
-// on streams like NCCL.
+// A fake library shaped like NCCL for host memory, whose ranks are threads of this process. It blocks like oneCCL, or
+// queues work on streams like NCCL.
 #pragma once
 
 #include <atomic>
@@ -17,26 +17,27 @@
 
 namespace perseus::testing {
 
-// A table as dlopen would fill it.
+// Returns a table of functions as the search for a library would.
 std::shared_ptr<xccl::Library> blocking_library();
 std::shared_ptr<xccl::Library> queued_library();
 
-// What the fake was asked, and what it is to answer. One for all its communicators, set anew by each test.
+// Records the calls of the fake library and controls its results. All communicators share it, and each test makes a new
+// one.
 struct FakeOrders {
   std::atomic<int> fail_all_reduce{0};  // the code that AllReduce returns on fail_rank
-  std::atomic<int> fail_init{0};        // the same of CommInitRank
+  std::atomic<int> fail_init{0};        // the code that CommInitRank returns on fail_rank
   std::atomic<int> fail_rank{0};
-  std::atomic<int> async_error{0};  // what CommGetAsyncError tells
+  std::atomic<int> async_error{0};  // the result of CommGetAsyncError
   std::atomic<int> aborted{0}, destroyed{0}, own_ops{0}, registered{0}, deregistered{0};
 
-  // Takes what is queued, where streams are not FakeStreams.
+  // Executes queued work if streams are not FakeStreams.
   std::function<void(xccl::Stream, std::function<void()>)> enqueue;
 
   FakeOrders();
-  ~FakeOrders();  // calls that still wait come back with an error
+  ~FakeOrders();  // calls that still wait return with an error
 };
 
-// Runs what it is given in order, on a thread of its own.
+// Runs work in order on its own thread.
 class FakeStream {
  public:
   FakeStream();
@@ -52,10 +53,10 @@ class FakeStream {
   std::thread thread_;
 };
 
-// Host memory behind a stream, as a GPU's is.
+// Host memory that is accessed in the order of a stream, like a GPU's.
 class FakeDevice final : public xccl::Device {
  public:
-  // `reduces`: as Device::reduces().
+  // `reduces`: see Device::reduces().
   explicit FakeDevice(bool reduces) : reduces_(reduces) {}
 
   std::string name() const override { return "fake GPU"; }
@@ -75,7 +76,7 @@ class FakeDevice final : public xccl::Device {
   mutable FakeStream stream_;
 };
 
-// Fabrics of ranks that are threads, whose transports are XcclTransports. They have no control channel.
+// Makes fabrics of ranks that are threads, whose transports are XcclTransports. They have no control channel.
 std::vector<std::unique_ptr<Fabric>> make_library_fabrics(int ranks, bool queued, Liveness& liveness);
 
 }  // namespace perseus::testing

@@ -1,4 +1,4 @@
-// The fake library's streams, the memory behind them, and worlds of its ranks.
+// The fake library's streams, their memory, and jobs of its ranks.
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -12,8 +12,8 @@ class LibraryFabric final : public Fabric {
  public:
   LibraryFabric(int rank, bool queued, Liveness& liveness) : rank_(rank), queued_(queued), liveness_(liveness) {}
 
-  Link connect(std::span<const int> members, const Exchange& exchange) override {
-    xccl::Joining joining;
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
+    xccl::Participant joining;
     joining.library = queued_ ? queued_library() : blocking_library();
     if (queued_) {
       joining.device = std::make_shared<FakeDevice>(/*reduces=*/true);

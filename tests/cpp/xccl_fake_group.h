@@ -1,4 +1,4 @@
-// The ranks of the fake library's communicators: threads that meet.
+// Connects the ranks of the fake library's communicators, which are threads.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace perseus::testing {
 
-// What a rank brings to a collective.
+// One rank's arguments of a collective.
 struct FakeCall {
   std::function<std::string(const std::vector<FakeCall>& all, int rank)> result;
   const void* in = nullptr;
@@ -26,7 +26,7 @@ class FakeGroup {
  public:
   explicit FakeGroup(int size) : calls_(static_cast<std::size_t>(size)) {}
 
-  // Every rank's call, by rank; false when aborted.
+  // Gathers every rank's call, by rank. Returns false if aborted.
   bool meet(int rank, const FakeCall& mine, std::vector<FakeCall>& all) {
     {
       const std::scoped_lock lock(mutex_);

@@ -1,4 +1,4 @@
-// What libraries shaped like NCCL differ in, what can go wrong with them, and how ranks find each other.
+// Tests the differences between libraries shaped like NCCL, their failures, and how ranks connect.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,11 +18,11 @@
 namespace perseus::testing {
 namespace {
 
-using xccl::Joining;
+using xccl::Participant;
 using xccl::XcclTransport;
 
-Joining joining(std::shared_ptr<const xccl::Library> library, bool on_stream = false) {
-  Joining mine{std::move(library), "", std::make_shared<xccl::HostDevice>()};
+Participant joining(std::shared_ptr<const xccl::Library> library, bool on_stream = false) {
+  Participant mine{std::move(library), "", std::make_shared<xccl::HostDevice>()};
   if (on_stream) mine.device = std::make_shared<FakeDevice>(/*reduces=*/false);
   return mine;
 }
@@ -33,7 +33,7 @@ std::vector<int> everybody(const World& world) {
   return members;
 }
 
-std::unique_ptr<XcclTransport> connect_all(World& world, const Joining& mine, const xccl::Options& options = {}) {
+std::unique_ptr<XcclTransport> connect_all(World& world, const Participant& mine, const xccl::Options& options = {}) {
   return xccl::connect(mine, everybody(world), world.rank, world.exchange, world.liveness, options);
 }
 
@@ -49,7 +49,7 @@ void expect_text(const Status& status, ErrorKind kind, const std::string& part) 
   EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
 }
 
-// The text of what `body` throws.
+// Returns the text of the Error that `body` throws.
 template <class Body>
 std::string thrown_by(const Body& body) {
   try {
@@ -62,7 +62,7 @@ std::string thrown_by(const Body& body) {
   return "";
 }
 
-TEST(Xccl, RanksGetOneTextWhereALibraryIsMissing) {
+TEST(Xccl, AllRanksGetOneTextIfALibraryIsMissing) {
   run_world(Ranks::threads, 3, [](World& world) {
     auto mine = joining(blocking_library());
     if (world.rank == 1) mine = {nullptr, "NCCL is not installed", mine.device};
@@ -70,7 +70,7 @@ TEST(Xccl, RanksGetOneTextWhereALibraryIsMissing) {
   });
 }
 
-TEST(Xccl, RanksGetOneTextWhereVersionsDiffer) {
+TEST(Xccl, AllRanksGetOneTextIfVersionsDiffer) {
   run_world(Ranks::threads, 3, [](World& world) {
     auto library = blocking_library();
     if (world.rank == 2) library->version = "2.9.9";
@@ -81,7 +81,7 @@ TEST(Xccl, RanksGetOneTextWhereVersionsDiffer) {
   });
 }
 
-TEST(Xccl, RanksGetOneTextWhereOneCannotConnect) {
+TEST(Xccl, AllRanksGetOneTextIfOneCannotConnect) {
   FakeOrders orders;
   orders.fail_init = 3;
   orders.fail_rank = 1;
@@ -90,14 +90,14 @@ TEST(Xccl, RanksGetOneTextWhereOneCannotConnect) {
     const auto library = queued_library();
     library->advice = "Plug it in";
     const auto text = thrown_by([&] { connect_all(world, joining(library, true), options); });
-    // Not that rank 0 has waited for it in vain.
+    // The text is not that rank 0 has waited for it in vain.
     EXPECT_EQ(text,
               "rank 1: fakeCommInitRank of Queued 2.3.4 failed with code 3: internal error: the cable is out. Plug it "
               "in");
   });
 }
 
-TEST(Xccl, RanksOutsideAGroupTakePartInTheExchangeOnly) {
+TEST(Xccl, RanksOutsideAGroupOnlyExchangeBytes) {
   run_world(Ranks::threads, 4, [](World& world) {
     const std::vector<int> members = {1, 3};
     const auto transport =
@@ -132,7 +132,7 @@ TEST(Xccl, GroupsThatOverlapWorkAtOnce) {
   });
 }
 
-TEST(Xccl, AnErrorHasTheCallAndTheLibrarysOwnWords) {
+TEST(Xccl, AnErrorHasTheCallAndTheLibrarysText) {
   FakeOrders orders;
   orders.fail_rank = 0;
   run_world(Ranks::threads, 1, [&](World& world) {
@@ -143,17 +143,17 @@ TEST(Xccl, AnErrorHasTheCallAndTheLibrarysOwnWords) {
     expect_text(status, ErrorKind::transport,
                 "fakeAllReduce of Queued 2.3.4 failed with code 3: internal error: the cable is out");
     EXPECT_EQ(orders.aborted, 1);
-    // It stays so.
+    // The failure is permanent.
     expect_text(sum(*transport, values), ErrorKind::transport, "fakeAllReduce");
   });
 }
 
-TEST(Xccl, AnErrorThatComesLaterIsSeenAndAborts) {
+TEST(Xccl, ALaterErrorIsSeenAndAborts) {
   FakeOrders orders;
   orders.fail_rank = 0;
   run_world(Ranks::threads, 2, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true));
-    if (world.rank == 1) return;  // so that rank 0 waits
+    if (world.rank == 1) return;  // makes rank 0 wait
     orders.async_error = 6;
     std::vector<float> values(10);
     expect_text(sum(*transport, values), ErrorKind::transport,
@@ -184,7 +184,7 @@ TEST_P(LostPeer, EndsEveryWait) {
 
 INSTANTIATE_TEST_SUITE_P(Xccl, LostPeer, ::testing::Values(Ranks::blocking, Ranks::queued));
 
-TEST(Xccl, GivingUpEndsTheWaitOfItsOwnStream) {
+TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
   FakeOrders orders;
   run_world(Ranks::threads, 2, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
@@ -197,7 +197,7 @@ TEST(Xccl, GivingUpEndsTheWaitOfItsOwnStream) {
   });
 }
 
-TEST(Xccl, QueuedWorkIsDoneWhenTheDeviceSaysSo) {
+TEST(Xccl, QueuedWorkIsDoneWhenTheDeviceReportsIt) {
   run_world(Ranks::threads, 2, [](World& world) {
     const auto mine = joining(queued_library(), true);
     const auto transport = connect_all(world, mine, {.queue_only = true});
@@ -211,7 +211,7 @@ TEST(Xccl, QueuedWorkIsDoneWhenTheDeviceSaysSo) {
   });
 }
 
-TEST(Xccl, ALibraryMultipliesWhereTheDeviceNeedNot) {
+TEST(Xccl, TheLibraryScalesIfItCan) {
   FakeOrders orders;
   run_world(Ranks::threads, 2, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true));
@@ -246,7 +246,7 @@ TEST(Xccl, AnAverageOf16BitsDoesNotOverflow) {
   }
 }
 
-TEST(Xccl, WhatCannotBeReducedIsSaidBefore) {
+TEST(Xccl, UnsupportedReductionsAreReportedBefore) {
   run_world(Ranks::threads, 2, [](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true));
     EXPECT_TRUE(transport->supports({DType::float16, DType::float16, ReduceOp::sum, {}}).ok());
@@ -285,7 +285,7 @@ TEST(Xccl, AMinimumWithANanIsANan) {
   });
 }
 
-TEST(Xccl, MemoryIsRegisteredAsLongAsItIsHeld) {
+TEST(Xccl, MemoryStaysRegisteredUntilItsRelease) {
   FakeOrders orders;
   run_world(Ranks::threads, 1, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true));
@@ -300,44 +300,46 @@ TEST(Xccl, MemoryIsRegisteredAsLongAsItIsHeld) {
   });
 }
 
-TEST(XcclFabric, WithoutTheLibraryAllRanksGetOneText) {
+TEST(XcclFabric, AllRanksGetOneTextWithoutTheLibrary) {
   auto options = small_options();
-  options.local_engine = LocalEngine::oneccl;
+  options.local_transport = LocalTransport::oneccl;
   options.oneccl_library = "/nowhere/libccl.so.2";
   const auto body = [](World& world) {
     EXPECT_TRUE(world.fabric.description().starts_with("oneCCL, control messages by shm"));
     const auto text = thrown_by([&] { world.connect_all(); });
     EXPECT_EQ(text.find("rank 0: cannot open /nowhere/libccl.so.2, which PERSEUS_ONECCL_LIBRARY names: "), 0U) << text;
-    // One rank needs none.
+    // One rank needs no library.
     const auto link = world.connect({1});
     EXPECT_EQ(link.transport != nullptr, world.rank == 1);
   };
   run_world(Ranks::processes, 2, body, options);
 }
 
-TEST(XcclSearch, AMissingLibraryIsSaidWithWhatToInstall) {
+TEST(XcclSearch, AMissingLibraryIsReportedWithWhatToInstall) {
   const auto nccl = thrown_by([] { xccl::open_nccl({"/nowhere/libnccl.so.2", ""}); });
   EXPECT_NE(nccl.find("cannot open /nowhere/libnccl.so.2, which PERSEUS_NCCL_LIBRARY names"), std::string::npos)
       << nccl;
-  const xccl::Sought sought{"Nothing", "libnothing_of_the_kind.so.7", "NOTHING_LIBRARY", "Install it", {"/nowhere"}};
-  EXPECT_EQ(thrown_by([&] { xccl::open_library(sought, ""); }),
+  const xccl::LibrarySpec spec{"Nothing", "libnothing_of_the_kind.so.7", "NOTHING_LIBRARY", "Install it", {"/nowhere"}};
+  EXPECT_EQ(thrown_by([&] { xccl::open_library(spec, ""); }),
             "Nothing is not installed: no libnothing_of_the_kind.so.7 was found. Install it, or set NOTHING_LIBRARY to "
             "its libnothing_of_the_kind.so.7");
 }
 
-TEST(XcclSearch, AnotherLibraryIsToldFromTheRightOne) {
-  // Any library that is surely there.
+TEST(XcclSearch, AnotherLibraryIsDetected) {
+  // A library that every system has.
   const auto text = thrown_by([] { xccl::open_nccl({"libm.so.6", ""}); });
-  EXPECT_EQ(text, "libm.so.6 has no ncclGetVersion: it is too old, or another library");
+  EXPECT_EQ(
+      text,
+      "libm.so.6 has no ncclGetVersion: it is too old or another library; install a newer one or correct its path");
 }
 
-TEST(XcclSearch, VersionsAreReadAsTheLibrariesWriteThem) {
+TEST(XcclSearch, VersionsAreFormatted) {
   EXPECT_EQ(xccl::version_text(23203), "2.32.3");
   EXPECT_EQ(xccl::version_text(2708), "2.7.8");
   EXPECT_EQ(xccl::version_text(20'220'100), "2022.1.0");
 }
 
-// NCCL opens without a GPU; what it then says of the driver is passed on.
+// NCCL opens without a GPU, and its error about the driver is passed on.
 TEST(XcclSearch, TheRealNcclHasAllFunctions) {
   const char* path = std::getenv("PERSEUS_NCCL_LIBRARY");
   if (path == nullptr) GTEST_SKIP() << "PERSEUS_NCCL_LIBRARY names no libnccl.so.2";

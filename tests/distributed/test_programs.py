@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,13 @@ MEETS_BY_TCP = """
 
 @pytest.mark.parametrize("backend", ["perseus", "gloo"])
 def test_another_port_than_torchruns(backend: str, program: Program, told: Told) -> None:
-    """Where nobody else listens rank 0 does, though torchrun tells torch that its agent does."""
+    """Rank 0 listens, unless torchrun's variable says that its agent does."""
     with socket.socket() as kept:
         # Nobody else is given the port while this has it; who asks for it by its number gets it beside.
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind(("127.0.0.1", 0))
-        done = program("torchrun", 2, MEETS_BY_TCP.format(backend=backend, port=kept.getsockname()[1]))
+        text = MEETS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
+        done = program("torchrun", 2, 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n' + textwrap.dedent(text))
     assert done.returncode == 0, done.stdout
     assert told(0) == told(1) == "2.0\n"
 
@@ -175,3 +177,44 @@ def test_buckets_stay_where_the_arena_has_no_room(program: Program, told: Told) 
     assert done.stdout.count("a bucket of 16 MB stays in private memory") == 2, done.stdout
     for rank in (0, 1):
         assert told(rank) == "False [7.5]\n"
+
+
+@pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
+def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
+    with_npu: list[int], program: Program, told: Told
+) -> None:
+    """Also of another kind than CUDA's: torch_npu registers its module as torch.npu."""
+    done = program(
+        "perseusrun",
+        2,
+        f"""
+        from types import SimpleNamespace
+        from perseus_like.torch.distributed.env import export_world
+        os.environ.pop("ACCELERATE_USE_CPU", None)
+        if int(os.environ["PERSEUS_RANK"]) in {with_npu}:
+            torch.npu = SimpleNamespace(is_available=lambda: True)
+        dist.init_process_group("perseus")
+        export_world()
+        tell(os.environ.get("ACCELERATE_USE_CPU"))
+        """,
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert done.returncode == 0, done.stdout
+    assert told(0) == told(1) == ("None\n" if with_npu else "true\n")
+
+
+def test_nan_checks_of_torch_are_not_ignored_in_silence(program: Program) -> None:
+    done = program(
+        "torchrun",
+        2,
+        """
+        dist.init_process_group("perseus")
+        dist.new_group([0, 1])
+        dist.all_reduce(torch.full((2,), float("nan")))
+        dist.destroy_process_group()
+        """,
+        TORCH_DIST_NAN_CHECK="1",
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("TORCH_DIST_NAN_CHECK has no effect") == 1
+    assert "PERSEUS_ALLREDUCE_NANCHECK=2" in done.stdout

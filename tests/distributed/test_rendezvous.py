@@ -86,6 +86,38 @@ def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: S
             each.result()
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
+    rank: int, fails_first: bool, start: Start, submit: Submit
+) -> None:
+    failing = start(rank)
+    others = [start(other) for other in range(3) if other != rank]
+    if fails_first:
+        failed = submit(failing.fail, "no memory")
+        asked = [submit(other, b"") for other in others]
+    else:
+        asked = [submit(other, b"") for other in others]
+        failed = submit(failing.fail, "no memory")
+    failed.result()
+    for each in asked:
+        with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
+            each.result()
+
+
+def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start, submit: Submit) -> None:
+    """Though rank 0 has the bytes of all ranks: the others must not go on without it."""
+    ranks = [start(rank) for rank in range(3)]
+    for asked in [submit(each, b"") for each in ranks]:
+        asked.result()
+    for each in ranks[1:]:
+        each._timeout = timedelta(seconds=-5)  # one look at the store
+        assert isinstance(submit(each, b"contributed").exception(), TimedOutError)
+    ranks[1].fail("gave up")
+    with pytest.raises(UnavailableError, match=r"rank 1 failed to join\. gave up"):
+        ranks[0](b"")
+
+
 def test_missing_ranks_are_named_on_all_ranks(start: Start, submit: Submit) -> None:
     asked = [submit(start(rank, seconds=0.5), b"") for rank in (0, 2)]
     for each in asked:

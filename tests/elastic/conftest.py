@@ -1,4 +1,4 @@
-"""Elastic jobs on this machine, whose hosts are aliases of it: a file that the discovery script prints."""
+"""Elastic jobs on this machine. Their hosts are aliases of it, in a file that the discovery script prints."""
 
 from __future__ import annotations
 
@@ -61,31 +61,31 @@ class Job:
         )
 
     def hosts(self, text: str) -> None:
-        """What the discovery script prints from now on; "a:2,b:1" stands for two lines."""
+        """Sets the output of the discovery script. "a:2,b:1" stands for two lines."""
         partial = self._hosts.with_suffix(".new")
         partial.write_text(text.replace(",", "\n") + "\n")
         partial.rename(self._hosts)
 
     def next_event(self, kind: str, fits: Callable[[Event], bool] = lambda event: True) -> Event:
-        """Reads on until a worker tells this. AssertionError with all that was said if it never does."""
+        """Reads until a worker reports this. AssertionError with the whole output if it never does."""
         while self._read():
             if self.lines[-1].startswith("{") and self.events[-1]["kind"] == kind and fits(self.events[-1]):
                 return self.events[-1]
         raise AssertionError(f"no {kind} any more:\n{self.text}")
 
     def commit_of(self, size: int) -> Event:
-        """Reads on until so many workers have made a commit."""
+        """Reads until this number of workers has made a commit."""
         return self.next_event("commit", lambda event: bool(event["size"] == size))
 
     def next_line(self, part: str) -> str:
-        """Reads on until a line has this in it."""
+        """Reads until a line contains `part`, and returns the line."""
         while self._read():
             if part in self.lines[-1]:
                 return self.lines[-1]
         raise AssertionError(f"no {part!r} any more:\n{self.text}")
 
     def _read(self) -> bool:
-        """One more line; False at the end."""
+        """Reads a line. Returns False at the end."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if line:
@@ -95,32 +95,32 @@ class Job:
         return bool(line)
 
     def processes(self) -> list[int]:
-        """All that was started for the job, the launcher too."""
+        """Returns all processes of the job, including the launcher."""
         mark = self._mark.encode()
         return [pid for pid, text in environments() if mark in text]
 
     def workers(self) -> list[int]:
-        """Processes that the launcher has started as workers, and that live."""
+        """Returns the live processes that the launcher has started as workers."""
         mark = self._mark.encode()
         return [pid for pid, text in environments() if mark in text and b"PERSEUS_ELASTIC=" in text]
 
     def kill(self, pid: int) -> None:
-        """Kills a worker and reads until the launcher has said so. What others said before may still come."""
+        """Kills a worker and reads until the launcher has reported it. Earlier output of others may still follow."""
         os.kill(pid, signal.SIGKILL)
         self.next_line(f"(pid {pid}) was killed by SIGKILL")
 
     def replace(self, pid: int) -> None:
-        """Kills a worker and reads until a generation without it begins: what is read then was told by that."""
+        """Kills a worker and reads until a generation without it begins."""
         self.kill(pid)
         self.next_line("perseusrun: generation ")
 
     def finish(self) -> int:
-        """Lets training come to its end; the exit code. Nothing of the job may be left."""
+        """Lets training end. Returns the exit code. No process of the job may be left."""
         (self._hosts.parent / "finish").touch()
         return self.end()
 
     def end(self) -> int:
-        """Reads to the end; the exit code. Nothing of the job may be left."""
+        """Reads to the end. Returns the exit code. No process of the job may be left."""
         while self._read():
             pass
         code = self.process.wait(60)
@@ -132,7 +132,7 @@ class Job:
         return "\n".join(self.lines)
 
     def assert_trained(self) -> None:
-        """The last workers have made every step, each once, and have the same weights."""
+        """Asserts that the last workers have made every step once, and have the same weights."""
         ends = [event for event in self.events if event["kind"] == "end"]
         assert ends, self.text
         assert len(ends) == ends[0]["size"], self.text

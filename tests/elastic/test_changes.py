@@ -1,4 +1,4 @@
-"""Workers that are killed, hosts that come and go: training ends with the steps it was to make, and nothing is left."""
+"""Workers that are killed, hosts that join and leave: training makes all its steps, and no process is left."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ def test_the_launcher_is_ended(signum: signal.Signals, start: Start) -> None:
     assert job.process.wait(60) == (143 if signum == signal.SIGTERM else -9)
 
 
-# Its last words and its end are there at once when the launcher, which it stops before, goes on.
-LAST_WORDS = """
+# The worker stops the launcher, prints and ends. The launcher then finds the output and the end at the same time.
+LAST_OUTPUT = """
 import os, signal
 
 def wait_for_state(pid, state):
@@ -192,9 +192,9 @@ os._exit(3)
 """
 
 
-def test_what_a_worker_has_said_comes_before_the_word_of_its_end(tmp_path: Path) -> None:
+def test_the_output_of_a_worker_precedes_the_report_of_its_end(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(LAST_WORDS)
+    program.write_text(LAST_OUTPUT)
     command = [*LAUNCHER, "--min-np", "1", "-H", "localhost:1", "--no-prefix", sys.executable, str(program)]
     job = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""What users get wrong, and what they read then."""
+"""Mistakes of users, and the errors that they read."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ OPTIONS = {
     "contradiction": (("--min-np", "3", "--max-np", "2", "-H", "localhost:4"), "--max-np 2 is less than the 3"),
     "start": (("--min-np", "3", "-np", "2", "-H", "localhost:4"), "-np 2 is less than --min-np 3"),
     "cool-down": (("--min-np", "1", "--blacklist-cooldown-range", "9", "3", "-H", "localhost"), "MIN MAX"),
-    "alone": (("-np", "1", "--reset-limit", "3"), "--reset-limit is for elastic jobs"),
-    "no script": (("--min-np", "1", "--host-discovery-script", "./nowhere"), "there is no such file"),
+    "alone": (("-np", "1", "--reset-limit", "3"), "--reset-limit applies to elastic jobs only"),
+    "no script": (
+        ("--min-np", "1", "--host-discovery-script", "./nowhere"),
+        "no such file; give the path of an executable script",
+    ),
     "no program": (("--min-np", "1", "--host-discovery-script", "{plain}"), "is not executable: chmod +x"),
 }
 
@@ -68,7 +71,7 @@ def test_options(case: str, launch: Launch, tmp_path: Path) -> None:
 
 
 SCRIPTS = {
-    "fails": ("echo no idea >&2; exit 3", "it exited with code 3 and said 'no idea'"),
+    "fails": ("echo no idea >&2; exit 3", "it exited with code 3 and printed 'no idea'"),
     "rubbish": ("echo 'what: ever!'", "cannot read 'what:'"),
     "no slots": ("echo localhost", "'localhost' has no number of slots; print host:slots, or give --slots-per-host"),
 }
@@ -85,7 +88,9 @@ def test_the_script_gives_no_hosts_at_all(case: str, launch: Launch, tmp_path: P
 def test_no_host_can_be_reached(launch: Launch) -> None:
     job = launch("--min-np", "1", "--remote-shell", "/bin/false", "-H", "192.0.2.1:1")
     assert job.returncode == 1
-    assert "192.0.2.1 cannot be reached, or its agent does not start; it is left out for good" in job.stderr
+    assert (
+        "host 192.0.2.1 cannot be reached, or its agent does not start; the job does not use it any more" in job.stderr
+    )
     assert "the job ends: all hosts have failed" in job.stderr
 
 
@@ -114,7 +119,7 @@ def test_init_is_never_called(launch: Launch) -> None:
     waits = "import signal; signal.pause()"
     job = launch("--min-np", "1", "--start-timeout", "1", "-H", "localhost:1", program=waits)
     assert job.returncode == 137
-    assert "did not call init() within 1 s (--start-timeout), was ended" in job.stderr
+    assert "did not call init() within 1 s (--start-timeout); the launcher has ended it" in job.stderr
 
 
 def test_a_script_that_is_not_elastic(launch: Launch) -> None:
@@ -140,7 +145,7 @@ def test_init_for_some_of_the_workers(launch: Launch) -> None:
     program = "import perseus_like as hvd\nhvd.init(comm=[0])"
     job = launch("--min-np", "1", "-H", "localhost:1", program=program)
     assert job.returncode == 1
-    assert "init(comm=…): in an elastic job the launcher says who belongs to it" in job.stderr
+    assert "init(comm=…): in an elastic job the launcher decides which workers belong to it" in job.stderr
 
 
 def test_a_child_of_a_worker_is_no_worker(launch: Launch) -> None:
@@ -161,7 +166,7 @@ def test_the_script_fails_for_a_while(start: Start, tmp_path: Path) -> None:
     job.next_event("commit")
     hosts = tmp_path / "hosts"
     hosts.rename(tmp_path / "away")
-    assert "those known stay: it exited with code 1" in job.next_line("the host discovery script")
+    assert "the known hosts stay: it exited with code 1" in job.next_line("the host discovery script")
     job.hosts("localhost:2")
     job.commit_of(2)
     assert job.finish() == 0, job.text

@@ -24,7 +24,7 @@ def tell(**facts: Any) -> None:
 
 
 def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
-    """What came of a call: the classes and the text of its error, or none; and when."""
+    """Calls `call` and returns the classes and the text of its error, if any, and the time."""
     try:
         call()
     except Exception as error:

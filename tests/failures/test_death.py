@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-# How the last rank ends, and its exit code.
+# The ends of the last rank, with their exit codes.
 ENDS = {
     "raises": ("raise ArithmeticError('on purpose')", 1),
     "exits": ("sys.exit(3)", 3),

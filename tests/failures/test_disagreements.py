@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# What the odd rank does otherwise: the name, and what each side has. `odd` is 1 there, 0 elsewhere.
+# Requests that differ on the odd rank: the name, and the descriptions of both sides. `odd` is 1 there, else 0.
 CASES = {
     "shape": ("hvd.allreduce(np.ones((2, 3 + odd), np.float32), name='shape')", "float32[2,3]", "float32[2,4]"),
     "turned": ("hvd.allreduce(np.ones((3, 2) if odd else (2, 3)), name='turned')", "float64[2,3]", "float64[3,2]"),

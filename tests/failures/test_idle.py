@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# Of a second of waiting. Generous: this is about threads that spin.
+# The CPU time of a second of waiting. The limit is generous, since the test is about threads that poll all the time.
 MOST_CPU_SECONDS = 0.3
 
 

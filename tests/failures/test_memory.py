@@ -1,4 +1,4 @@
-"""Not enough memory for what ranks share: less of it, said once, or an error that says what to do."""
+"""Too little shared memory: the ranks use less and warn once, or an error says what to do."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ import atheris
 
 with atheris.instrument_imports(include=["perseus_like.launch.elastic"]):
     from perseus_like.launch.elastic import agent as agents
-    from perseus_like.launch.elastic.messages import Reader
+    from perseus_like.protocol.messages import Reader
 
 # The agent speaks to its launcher over its standard output, which the fuzzer does not read.
 agents.tell = lambda kind, **content: None
@@ -52,7 +52,7 @@ def piece(provider: atheris.FuzzedDataProvider) -> bytes:
         return bytes(provider.ConsumeBytes(provider.ConsumeIntInRange(1, 512))) or b"\n"
     if form == 2:
         return b"[" * int(provider.ConsumeIntInRange(1, 4000)) + b"\n"
-    content: dict[str, object] = {"kind": provider.PickValueInList(["begun", "leaving", "park", "take", "hosts", ""])}
+    content: dict[str, object] = {"kind": provider.PickValueInList(["begun", "leaving", "store", "take", "hosts", ""])}
     for name in ("rank", "generation", "why", "version", "size"):
         if provider.ConsumeIntInRange(0, 3):
             content[name] = value(provider)
@@ -60,7 +60,7 @@ def piece(provider: atheris.FuzzedDataProvider) -> bytes:
 
 
 def serve(agent: agents.Agent, provider: atheris.FuzzedDataProvider) -> None:
-    """Sends the rest of the data to the agent as a worker."""
+    """SendGuard the rest of the data to the agent as a worker."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     worker = agents.Worker(theirs)

@@ -15,17 +15,17 @@ class FuzzInput {
 
   bool empty() const { return rest_.empty(); }
 
-  // A number below `end`; 0 when no bytes are left.
+  // Returns a number below `end`; 0 if no bytes are left.
   int below(int end) { return rest_.empty() ? 0 : static_cast<unsigned char>(take(1)[0]) % end; }
 
-  // A string whose length is in two bytes before it; shorter when the bytes end.
+  // Returns a string whose length is in two bytes before it; shorter if the bytes end.
   std::string text() {
     const auto low = static_cast<std::size_t>(below(256));
     const auto high = static_cast<std::size_t>(below(256));
     return std::string(take(high << 8 | low));
   }
 
-  // All bytes that are left.
+  // Returns all remaining bytes.
   std::string_view rest() { return take(rest_.size()); }
 
  private:

@@ -8,8 +8,8 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["perseus_like.launch"]):
-    from perseus_like.launch.authentication import AuthenticationError, Handshake
     from perseus_like.launch.mpi.heartbeat import _RankConnection
+    from perseus_like.protocol.authentication import AuthenticationError, Handshake
 
 CONNECTION = socket.socket()
 

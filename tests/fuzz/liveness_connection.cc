@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FuzzInput input(data, size);
   const auto bytes = input.rest();
   send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  // The destructor joins the thread, which handles what it has read before it looks whether to stop.
+  // The destructor joins the thread, which handles what it has read before it checks whether to stop.
   for (int unread = 1; unread != 0;) {
     if (ioctl(peer.get(), SIOCOUTQ, &unread) != 0) return -1;
   }

@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "control/inquiry.h"
-#include "control/roll_call.h"
+#include "control/missing_rank_query.h"
+#include "control/progress_probe.h"
 #include "fuzz_input.h"
 
 using namespace perseus;
@@ -14,12 +14,12 @@ namespace {
 void fuzz_control_channel(FuzzInput& input) {
   const std::array<int, 4> hosts{0, 0, 1, 1};
   const auto tree = make_tree(input.below(4), hosts, {0, 1, 2, 3});
-  RollCall queries(tree, [](const std::string& name) { return name == "g"; });
-  RollCall::Clock::time_point now;
+  MissingRankQuery queries(tree, [](const std::string& name) { return name == "g"; });
+  MissingRankQuery::Clock::time_point now;
   queries.ask(1, "g", now);
   while (!input.empty()) {
     const auto bytes = input.text();
-    if (RollCall::is_of(bytes)) queries.hear(bytes, now);
+    if (MissingRankQuery::is_of(bytes)) queries.hear(bytes, now);
     now += std::chrono::seconds(1);
     queries.look(now);
     queries.take_messages();
@@ -28,12 +28,12 @@ void fuzz_control_channel(FuzzInput& input) {
 }
 
 void fuzz_liveness_connections(FuzzInput& input) {
-  Inquiry queries(
+  ProgressProbe queries(
       input.below(4), {-1, 0, 0, 2},
-      [](const WorkPlace& place) { return place.number < 2 ? Progress::reached : Progress::behind; },
+      [](const ProgressPoint& place) { return place.number < 2 ? Progress::reached : Progress::behind; },
       std::chrono::milliseconds(2000));
   queries.set_neighbours({0, 2, 3});
-  Inquiry::Clock::time_point now;
+  ProgressProbe::Clock::time_point now;
   queries.ask({1, 1}, {0, 1, 2, 3}, now);
   while (!input.empty()) {
     const int from = input.below(4);

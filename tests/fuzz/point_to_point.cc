@@ -1,9 +1,10 @@
 // Fuzzes the receiving side of point-to-point messages: announcements, parts, acknowledgements and refusals.
+#include "engine/point_to_point.h"
+
 #include <array>
 #include <memory>
 
 #include "base/error.h"
-#include "engine/letters.h"
 #include "fuzz_input.h"
 
 using namespace perseus;
@@ -28,14 +29,14 @@ class Channel final : public ControlChannel {
   Doorbell doorbell_;
 };
 
-void post(Letters& letters, std::vector<std::uint8_t>& data, bool outgoing, int peer, std::int64_t tag) {
-  auto message = std::make_shared<Letter>();
+void post(PointToPoint& messages, std::vector<std::uint8_t>& data, bool outgoing, int peer, std::int64_t tag) {
+  auto message = std::make_shared<PointToPointOp>();
   message->outgoing = outgoing;
   message->peer = peer;
   message->tag = tag;
   message->data = data.data();
   message->count = static_cast<std::int64_t>(data.size());
-  letters.post(std::move(message));
+  messages.post(std::move(message));
 }
 
 }  // namespace
@@ -47,22 +48,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (auto& each : memory) each.resize(16);
   memory[3].resize(8192);
   Channel channel;
-  Letters letters(channel, world_ranks);
+  PointToPoint messages(channel, world_ranks);
   try {
-    post(letters, memory[0], false, 1, 0);
-    post(letters, memory[1], false, Letter::kAnybody, 1);
-    post(letters, memory[3], true, 2, 0);
-    letters.attend();
+    post(messages, memory[0], false, 1, 0);
+    post(messages, memory[1], false, PointToPointOp::kAnybody, 1);
+    post(messages, memory[3], true, 2, 0);
+    messages.attend();
     while (!input.empty()) {
       const int from = input.below(3);
       const auto bytes = input.text();
-      if (Letters::is_letter(bytes)) letters.hear(from, bytes);
-      if (input.below(8) == 0) post(letters, memory[2], false, from, input.below(4));
-      letters.attend();
+      if (PointToPoint::is_point_to_point(bytes)) messages.hear(from, bytes);
+      if (input.below(8) == 0) post(messages, memory[2], false, from, input.below(4));
+      messages.attend();
     }
   } catch (const Error&) {
   }
-  letters.close(Status(ErrorKind::shut_down, "the target ends"));
-  letters.fail(Status(ErrorKind::shut_down, "the target ends"));
+  messages.close(Status(ErrorKind::shut_down, "the target ends"));
+  messages.fail(Status(ErrorKind::shut_down, "the target ends"));
   return 0;
 }

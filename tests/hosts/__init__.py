@@ -1,1 +1,1 @@
-"""Worlds on several hosts: network namespaces of this machine (lab.py), with links as slow as wanted."""
+"""Jobs on several hosts, which are network namespaces of this machine (network_test_bed.py) with shaped links."""

@@ -1,4 +1,4 @@
-"""Labs, and worlds of ranks on their hosts."""
+"""Network-namespace test beds, and jobs on their hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from .lab import Lab
 from .links import Links, why_not
+from .network_test_bed import NetworkTestBed
 
-Labs = Callable[..., Lab]
+TestBeds = Callable[..., NetworkTestBed]
 OnHosts = Callable[..., "subprocess.CompletedProcess[str]"]
 Told = Callable[[int], list[str]]
 
@@ -32,26 +32,26 @@ def tell(*words):
 
 
 @pytest.fixture
-def labs() -> Iterator[Labs]:
-    """`labs(2, Links(rate="1gbit"))` brings so many hosts up, until the test ends; skips where the machine cannot."""
+def test_beds() -> Iterator[TestBeds]:
+    """`test_beds(2, Links(rate="1gbit"))` creates two hosts for a test. Skips if the machine does not allow it."""
     with ExitStack() as stack:
 
-        def up(hosts: int, links: Links | None = None) -> Lab:
+        def up(hosts: int, links: Links | None = None) -> NetworkTestBed:
             if (reason := why_not(links)) is not None:
-                pytest.skip(f"no lab of network namespaces: {reason}")
-            return stack.enter_context(Lab(hosts, links))
+                pytest.skip(f"no network-namespace test bed: {reason}")
+            return stack.enter_context(NetworkTestBed(hosts, links))
 
         yield up
 
 
-def launch_line(lab: Lab, slots: dict[str, int], *options: str) -> list[str]:
-    """The command line of perseusrun on the first host, with so many ranks on each."""
-    return lab.perseusrun(slots, *options)
+def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:
+    """Returns the command line of perseusrun on the first host, with the number of ranks on each."""
+    return test_bed.perseusrun(slots, *options)
 
 
 @pytest.fixture
 def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
-    """Runs a program to its end: `on_hosts(lab, program, [2, 1])` on two ranks of h1 and one of h2.
+    """Runs a program to its end: `on_hosts(test_bed, program, [2, 1])` on two ranks of h1 and one of h2.
 
     Needs an MPI beside this Python. `tell` in the program writes to rank<N>.txt.
     """
@@ -59,19 +59,19 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
         pytest.skip("no mpirun")
 
     def run(
-        lab: Lab, program: str, ranks: list[int], *options: str, seconds: float = 60, **environment: str
+        test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, seconds: float = 60, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
-        slots = dict(zip(lab.hosts, ranks, strict=True))
-        return to_end([*lab.perseusrun(slots, *options), sys.executable, file], seconds, tmp_path, **environment)
+        slots = dict(zip(test_bed.hosts, ranks, strict=True))
+        return to_end([*test_bed.perseusrun(slots, *options), sys.executable, file], seconds, tmp_path, **environment)
 
     return run
 
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
-    """The lines that a rank wrote with `tell`."""
+    """Returns the lines that a rank wrote with `tell`."""
 
     def read(rank: int) -> list[str]:
         file = tmp_path / f"rank{rank}.txt"

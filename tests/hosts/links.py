@@ -1,4 +1,4 @@
-"""How fast the links of a lab are, and how the kernel is told."""
+"""The rates and delays of a test bed's links, and the commands that set them in the kernel."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Links:
         return _number(self.rate, _BITS) / 8 if self.rate else 0.0
 
     def delay_by_kernel(self) -> bool:
-        """Whether the kernel has sch_netem; otherwise a program (delay.py) holds packets back."""
+        """Returns True if the kernel has sch_netem. Otherwise a program (delay.py) delays packets."""
         return _refusal("tc qdisc add dev try0 root netem delay 1ms") is None
 
 
 def why_not(links: Links | None = None) -> str | None:
-    """Why there can be no lab with such links on this machine; None where there can."""
+    """Returns the reason why this machine allows no test bed with such links; None if it does."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     links = links or Links()
@@ -64,7 +64,7 @@ def why_not(links: Links | None = None) -> str | None:
 
 @functools.cache
 def _refusal(command: str) -> str | None:
-    """What a command says that fails in a new host with interface try0."""
+    """Returns the output of a command that fails on a new host with interface try0; None if it succeeds."""
     script = f"mount -t sysfs sysfs /sys; ip link add try0 type veth peer name try1; {command}"
     tried = subprocess.run(
         ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-ec", script],

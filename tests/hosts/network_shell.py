@@ -1,4 +1,4 @@
-"""A remote shell that goes over the lab's network, as ssh does and the lab's own does not: a cut cable cuts it, too.
+"""A remote shell over the test bed's network, which a cut link interrupts, as it does ssh. The test bed's own is not.
 
 python -IS network_shell.py serve ADDRESS        # on every host: carries out what is asked for, until it is ended
 python -IS network_shell.py call [OPTIONS] HOST COMMAND…

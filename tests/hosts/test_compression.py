@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Labs, OnHosts, Told
+from .conftest import OnHosts, TestBeds, Told
 
 TRAINING = """
 import torch
@@ -50,11 +50,11 @@ hvd.shutdown()
     ("kind", "share"),
     [pytest.param("none", (1.0, 1.3), marks=pytest.mark.slow), ("top_k", (0.01, 0.2)), ("one_bit", (0.02, 0.2))],
 )
-def test_training(labs: Labs, on_hosts: OnHosts, told: Told, kind: str, share: tuple[float, float]) -> None:
+def test_training(test_beds: TestBeds, on_hosts: OnHosts, told: Told, kind: str, share: tuple[float, float]) -> None:
     pytest.importorskip("torch")
-    world = on_hosts(labs(2), TRAINING, [2, 1], KIND=kind)
+    world = on_hosts(test_beds(2), TRAINING, [2, 1], KIND=kind)
     assert world.returncode == 0, world.stdout + world.stderr
     first, last, sent = map(float, told(0)[0].split())
     assert last < 0.93 * first
-    # Of the bytes of all gradients those that this host sends in a step.
+    # `sent` is the part of the gradients' bytes that this host sends in a step.
     assert share[0] < sent < share[1]

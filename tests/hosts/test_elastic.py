@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Labs
-from .lab import Lab
+from .conftest import TestBeds
+from .network_test_bed import NetworkTestBed
 
 _specification = importlib.util.spec_from_file_location(
     "elastic_jobs", Path(__file__).parent.parent / "elastic/conftest.py"
@@ -34,16 +34,21 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(lab, "--min-np", "2", hosts="h1:1,h2:1"): an elastic job, launched on h1."""
+    """start(test_bed, "--min-np", "2", hosts="h1:1,h2:1"): an elastic job, launched on h1."""
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     started: list[Any] = []
 
     def run(
-        lab: Lab, *options: str, hosts: str, program: str = "train_numpy.py", pause: str = "0.02", shell: str = ""
+        test_bed: NetworkTestBed,
+        *options: str,
+        hosts: str,
+        program: str = "train_numpy.py",
+        pause: str = "0.02",
+        shell: str = "",
     ) -> Any:
-        launcher = lab.command("h1", [sys.executable, "-m", "perseus_like.launch"])
-        network = ("--remote-shell", shell or lab.remote_shell, "--network-interfaces", "eth0", "--tcp")
+        launcher = test_bed.command("h1", [sys.executable, "-m", "perseus_like.launch"])
+        network = ("--remote-shell", shell or test_bed.remote_shell, "--network-interfaces", "eth0", "--tcp")
         started.append(jobs.Job(tmp_path, program, (pause,), (*network, *options), hosts, launcher))
         return started[-1]
 
@@ -55,15 +60,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @contextmanager
-def network_shell(lab: Lab, folder: Path) -> Iterator[str]:
+def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
     """The path of a remote shell that goes over the network."""
     program = [sys.executable, "-IS", str(Path(__file__).with_name("network_shell.py"))]
     shell = folder / "network-shell"
     shell.write_text(f'#!/bin/sh\nexec {" ".join(program)} call "$@"\n')
     shell.chmod(0o755)
     with ExitStack() as stack:
-        for host in lab.hosts:
-            line = lab.command(host, [*program, "serve", lab.address(host)])
+        for host in test_bed.hosts:
+            line = test_bed.command(host, [*program, "serve", test_bed.address(host)])
             server = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
             stack.callback(server.kill)
             assert server.stdout is not None
@@ -78,12 +83,12 @@ def rank_of(job: Any, rank: int) -> int:
     )
 
 
-def test_a_worker_is_killed_and_a_host_comes(labs: Labs, start: Start) -> None:
-    lab = labs(3)
-    job = start(lab, "--min-np", "2", "--blacklist-cooldown-range", "1", "1", hosts="h1:2,h2:1")
+def test_a_worker_is_killed_and_a_host_comes(test_beds: TestBeds, start: Start) -> None:
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", "--blacklist-cooldown-range", "1", "1", hosts="h1:2,h2:1")
     job.commit_of(3)
     os.kill(rank_of(job, 2), signal.SIGKILL)  # of h2
-    job.next_line("h2 is left out for 1 s: a worker has died there")
+    job.next_line("a worker on h2 has died; the job does not use this host for 1 s")
     job.commit_of(3)
     job.hosts("h1:1,h2:1,h3:2")
     job.commit_of(4)
@@ -91,13 +96,13 @@ def test_a_worker_is_killed_and_a_host_comes(labs: Labs, start: Start) -> None:
     job.assert_trained()
 
 
-def test_a_remote_shell_that_prints_lines_of_its_own(labs: Labs, start: Start, tmp_path: Path) -> None:
+def test_a_remote_shell_that_prints_lines_of_its_own(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
     """As with a .bashrc that greets. Nobody sees a secret, or the value of a variable, on a command line."""
-    lab = labs(2)
+    test_bed = test_beds(2)
     shell = tmp_path / "greeting-shell"
-    shell.write_text(f'#!/bin/sh\necho Welcome; printf "no newline "\nexec {lab.remote_shell} "$@"\n')
+    shell.write_text(f'#!/bin/sh\necho Welcome; printf "no newline "\nexec {test_bed.remote_shell} "$@"\n')
     shell.chmod(0o755)
-    job = start(lab, "--min-np", "2", "-x", "MINE=hidden-value", hosts="h1:1,h2:1", shell=str(shell))
+    job = start(test_bed, "--min-np", "2", "-x", "MINE=hidden-value", hosts="h1:1,h2:1", shell=str(shell))
     job.commit_of(2)
     environment = Path(f"/proc/{rank_of(job, 0)}/environ").read_bytes()
     secret = next(entry for entry in environment.split(b"\0") if entry.startswith(b"PERSEUS_ELASTIC=")).split()[2]
@@ -123,9 +128,9 @@ def wait_for_states(pids: list[int], states: str) -> None:
         time.sleep(0.01)
 
 
-def test_stopped_and_continued(labs: Labs, start: Start) -> None:
+def test_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
     """Ctrl-Z for longer than the heartbeat: the ranks of all hosts stop, and the state stays in the agents."""
-    job = start(labs(2), "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=1", hosts="h1:1,h2:1")
+    job = start(test_beds(2), "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=1", hosts="h1:1,h2:1")
     job.commit_of(2)
     ranks = [rank_of(job, rank) for rank in (0, 1)]
     job.process.send_signal(signal.SIGTSTP)
@@ -143,36 +148,36 @@ def test_stopped_and_continued(labs: Labs, start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_rank_0_and_its_host(framework: str, labs: Labs, start: Start) -> None:
-    lab = labs(3)
-    job = start(lab, "--min-np", "2", hosts="h2:1,h3:1,h1:1", program=f"train_{framework}.py")
+def test_rank_0_and_its_host(framework: str, test_beds: TestBeds, start: Start) -> None:
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", hosts="h2:1,h3:1,h1:1", program=f"train_{framework}.py")
     job.commit_of(3)
     os.kill(rank_of(job, 0), signal.SIGKILL)
-    job.next_line("h2 is left out for good: a worker has died there")
+    job.next_line("a worker on h2 has died; the job does not use this host any more")
     job.commit_of(2)
     assert job.finish() == 0, job.text
     job.assert_trained()
 
 
 @pytest.mark.slow
-def test_a_host_crashes(labs: Labs, start: Start) -> None:
-    lab = labs(3)
-    job = start(lab, "--min-np", "2", hosts="h1:1,h2:1,h3:1")
+def test_a_host_crashes(test_beds: TestBeds, start: Start) -> None:
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", hosts="h1:1,h2:1,h3:1")
     job.commit_of(3)
-    lab.crash("h3")
-    assert "it is left out for good" in job.next_line("h3 does not answer any more")
+    test_bed.crash("h3")
+    assert "the job does not use it any more" in job.next_line("h3 does not answer any more")
     job.commit_of(2)
     assert job.finish() == 0, job.text
     job.assert_trained()
 
 
 @pytest.mark.slow
-def test_a_host_says_nothing_any_more(labs: Labs, start: Start) -> None:
-    """The lab's remote shell needs no network, so it is the agent that falls silent."""
-    lab = labs(3)
-    job = start(lab, "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3", hosts="h1:1,h2:1,h3:1")
+def test_a_host_says_nothing_any_more(test_beds: TestBeds, start: Start) -> None:
+    """The agent stops answering, since the test bed's remote shell does not use the network."""
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3", hosts="h1:1,h2:1,h3:1")
     job.commit_of(3)
-    for pid in lab.processes("h3"):
+    for pid in test_bed.processes("h3"):
         if b"elastic/agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGSTOP)
     job.next_line("h3 does not answer any more")
@@ -183,28 +188,28 @@ def test_a_host_says_nothing_any_more(labs: Labs, start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["h3", "h2"])
-def test_a_cable_is_cut(lost: str, labs: Labs, start: Start, tmp_path: Path) -> None:
+def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
     """The remote shell goes the same way. What was on the host that is cut off ends by itself."""
-    lab = labs(3)
-    with network_shell(lab, tmp_path) as shell:
-        servers = {pid for host in lab.hosts for pid in lab.processes(host)}
+    test_bed = test_beds(3)
+    with network_shell(test_bed, tmp_path) as shell:
+        servers = {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
         options = ("--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3")
-        job = start(lab, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
+        job = start(test_bed, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
         before = job.commit_of(3)
-        lab.cut(lost)
-        job.next_line(f"{lost} does not answer any more; it is left out for good")
+        test_bed.cut(lost)
+        job.next_line(f"{lost} does not answer any more; the job does not use it any more")
         assert job.commit_of(2)["step"] > before["step"]
         assert job.finish() == 0, job.text
         job.assert_trained()
-        assert {pid for host in lab.hosts for pid in lab.processes(host)} <= servers
+        assert {pid for host in test_bed.hosts for pid in test_bed.processes(host)} <= servers
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_workers_are_killed_at_random_moments(labs: Labs, start: Start) -> None:
+def test_workers_are_killed_at_random_moments(test_beds: TestBeds, start: Start) -> None:
     kills, chance = 50, random.Random(4)
-    lab = labs(3)
-    job = start(lab, "--min-np", "1", "--blacklist-cooldown-range", "1", "1", hosts="h1:1,h2:1,h3:1")
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "1", "--blacklist-cooldown-range", "1", "1", hosts="h1:1,h2:1,h3:1")
     for _ in range(kills):
         size = job.next_event("commit", lambda event: event["size"] >= 2)["size"]
         for _ in range(chance.randrange(4)):
@@ -217,8 +222,8 @@ def test_workers_are_killed_at_random_moments(labs: Labs, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_the_launcher_is_killed(labs: Labs, start: Start) -> None:
-    job = start(labs(2), "--min-np", "2", hosts="h1:1,h2:1")
+def test_the_launcher_is_killed(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "2", hosts="h1:1,h2:1")
     job.commit_of(2)
     descriptors = [os.pidfd_open(pid) for pid in job.processes() if pid != job.process.pid]
     job.process.kill()
@@ -228,16 +233,16 @@ def test_the_launcher_is_killed(labs: Labs, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_of_the_program(labs: Labs, start: Start) -> None:
+def test_a_fault_of_the_program(test_beds: TestBeds, start: Start) -> None:
     options = ("--min-np", "1", "--blacklist-cooldown-range", "0", "0", "-x", "FAILS_AT_STEP=3")
-    job = start(labs(2), *options, hosts="h1:1,h2:1")
+    job = start(test_beds(2), *options, hosts="h1:1,h2:1")
     assert job.end() == 1
     assert "3 generations in a row have failed before their first commit" in job.text
 
 
-def test_a_host_that_cannot_be_reached(labs: Labs, start: Start) -> None:
-    job = start(labs(1), "--min-np", "1", "--mpi", hosts="h1:1,h9:1")
-    job.next_line("h9 cannot be reached, or its agent does not start; it is left out for good")
+def test_a_host_that_cannot_be_reached(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(1), "--min-np", "1", "--mpi", hosts="h1:1,h9:1")
+    job.next_line("h9 cannot be reached, or its agent does not start; the job does not use it any more")
     job.commit_of(1)
     assert job.finish() == 0, job.text
     job.assert_trained()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs, OnHosts, launch_line
-from .lab import Lab
+from .conftest import OnHosts, TestBeds, launch_line
+from .network_test_bed import NetworkTestBed
 
 TIMEOUT_SECONDS = 90
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
@@ -63,7 +63,7 @@ time.sleep(600)
 class Job:
     """Ranks 0 and 1 on h1, 2 and 3 on h2, all up. `pids` are the ranks' by rank."""
 
-    lab: Lab
+    test_bed: NetworkTestBed
     process: subprocess.Popen[str]
     pids: dict[int, int] = field(default_factory=dict)
     heard: list[str] = field(default_factory=list)
@@ -84,11 +84,13 @@ class Job:
         self.heard += self.process.stdout.readlines()  # `communicate` leaves out what has been read ahead
         self.process.wait(TIMEOUT_SECONDS)
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        for host in self.lab.hosts:
-            while left := self.lab.processes(host):
+        for host in self.test_bed.hosts:
+            while left := self.test_bed.processes(host):
                 assert time.monotonic() < deadline, (host, [_line_of(pid) for pid in left], "".join(self.heard))
                 time.sleep(0.05)
-            listing = subprocess.run(self.lab.command(host, ["ls", "-A", "/dev/shm"]), capture_output=True, check=True)
+            listing = subprocess.run(
+                self.test_bed.command(host, ["ls", "-A", "/dev/shm"]), capture_output=True, check=True
+            )
             assert listing.stdout == b"", host
         return self.process.returncode, "".join(self.heard)
 
@@ -104,16 +106,16 @@ Start = Callable[..., Job]
 
 
 @pytest.fixture
-def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
+def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
     """Starts a program on two hosts by perseusrun, and waits until all of its four ranks are up."""
     started: list[subprocess.Popen[str]] = []
 
     def start(program: str, **environment: str) -> Job:
-        lab = labs(2)
+        test_bed = test_beds(2)
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
         process = subprocess.Popen(
-            [*launch_line(lab, {"h1": 2, "h2": 2}), sys.executable, str(file)],
+            [*launch_line(test_bed, {"h1": 2, "h2": 2}), sys.executable, str(file)],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT), **environment},
             stdin=subprocess.DEVNULL,
@@ -122,7 +124,7 @@ def start(labs: Labs, tmp_path: Path) -> Iterator[Start]:
             text=True,
         )
         started.append(process)
-        job = Job(lab, process)
+        job = Job(test_bed, process)
         while len(job.pids) < 4:
             _, rank, pid = job.wait_for("<stdout>:up ").partition(":")[2].split()
             job.pids[int(rank)] = int(pid)
@@ -147,14 +149,14 @@ def signal_if_there(pid: int, number: signal.Signals) -> None:
 
 
 def raised(output: str) -> dict[int, str]:
-    """What ranks have raised, by rank."""
+    """Returns the errors that ranks have raised, by rank."""
     lines = [line for line in output.splitlines() if "<stdout>:raised" in line]
     return {int(line[1 : line.index("]")]): line for line in lines}
 
 
 def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
     job = start(LOOP, LINGERING="1")
-    # What tells mpirun of the death: within a second of that it ends ranks that have not said what they make of it.
+    # Stops the process that reports the death to mpirun, which would end ranks before they report their errors.
     teller = int(Path(f"/proc/{job.pids[3]}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(teller, signal.SIGSTOP)
     os.kill(job.pids[3], signal.SIGKILL)
@@ -181,7 +183,7 @@ with_and_without_collectives = pytest.mark.parametrize(
 @with_and_without_collectives
 def test_a_cable_that_is_cut(start: Start, program: str) -> None:
     job = start(program, LINGERING="1")
-    job.lab.cut("h2")
+    job.test_bed.cut("h2")
     if program == LOOP:
         # A launcher that notices it ends ranks a second later, also those that were late to say what they make of it.
         job.process.send_signal(signal.SIGSTOP)
@@ -203,32 +205,34 @@ def test_a_cable_that_is_cut(start: Start, program: str) -> None:
 @with_and_without_collectives
 def test_a_host_that_crashes(start: Start, program: str) -> None:
     job = start(program)
-    job.lab.crash("h2")
+    job.test_bed.crash("h2")
     code, output = job.end()
     assert code == 1
-    assert " on h2 vanished without a word" in output
+    assert " on h2 ended without a report" in output
 
 
 def test_a_cut_shorter_than_the_limit_is_survived(start: Start) -> None:
     job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="6")
-    job.lab.cut("h2")
+    job.test_bed.cut("h2")
     time.sleep(4)  # how long the fault lasts
-    job.lab.heal("h2")
+    job.test_bed.heal("h2")
     Path("enough").touch()
     code, output = job.end()
     assert code == 0, output
     assert output.count("<stdout>:done") == 4
 
 
-def test_a_host_that_is_cut_before_the_start_is_named(labs: Labs, tmp_path: Path, to_end: OnHosts) -> None:
-    lab = labs(3)
-    lab.cut("h2")
+def test_a_host_that_is_cut_before_the_start_is_named(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts) -> None:
+    test_bed = test_beds(3)
+    test_bed.cut("h2")
     (tmp_path / "program.py").write_text(NAP)
-    line = [*launch_line(lab, dict.fromkeys(lab.hosts, 1)), sys.executable, tmp_path / "program.py"]
+    line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1)), sys.executable, tmp_path / "program.py"]
     done = to_end(line, TIMEOUT_SECONDS, tmp_path, joined=True)
     assert done.returncode == 1, done.stdout
     said = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
-    assert said[0].startswith("perseusrun: rank 1 on h2 never began"), done.stdout
+    assert said[0].startswith("perseusrun: rank 1 on h2 never started: mpirun could not start a process there"), (
+        done.stdout
+    )
 
 
 def test_a_launcher_that_is_killed(start: Start) -> None:
@@ -238,13 +242,62 @@ def test_a_launcher_that_is_killed(start: Start) -> None:
     job.end()
 
 
+# Under a bare mpirun nobody but the ranks themselves ends those that wait for a lost one.
+LEAVING = """
+import os, sys
+import numpy as np
+import perseus_like.numpy as hvd
+
+def tell(*words):
+    with open(f"said.{hvd.rank()}", "w") as file:
+        file.write(" ".join(map(str, words)))
+
+hvd.init()
+hvd.allreduce(np.ones(4, np.float32), name="begin")
+if hvd.rank() == 3:
+    os._exit(int(sys.argv[1]))
+try:
+    while True:
+        hvd.allreduce(np.ones(1 << 16, np.float32), name="step")
+except hvd.HorovodInternalError as error:
+    tell("raised", type(error).__name__, error)
+    raise
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts, code: int) -> None:
+    """MPICH's mpirun takes the end of a rank for an orderly one. The others end by themselves, with an error."""
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if not mpirun.exists():
+        pytest.skip("no MPICH beside this Python")
+    test_bed = test_beds(2)
+    (tmp_path / "program.py").write_text(LEAVING)
+    line = [mpirun, "-launcher-exec", test_bed.remote_shell, "-iface", "eth0", "-hosts", "h1,h2", "-ppn", 2, "-np", 4]
+    line += [sys.executable, "program.py", code]
+    done = to_end(
+        test_bed.command("h1", [str(word) for word in line], tmp_path), TIMEOUT_SECONDS, tmp_path, joined=True
+    )
+    assert done.returncode != 0, done.stdout
+    # The first survivor that ends lets mpirun end the others, which may be before they have written.
+    said = [file.read_text() for file in tmp_path.glob("said.*")]
+    assert said, done.stdout
+    for text in said:
+        assert text.startswith("raised PeerLostError")
+        assert "rank 3 on h2 ended without shutting down" in text
+    deadline = time.monotonic() + TIMEOUT_SECONDS  # mpirun ends before its proxies
+    while left := [pid for host in test_bed.hosts for pid in test_bed.processes(host)]:
+        assert time.monotonic() < deadline, [_line_of(pid) for pid in left]
+        time.sleep(0.05)
+
+
 def test_a_host_that_is_stopped_for_a_while_is_not_lost(
     start: Start, wait_until_stopped: Callable[[int], None]
 ) -> None:
     job = start(LOOP, STOPPING="2 3", PERSEUS_STALL_CHECK_TIME_SECONDS=str(2 * HEARTBEAT))
     for rank in (2, 3):
         wait_until_stopped(job.pids[rank])
-    stopped = job.lab.processes("h2")
+    stopped = job.test_bed.processes("h2")
     for pid in stopped:
         signal_if_there(pid, signal.SIGSTOP)
     try:

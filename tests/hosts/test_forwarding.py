@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from .conftest import Labs, OnHosts
+from .conftest import OnHosts, TestBeds
 
 TELL = """
 import os, socket
@@ -15,17 +15,17 @@ print(socket.gethostname(), [os.environ.get(name) for name in names])
 """
 
 
-def test_only_what_was_asked_for_is_forwarded(labs: Labs, to_end: OnHosts, tmp_path: Path) -> None:
-    lab = labs(2)
+def test_only_what_was_asked_for_is_forwarded(test_beds: TestBeds, to_end: OnHosts, tmp_path: Path) -> None:
+    test_bed = test_beds(2)
     # An ssh session has an environment of its own.
     shell = tmp_path / "shell"
-    shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {lab.remote_shell} "$@"\n')
+    shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {test_bed.remote_shell} "$@"\n')
     shell.chmod(0o755)
     program = tmp_path / "program.py"
     program.write_text(TELL)
     bound_to_h1 = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
     options = ["--remote-shell", str(shell), "-x", "SECRET=hush"]
-    command = [*lab.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
+    command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
     done = to_end(command, 60, tmp_path, MINE="mine", **bound_to_h1)
     assert done.returncode == 0, done.stdout + done.stderr
     provider = os.environ.get("FI_PROVIDER", "tcp")

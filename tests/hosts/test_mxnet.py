@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import Labs
+from .conftest import TestBeds
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = """
@@ -43,13 +43,13 @@ print("scopes as they should be on host", host, flush=True)
 
 
 def test_batch_normalization_knows_its_host(
-    labs: Labs, environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd
+    test_beds: TestBeds, environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd
 ) -> None:
     python = environment("mxnet")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    lab = labs(2)
-    line = lab.perseusrun(dict(zip(lab.hosts, [2, 2], strict=True)))
+    test_bed = test_beds(2)
+    line = test_bed.perseusrun(dict(zip(test_bed.hosts, [2, 2], strict=True)))
     done = to_end([*line, python, program], 100, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [done.stdout.count(f"as they should be on host {host}") for host in range(2)] == [2, 2]

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs
-from .lab import Lab
+from .conftest import TestBeds
+from .network_test_bed import NetworkTestBed
 
 pytest.importorskip("torch")
 
@@ -61,10 +61,10 @@ TWENTY = pytest.param(20, id="20 runs", marks=[pytest.mark.slow, pytest.mark.tim
 LONGEST_DELAY_SECONDS = 1.5
 
 
-def agents(lab: Lab | None, folder: Path, backend: str) -> list[subprocess.Popen[str]]:
+def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[subprocess.Popen[str]]:
     """torchrun's processes, one per host, for four ranks."""
-    hosts = lab.hosts if lab else ["localhost"]
-    address = lab.address("h1") if lab else "127.0.0.1"
+    hosts = test_bed.hosts if test_bed else ["localhost"]
+    address = test_bed.address("h1") if test_bed else "127.0.0.1"
     line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)), "--max-restarts", "3"]
     line += ["--nproc-per-node", str(RANKS // len(hosts)), "--redirects", "3", "--log-dir", "log"]
     line += ["--monitor-interval", "0.5"]
@@ -72,17 +72,17 @@ def agents(lab: Lab | None, folder: Path, backend: str) -> list[subprocess.Popen
     for node, host in enumerate(hosts):
         where = ["--master-addr", address, "--master-port", "29500", "--node-rank", str(node)]
         if backend == "c10d":
-            where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29500" if lab else "127.0.0.1:0"]
+            where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29500" if test_bed else "127.0.0.1:0"]
             where += ["--rdzv-id", "restarts"]
-        if lab is None and backend == "static":
+        if test_bed is None and backend == "static":
             where = ["--master-port", str(free_port())]
         command = [*line, *where, "program.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if lab is None:
+        if test_bed is None:
             environment["PERSEUS_MPI_LIBRARY"] = "/nowhere/libmpi.so"  # one host needs none
         processes.append(
             subprocess.Popen(
-                lab.command(host, command, folder) if lab else command,
+                test_bed.command(host, command, folder) if test_bed else command,
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -114,14 +114,14 @@ def running(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
             process.kill()
 
 
-def one_run(lab: Lab | None, folder: Path, seed: int) -> str:
+def one_run(test_bed: NetworkTestBed | None, folder: Path, seed: int) -> str:
     """Returns a line on how it went. Raises AssertionError with the ranks' logs if the job did not end well."""
     choice = random.Random(seed)
     backend, victim = choice.choice(["static", "c10d"]), choice.randrange(RANKS)
     delay = choice.uniform(0, LONGEST_DELAY_SECONDS)
     folder.mkdir()
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
-    processes = agents(lab, folder, backend)
+    processes = agents(test_bed, folder, backend)
     with running(processes):
         pid = folder / f"pid-{victim}"
         deadline = time.monotonic() + 100
@@ -150,10 +150,10 @@ def logs(folder: Path) -> str:
     return "\n".join(f"== {file}\n{file.read_text()[-3000:]}" for file in sorted(folder.glob("log/**/std*.log")))
 
 
-def repeat(runs: int, lab: Lab | None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def repeat(runs: int, test_bed: NetworkTestBed | None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = int(os.environ.get("PERSEUS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
     for number in range(runs):
-        went = one_run(lab, folder / str(number), first + number)
+        went = one_run(test_bed, folder / str(number), first + number)
         with capsys.disabled():
             print(f"\n{number + 1} of {runs}: {went}", end="", flush=True)
 
@@ -164,7 +164,7 @@ def test_one_host_without_mpi(runs: int, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("runs", [pytest.param(1, id="1 run"), TWENTY])
-def test_two_hosts(runs: int, labs: Labs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_hosts(runs: int, test_beds: TestBeds, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
         pytest.skip("no MPICH beside this Python")
-    repeat(runs, labs(2), tmp_path, capsys)
+    repeat(runs, test_beds(2), tmp_path, capsys)

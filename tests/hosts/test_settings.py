@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Labs, OnHosts, Told
+from .conftest import OnHosts, TestBeds, Told
 
 PROGRAM = """
 hvd.init()
@@ -46,7 +46,7 @@ S = 4 << 20
     ids=["exact", "float16", "large ones", "bfloat16", "flat"],
 )
 def test_what_travels(
-    labs: Labs,
+    test_beds: TestBeds,
     on_hosts: OnHosts,
     told: Told,
     settings: dict[str, str],
@@ -54,7 +54,7 @@ def test_what_travels(
     small_error: tuple[float, float],
     sent: float,
 ) -> None:
-    world = on_hosts(labs(2), PROGRAM, [2, 2], **settings)
+    world = on_hosts(test_beds(2), PROGRAM, [2, 2], **settings)
     assert world.returncode == 0, world.stdout + world.stderr
     inside, rest = told(0)
     assert inside == "True"  # within a host nothing is lost
@@ -92,8 +92,8 @@ FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
 
 
 @pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1", "2"])
-def test_values_that_are_no_numbers(labs: Labs, on_hosts: OnHosts, told: Told, level: str) -> None:
-    world = on_hosts(labs(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
+def test_values_that_are_no_numbers(test_beds: TestBeds, on_hosts: OnHosts, told: Told, level: str) -> None:
+    world = on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
     assert world.returncode == 0, world.stdout + world.stderr
     assert world.stderr.count(FIRST) == (1 if level == "1" else 0), world.stderr
     errors = told(0)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from .lab import Lab
 from .links import why_not
+from .network_test_bed import NetworkTestBed
 
 pytestmark = pytest.mark.slow  # starts a cluster's daemons
 
@@ -25,7 +25,7 @@ NEEDED = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 CONFIGURATION = """
-ClusterName=lab
+ClusterName=testbed
 SlurmctldHost=h1
 SlurmUser=root
 SlurmdUser=root
@@ -97,7 +97,7 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
     if missing:
         pytest.skip(f"no Slurm: {', '.join(missing)} not found")
     if (reason := why_not(None)) is not None:
-        pytest.skip(f"no lab of network namespaces: {reason}")
+        pytest.skip(f"no network-namespace test bed: {reason}")
     for folder in ("munge", "state", "spool-h1", "spool-h2"):
         (tmp_path / folder).mkdir()
     (tmp_path / "munge" / "key").write_bytes(os.urandom(1024))
@@ -105,7 +105,7 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
     (tmp_path / "slurm.conf").write_text(CONFIGURATION.format(folder=tmp_path))
     variables = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "PATH": PATH}
     log = (tmp_path / "log").open("a")
-    with Lab(2) as lab, log, contextlib.ExitStack() as stack:
+    with NetworkTestBed(2) as test_bed, log, contextlib.ExitStack() as stack:
 
         def daemon(command: list[str]) -> None:
             started = subprocess.Popen(
@@ -122,16 +122,18 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
         place = tmp_path / "munge"
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         daemon(["munged", "--foreground", "--force", *[f"--{name}={place / file}" for name, file in files.items()]])
-        daemon(lab.command("h1", ["slurmctld", "-D"]))
-        for host in lab.hosts:
-            daemon(lab.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")]))
+        daemon(test_bed.command("h1", ["slurmctld", "-D"]))
+        for host in test_bed.hosts:
+            daemon(
+                test_bed.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")])
+            )
         deadline = time.monotonic() + 30
-        while to_end(lab.command("h1", ["sinfo", "-h", "-o", "%D %t"]), 20, **variables).stdout != "2 idle\n":
+        while to_end(test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"]), 20, **variables).stdout != "2 idle\n":
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.2)
 
         def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return to_end(lab.command("h1", list(words), tmp_path), 90, joined=True, **variables, **more)
+            return to_end(test_bed.command("h1", list(words), tmp_path), 90, joined=True, **variables, **more)
 
         yield run
 

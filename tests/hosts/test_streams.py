@@ -1,4 +1,4 @@
-"""How many connections data is spread over, what is said where it is one, and that results do not change."""
+"""The number of connections between hosts: data uses all of them, a single one is reported, results do not change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs, OnHosts, Told
+from .conftest import OnHosts, TestBeds, Told
 
 PROGRAM = """
 import hashlib
@@ -37,12 +37,12 @@ hvd.shutdown()
 
 
 def test_more_streams_are_more_connections_and_the_same_bits(
-    labs: Labs, on_hosts: OnHosts, told: Told, tmp_path: Path
+    test_beds: TestBeds, on_hosts: OnHosts, told: Told, tmp_path: Path
 ) -> None:
-    lab = labs(2)
+    test_bed = test_beds(2)
     connections, digests = [], []
     for streams in ("1", "4"):
-        world = on_hosts(lab, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
+        world = on_hosts(test_bed, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
         assert world.returncode == 0, world.stdout + world.stderr
         count, digest, description = told(0)
         assert ("4 streams" in description) == (streams == "4")
@@ -54,20 +54,20 @@ def test_more_streams_are_more_connections_and_the_same_bits(
     assert digests[0] == digests[1]
 
 
-def test_where_there_is_one_it_is_said_once(labs: Labs, on_hosts: OnHosts, told: Told) -> None:
+def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, told: Told) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
-    world = on_hosts(labs(2), PROGRAM, [1, 1], **other)
+    world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
     assert world.returncode == 0, world.stdout + world.stderr
-    said = "one stream between hosts, where 3 were asked for: MPIR_CVAR_CH4_NUM_VCIS is 1"
+    said = "using one stream between hosts instead of 3: MPIR_CVAR_CH4_NUM_VCIS is 1"
     assert world.stderr.count(said) == 1, world.stderr
     assert "streams" not in told(0)[2]
 
 
-def test_hosts_with_different_numbers_have_the_least(labs: Labs, on_hosts: OnHosts, told: Told) -> None:
+def test_hosts_with_different_numbers_have_the_least(test_beds: TestBeds, on_hosts: OnHosts, told: Told) -> None:
     other = """
     os.environ["PERSEUS_ALLREDUCE_STREAMS"] = "4" if os.uname().nodename == "h1" else "2"
     """
-    world = on_hosts(labs(2), textwrap.dedent(other) + PROGRAM, [1, 1])
+    world = on_hosts(test_beds(2), textwrap.dedent(other) + PROGRAM, [1, 1])
     assert world.returncode == 0, world.stdout + world.stderr
     assert [told(rank)[2].count("2 streams") for rank in range(2)] == [1, 1]
     assert "PERSEUS_ALLREDUCE_STREAMS on rank 1 has another value" in world.stderr
@@ -83,10 +83,12 @@ hvd.shutdown()
 
 
 @pytest.mark.parametrize("tuned", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tuned", "not tuned"])
-def test_streams_are_tuned_unless_told_otherwise(labs: Labs, on_hosts: OnHosts, tmp_path: Path, tuned: bool) -> None:
+def test_streams_are_tuned_unless_told_otherwise(
+    test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, tuned: bool
+) -> None:
     log = tmp_path / "tune.csv"
     world = on_hosts(
-        labs(2),
+        test_beds(2),
         TRAINING,
         [1, 1],
         PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING=str(int(not tuned)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs, OnHosts
+from .conftest import OnHosts, TestBeds
 
 pytest.importorskip("torch")
 
@@ -98,9 +98,9 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("ranks", [[1, 1], [2, 2]], ids=str)
-def test_messages_and_mistakes(labs: Labs, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
-    lab = labs(2)
-    done = on_hosts(lab, PROGRAM, ranks, seconds=120)
+def test_messages_and_mistakes(test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
+    test_bed = test_beds(2)
+    done = on_hosts(test_bed, PROGRAM, ranks, seconds=120)
     assert done.returncode == 0, done.stdout + done.stderr
     size = sum(ranks)
     for rank in range(size):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Labs
-from .lab import Lab
+from .conftest import TestBeds
+from .network_test_bed import NetworkTestBed
 
 pytest.importorskip("torch")
 if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
@@ -84,46 +84,56 @@ while True:
 """
 
 
-def torchrun(lab: Lab, arguments: list[str], folder: Path, **environment: str) -> list[subprocess.Popen[str]]:
+def torchrun(
+    test_bed: NetworkTestBed, arguments: list[str], folder: Path, **environment: str
+) -> list[subprocess.Popen[str]]:
     """Two ranks on each host. What they and torchrun print comes by the process of their host."""
-    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(lab.hosts)), "--nproc-per-node", "2"]
-    line += ["--master-addr", lab.address("h1"), "--master-port", "29500"]
+    line = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        str(len(test_bed.hosts)),
+        "--nproc-per-node",
+        "2",
+    ]
+    line += ["--master-addr", test_bed.address("h1"), "--master-port", "29500"]
     return [
         subprocess.Popen(
-            lab.command(host, [*line, "--node-rank", str(node), *arguments], folder),
+            test_bed.command(host, [*line, "--node-rank", str(node), *arguments], folder),
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for node, host in enumerate(lab.hosts)
+        for node, host in enumerate(test_bed.hosts)
     ]
 
 
-def test_training_equals_one_process(labs: Labs, tmp_path: Path) -> None:
+def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
-    processes = torchrun(labs(2), ["program.py"], tmp_path)
+    processes = torchrun(test_beds(2), ["program.py"], tmp_path)
     told = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(told)
     assert sorted(re.findall(r"done (\d)", "".join(told))) == ["0", "1", "2", "3"]
 
 
-def test_collectives_and_messages(labs: Labs, tmp_path: Path) -> None:
+def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     """Those that torch's users know, as on one host."""
     files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
-    processes = torchrun(labs(2), program, tmp_path, PERSEUS_IN_WORLD="1")
+    processes = torchrun(test_beds(2), program, tmp_path, PERSEUS_IN_WORLD="1")
     told = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in told)
     assert len(re.findall(r"\d+ passed", "".join(told))) == 4
 
 
-def test_a_rank_that_is_killed(labs: Labs, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     """The ranks of the other host raise, or end, and say who it was; the job does not hang."""
     (tmp_path / "program.py").write_text(textwrap.dedent(LOOP))
-    processes = torchrun(labs(2), ["--redirects", "1", "--log-dir", "log", "program.py"], tmp_path)
+    processes = torchrun(test_beds(2), ["--redirects", "1", "--log-dir", "log", "program.py"], tmp_path)
 
     def printed() -> str:
         return "".join(file.read_text() for file in tmp_path.glob("log/**/stdout.log"))

@@ -1,10 +1,10 @@
-"""What crosses the wire is the least possible, on even and uneven hosts, and results are right."""
+"""Collectives on even and uneven hosts send the least possible number of bytes, and their results are right."""
 
 from __future__ import annotations
 
 import pytest
 
-from .conftest import Labs, OnHosts, Told
+from .conftest import OnHosts, TestBeds, Told
 
 # Rank 0 of each host looks at what the host has sent, while nobody else sends.
 VERBS = """
@@ -62,7 +62,7 @@ S = 12 * MIB
 
 
 def sent_by_hosts(told: list[str]) -> dict[str, list[int]]:
-    """Of each verb the bytes that the hosts have sent."""
+    """Returns the bytes that the hosts have sent, by verb."""
     found: dict[str, list[int]] = {}
     for line in told:
         verb, local_rank, count = line.split()
@@ -72,9 +72,9 @@ def sent_by_hosts(told: list[str]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param([2, 2], marks=pytest.mark.slow), [2, 1]], ids=["even", "uneven"])
-def test_the_wire_carries_the_least(labs: Labs, on_hosts: OnHosts, told: Told, ranks: list[int]) -> None:
+def test_the_wire_carries_the_least(test_beds: TestBeds, on_hosts: OnHosts, told: Told, ranks: list[int]) -> None:
     hosts, size = len(ranks), sum(ranks)
-    world = on_hosts(labs(hosts), VERBS, ranks)
+    world = on_hosts(test_beds(hosts), VERBS, ranks)
     assert world.returncode == 0, world.stdout + world.stderr
     found = sent_by_hosts([line for rank in range(size) for line in told(rank)])
     # Bytes of all hosts together. A block of S / size is where a verb's input or output is by rank.

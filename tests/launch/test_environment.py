@@ -1,4 +1,4 @@
-"""What a rank finds in its environment."""
+"""The environment of ranks."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_output_of_a_killed_rank_is_kept(perseusrun: Perseusrun, script: Script)
 def test_no_such_program(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "no-such-program")
     assert result.returncode == 127
-    assert result.stderr == "perseusrun: 'no-such-program': no such program\n"
+    assert result.stderr == "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--mpi"]], ids=["local", "mpirun"])
@@ -124,8 +124,8 @@ def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        ((), "no command"),
-        (("python",), "how many ranks"),
+        ((), "the command to run is missing"),
+        (("python",), "the number of ranks is missing"),
         (("-np", "0", "python"), "at least one"),
         (("-np", "x", "python"), "invalid int value"),
         (("--nonsense", "-np", "1", "python"), "--nonsense"),

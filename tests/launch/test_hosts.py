@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.hosts import Host, is_this_machine, parse_hostfile_text, parse_hosts, place
+from perseus_like.launch.hosts import Host, assign_ranks, is_this_machine, parse_hostfile_text, parse_hosts
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,15}", fullmatch=True)
 HOSTS = st.lists(st.builds(Host, NAMES, st.integers(1, 512)), min_size=1, max_size=8, unique_by=lambda host: host.name)
@@ -48,13 +48,13 @@ def test_any_text_gives_hosts_or_an_error_of_ours(text: str) -> None:
 
 
 @given(HOSTS, st.integers(1, 5000))
-def test_place_fills_in_order(hosts: list[Host], size: int) -> None:
+def test_ranks_fill_the_hosts_in_order(hosts: list[Host], size: int) -> None:
     slots = [host.name for host in hosts for _ in range(host.slots)]
     if size > len(slots):
         with pytest.raises(LaunchError, match="slots"):
-            place(hosts, size)
+            assign_ranks(hosts, size)
     else:
-        placed = place(hosts, size)
+        placed = assign_ranks(hosts, size)
         assert [host.name for host in placed for _ in range(host.slots)] == slots[:size]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -310,6 +311,26 @@ def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> No
         assert process.returncode == code
         assert told == words
         assert ends(rank)
+
+
+@pytest.mark.parametrize("leads_a_group", [True, False])
+def test_each_rank_is_in_a_session_of_its_own(leads_a_group: bool) -> None:
+    """The kernel shares processors among sessions. MPICH makes one for each rank; Open MPI and Intel MPI do not."""
+    program = "import os; print(os.getsid(0), os.getpgrp(), os.getppid())"
+    line = [*RUN_RANK, "tag", json.dumps([sys.executable, "-c", program])]
+    set_group = os.setpgrp if leads_a_group else None
+    told = subprocess.run(line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=60, check=True).stdout
+    session, group, parent = told.split()
+    assert session == group == parent  # mpirun ends the group of the process that it has started
+
+
+def test_a_heartbeat_limit_beyond_the_kernels_is_the_kernels() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connection,
+    ):
+        rank_main.set_keepalive(connection, 10**9)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
 
 
 def test_rank_main_without_a_program() -> None:

@@ -1,4 +1,4 @@
-"""What belongs to perseusrun, and what to the command."""
+"""The options of perseusrun, and the command that follows them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.options import parse_options
+from perseus_like.launch.settings import GROUPS
 
 from .conftest import Perseusrun
 
@@ -45,9 +46,12 @@ def test_last_of_contrary_settings_wins() -> None:
     assert options.settings == {"PERSEUS_AUTOTUNE": "0", "PERSEUS_STALL_CHECK_DISABLE": "0"}
 
 
-def test_horovods_options_without_meaning_are_noted() -> None:
-    options = parse_options(["-np", "2", "--gloo", "--cycle-time-ms", "5", "--disable-cache", "x"])
-    assert [note.split(" ")[0] for note in options.notes] == ["--gloo", "--cycle-time-ms", "--disable-cache"]
+def test_options_of_horovod_without_effect_are_noted_once() -> None:
+    flags = ["--gloo", "--cycle-time-ms", "5", "--num-nccl-streams", "2", "--hierarchical-allgather", "--gloo"]
+    options = parse_options(["-np", "2", *flags, "x"])
+    noted = ["--gloo", "--cycle-time-ms", "--num-nccl-streams", "--hierarchical-allgather"]
+    assert [note.split(" ")[0] for note in options.notes] == noted
+    assert options.settings == {}
     assert options.command == ["x"]
 
 
@@ -81,10 +85,10 @@ def test_config_file(tmp_path: Path) -> None:
     assert options.settings == {
         "PERSEUS_FUSION_THRESHOLD": str(16 << 20),
         "PERSEUS_CACHE_CAPACITY": "11",
-        "PERSEUS_HIERARCHICAL_ALLREDUCE": "0",
         "PERSEUS_TIMELINE": "trace.json",
         "PERSEUS_STALL_CHECK_DISABLE": "1",
     }
+    assert [note.split(" ")[0] for note in options.notes] == ["--no-hierarchical-allreduce"]
     assert options.command == ["x", "--config-file", "y"]
 
 
@@ -120,11 +124,17 @@ logging:
   level: INFO
   {timestamp}
 """
-# Named once each, whether the core does not read them or nothing here has them.
+# The options without an effect that the configuration stands for. The launcher names each once, with the reason.
 WITHOUT_EFFECT = {
-    *("--cycle-time-ms", "--torus-allreduce", "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise"),
-    *("--gloo", "--gloo-timeout-seconds"),
-    *("--hierarchical-allreduce", "--hierarchical-allgather", "--num-nccl-streams"),
+    "--autotune-bayes-opt-max-samples": "fits no model",
+    "--autotune-gaussian-process-noise": "fits no model",
+    "--cycle-time-ms": "there is no cycle time",
+    "--gloo": "Gloo is not used",
+    "--gloo-timeout-seconds": "set --start-timeout instead",
+    "--hierarchical-allreduce": "ranks always reduce within their host first",
+    "--hierarchical-allgather": "through shared memory",
+    "--num-nccl-streams": "one stream for each process set",
+    "--torus-allreduce": "the transport chooses its own algorithm",
 }
 
 
@@ -147,8 +157,17 @@ def test_horovods_configuration_has_no_unknown_key(
     result = perseusrun("-np", "1", "--config-file", str(config), "--cycle-time-ms", "1", sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"[0]<stdout>:{32 << 20} 2048 1 INFO 1 trace.json\n"
-    named = [line.split()[1] for line in result.stderr.splitlines()]
-    assert sorted(named) == sorted(WITHOUT_EFFECT), result.stderr
+    notes = [line.removeprefix("perseusrun: ").split(" has no effect: ") for line in result.stderr.splitlines()]
+    assert sorted(option for option, _ in notes) == sorted(WITHOUT_EFFECT), result.stderr
+    assert [(option, reason) for option, reason in notes if WITHOUT_EFFECT[option] not in reason] == []
+
+
+def test_every_option_sets_a_variable_that_the_core_reads() -> None:
+    from perseus_like import _core
+
+    known = {name for name, *_ in _core.settings_table()}
+    variables = {setting.variable for group in GROUPS.values() for setting in group}
+    assert variables - known == set()
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_a_full_disk_ends_no_job(perseusrun: Perseusrun, launched: Launched, scr
     result = perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("\n") == 200
-    assert "'logs/rank.0/stdout' ends here: No space left on device; the job goes on" in result.stderr
-    assert result.stderr.count("ends here") == 1
+    assert "cannot write more to 'logs/rank.0/stdout': No space left on device; the job continues" in result.stderr
+    assert result.stderr.count("cannot write more") == 1
     assert (tmp_path / "logs/rank.1/stdout").read_text() == "out 1\n" * 100
     # The launcher's own output.
     with Path("/dev/full").open("wb") as full:
@@ -158,7 +158,7 @@ def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @pytest.mark.timeout(120)
-def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script) -> None:
+def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     program = script(r"""
         import socket
         name = "\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -178,13 +178,15 @@ def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script) -> None:
             print("a line of its own")
     """)
     answers = [(b" 50%|", b"\n"), (b"a line of its own", b"\n")]
+    monkeypatch.setenv("NO_COLOR", "1")
     seen = on_terminal(["-np", "2", sys.executable, program], answers)
     screen = [re.sub(rb".*\r(?=.)", b"", line).replace(b"\x1b[K", b"") for line in seen.split(b"\r\n")]
     assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
 
 
 @pytest.mark.timeout(120)
-def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script) -> None:
+def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     program = script('print("got", input("name? ")) if rank == 0 else None')
     seen = on_terminal(["-np", "2", sys.executable, program], [(b"[0]<stdout>:name? ", b"Ada\n")])
     assert b"got Ada" in seen

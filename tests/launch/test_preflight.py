@@ -1,4 +1,4 @@
-"""The look at all hosts before a start, through a remote shell that stays here and makes hosts unfit."""
+"""The check of all hosts before a launch, through a remote shell that runs on this host and imitates unfit hosts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.preflight import Wanted, check_hosts
-from perseus_like.launch.version import version
+from perseus_like.system import installed_version
 
-# What comes in is the probe; without this line of it, modules are not found where they are here.
+# The standard input is the probe. Without its second line, the probe does not find the modules of this host.
 SHELL = """#!/bin/sh
 case $1 in
   fit) exec sh -c "$2" ;;
@@ -44,27 +44,27 @@ def shell(tmp_path: Path) -> list[str]:
     [
         ("gone", "gone cannot be reached (ssh: connect to host gone port 22: No route to host)"),
         ("bare", f"bare has no perseus_like for {sys.executable}; install it there"),
-        ("other", f"other has perseus_like 0.0.1, and this host {version()}; install the same"),
+        ("other", f"other has perseus_like 0.0.1, and this host {installed_version()}; install the same"),
         ("strange", f"strange has no {sys.executable}"),
     ],
 )
 def test_the_host_that_is_not_fit_is_named(host: str, trouble: str, shell: list[str]) -> None:
     with pytest.raises(LaunchError) as raised:
-        check_hosts(["fit", host, "fit"], shell, Wanted(version(), [os.devnull]), 60)
+        check_hosts(["fit", host, "fit"], shell, Wanted(installed_version(), [os.devnull]), 60)
     assert trouble in str(raised.value)
     assert "fit " not in str(raised.value).replace(host, "")
 
 
 def test_what_is_missing_is_named(shell: list[str]) -> None:
-    check_hosts(["fit"], shell, Wanted(version(), [os.devnull]), 60)
-    with pytest.raises(LaunchError, match="fit has no /no/such/mpirun; it must be at the same place on all hosts"):
-        check_hosts(["fit"], shell, Wanted(version(), ["/no/such/mpirun"]), 60)
+    check_hosts(["fit"], shell, Wanted(installed_version(), [os.devnull]), 60)
+    with pytest.raises(LaunchError, match="fit has no /no/such/mpirun; it must be at the same path on all hosts"):
+        check_hosts(["fit"], shell, Wanted(installed_version(), ["/no/such/mpirun"]), 60)
 
 
 def test_a_host_that_says_nothing_hides_no_other(shell: list[str], tmp_path: Path) -> None:
     """The shell has a child that holds its output open."""
     with pytest.raises(LaunchError) as raised:
-        check_hosts(["silent", "gone", "fit"], shell, Wanted(version(), []), 6)
+        check_hosts(["silent", "gone", "fit"], shell, Wanted(installed_version(), []), 6)
     assert "started: silent did not answer within 6 s; gone cannot be reached" in str(raised.value)
     assert "fit" not in str(raised.value)
     try:

@@ -1,4 +1,4 @@
-"""What the user sends to the launcher reaches the ranks."""
+"""Signals that the user sends to the launcher reach the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which programs perseusrun starts a world of torch.distributed for."""
+"""The programs for which perseusrun starts torch.distributed."""
 
 from __future__ import annotations
 

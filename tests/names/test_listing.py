@@ -54,6 +54,14 @@ def test_the_public_names_are_listed(data: str) -> None:
     assert public - listed == set()
 
 
+def test_controllers_differ_in_every_module() -> None:
+    """As docs/decisions/0020-what-gloo-built-says.md has it."""
+    for name in ("mpi_built", "mpi_enabled", "gloo_built", "gloo_enabled"):
+        having = [each for each in modules().values() if name in (*each.works, *each.differs)]
+        assert having
+        assert {each.differs.get(name) for each in having} == {having[0].differs[name]}
+
+
 def test_a_reason_says_what_to_use() -> None:
     reasons = {each.refused for each in modules().values() if each.refused}
     reasons |= {reason for each in modules().values() for reason in each.refusals.values()}

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
-# What each MPI's mpirun wants on a machine with fewer cores than ranks, and as root in a container.
+# Options and variables that each MPI's mpirun needs for more ranks than cores, and as root in a container.
 DIALECTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mpich": ([], {}),
     "openmpi": (["--oversubscribe"], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}),

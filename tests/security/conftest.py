@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perseus_like.launch.authentication import AuthenticatedListener
+from perseus_like.protocol.authentication import AuthenticatedListener
 
 AsStranger = Callable[..., None]
 Address = tuple[str, int]

@@ -1,4 +1,4 @@
-"""Where a process listens. Programs of the tests import this file, too."""
+"""Finds the addresses at which a process listens. Programs of the tests import this file, too."""
 
 from __future__ import annotations
 

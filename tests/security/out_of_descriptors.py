@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from perseus_like.launch.authentication import AuthenticatedListener, authenticate
+from perseus_like.protocol.authentication import AuthenticatedListener, authenticate
 
 SECONDS = 1.0
 MOST_TURNS = 50  # it pauses for 0.2 s; a loop that spins turns thousands of times

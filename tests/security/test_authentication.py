@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launch import authentication
-from perseus_like.launch.authentication import (
+from perseus_like.protocol import authentication
+from perseus_like.protocol.authentication import (
     AuthenticatedListener,
     AuthenticationError,
     Handshake,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perseus_like.launch.authentication import authenticate
+from perseus_like.protocol.authentication import authenticate
 
 from .conftest import AsStranger
 
@@ -131,7 +131,9 @@ def test_the_time_to_start_counts_while_another_user_knocks(meetings: Any, as_st
     meeting = meetings("--start-timeout", "2")
     as_stranger(_knock_until_it_is_closed, meeting.name)
     output = meeting.end()
-    assert any("only 1 of 2 ranks of this host came within 2 s; missing: rank 1" in line for line in output), output
+    assert any("only 1 of 2 ranks of this host connected within 2 s; missing: rank 1" in line for line in output), (
+        output
+    )
 
 
 def _knock_until_it_is_closed(name: str) -> None:

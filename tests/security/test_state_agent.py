@@ -19,9 +19,9 @@ import pytest
 import perseus_like.launch.elastic.agent as agent_program
 from perseus_like.elastic.state_agent_client import StateAgentClient
 from perseus_like.errors import UnavailableError
-from perseus_like.launch.authentication import authenticate, new_secret
-from perseus_like.launch.elastic.agent_protocol import MARK, check_memory, seal, socket_names
-from perseus_like.launch.elastic.messages import encode
+from perseus_like.protocol.agent_protocol import MARK, check_memory, seal, socket_names
+from perseus_like.protocol.authentication import authenticate, new_secret
+from perseus_like.protocol.messages import encode
 
 from .conftest import AsStranger
 
@@ -146,7 +146,7 @@ def test_the_secret_is_needed(agent: RunningAgent) -> None:
     with agent.connect() as connection:
         connection.sendall(encode("take") * 20)
         answer = connection.recv(1 << 16)
-        assert b"parked" not in answer
+        assert b"stored" not in answer
 
 
 @pytest.mark.parametrize("fault", ["not sealed", "another size", "no memory", "no descriptor", "no message"])
@@ -155,7 +155,7 @@ def test_memory_that_is_not_as_it_should_be(fault: str, agent: RunningAgent, tmp
     file = tmp_path / "file"
     file.write_bytes(b"state")
     memory = os.open(file, os.O_RDONLY) if fault == "no memory" else memory_of(b"state", fault != "not sealed")
-    line = encode("park", version=[1, 1], size=4 if fault == "another size" else 5)
+    line = encode("store", version=[1, 1], size=4 if fault == "another size" else 5)
     with agent.connect() as connection:
         authenticate(connection, agent.secret)
         line = b'{"kind": 3, "version": {}}\n[]\n' if fault == "no message" else line
@@ -165,15 +165,15 @@ def test_memory_that_is_not_as_it_should_be(fault: str, agent: RunningAgent, tmp
     os.close(memory)
 
 
-def test_what_is_parked_comes_back(agent: RunningAgent) -> None:
+def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
     agent.start()
     memory = memory_of(b"state")
     with agent.connect() as connection:
         authenticate(connection, agent.secret)
-        socket.send_fds(connection, [encode("park", version=[1, 1], size=5)], [memory])
+        socket.send_fds(connection, [encode("store", version=[1, 1], size=5)], [memory])
         connection.sendall(encode("take"))
         data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
-    assert json.loads(data) == {"kind": "parked", "version": [1, 1], "size": 5}
+    assert json.loads(data) == {"kind": "stored", "version": [1, 1], "size": 5}
     check_memory(descriptors[0], 5)
     for descriptor in (memory, *descriptors):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Who forms a generation and in which order, which hosts get workers, what a discovery script may print."""
+"""Rules of elastic jobs: the members of a generation and their order, usable hosts, output of a discovery script."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from perseus_like.launch.elastic.generation import (
     without_a_slot,
 )
 from perseus_like.launch.elastic.hosts import HostManager
-from perseus_like.launch.elastic.messages import Reader, encode
 from perseus_like.launch.elastic.worker import Worker
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.hosts import Host
+from perseus_like.protocol.messages import Reader, encode
 
 
 def worker(number: int, host: str = "a", slot: int = 0, **more: Any) -> Worker:

@@ -128,6 +128,14 @@ def test_functions_on_threads() -> None:
     assert not never.is_set()
 
 
+def test_the_end_of_a_program_does_not_wait_for_functions_on_threads() -> None:
+    program = (
+        "import threading; from perseus_like.runner.util.threads import execute_function_multithreaded as execute; "
+        "execute(threading.Event().wait, [[], []], block_until_all_done=False)"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+
+
 def test_process_sets_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_sets._basics, "_get_process_set_ids_and_ranks", lambda: {3: [0, 2]}, raising=False)
     found = process_sets._temp_process_set_object(3)

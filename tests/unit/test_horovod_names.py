@@ -107,7 +107,7 @@ def test_nothing_is_missing() -> None:
 def test_name(module: str, name: str) -> None:
     theirs, ours = API[module][name], found(module, name)
     if name == "__version__":
-        assert ours  # of this package; the door named horovod has Horovod's
+        assert ours  # the version of this package; the import alias horovod has Horovod's
     elif theirs["kind"] == "constant":
         assert ours == theirs["value"]
     elif theirs["kind"] == "module":

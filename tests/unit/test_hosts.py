@@ -1,4 +1,4 @@
-"""Which ranks share a host, from what each rank knows of itself."""
+"""The ranks of each host, computed from each rank's local rank, local size and cross rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which room may know of which: the table of docs/architecture.md as data, held against import and #include lines."""
+"""The layers of the core and of the package, as tables, compared with the import and #include lines of each file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,50 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
 # are optional.
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
-# Files that programs import by their folder, because they are started by their path and without the package.
-BY_FOLDER = {"agent_protocol", "authentication", "messages", "rank_variables", "unstarted"}
+# Modules that programs import by their folder, because they are started by their path and without the package.
+BY_FOLDER = {"agent_protocol", "authentication", "errors", "messages", "mpi_daemons", "rank_variables"}
 
-# What a file of a room may include, by the beginning of the path; its own folder is always allowed.
+# The modules and packages that each module or package of perseus_like may import. Modules of its own package are always
+# allowed. Every entry only names entries above it, so there are no cycles between them.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "tables": (),
+    "errors": ("tables",),
+    "system": (),
+    "source_folder": (),
+    "protocol": (),
+    "tensor": ("tables",),
+    "handle": (),
+    "compat_probes": (),
+    "data": (),
+    "trace": ("system",),
+    "names": ("errors",),
+    "compression": ("tables", "tensor"),
+    "session": ("errors", "protocol"),
+    "process_sets": ("session",),
+    "request_names": ("session",),
+    "collectives": ("compression", "errors", "handle", "process_sets", "request_names", "session", "tables", "tensor"),
+    "objects": ("collectives", "process_sets", "session", "tensor"),
+    "process_set_registration": ("errors", "objects", "process_sets", "session"),
+    "hosts": ("objects", "process_set_registration", "process_sets", "session"),
+    "gradients": ("collectives", "errors", "objects", "process_sets", "session", "tensor"),
+    "variables": ("collectives", "errors", "handle", "objects", "process_sets", "session", "tensor"),
+    "elastic": ("errors", "objects", "protocol", "session", "variables"),
+    "basics": ("elastic", "errors", "process_set_registration", "process_sets", "session"),
+    "launch": ("elastic", "errors", "names", "protocol", "system"),
+    "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
+    "common_api": ("basics", "process_set_registration", "process_sets"),
+    "runner": ("common", "elastic", "launch"),
+    "__init__": ("common_api", "errors", "launch", "source_folder"),
+    "__main__": ("launch",),
+}
+# names/perseus is installed as the package `perseus`, which imports perseus_like as users do.
+INSTALLED_BESIDE = "names/perseus/__init__.py"
+# Import cycles that are still there. Remove a line when its cycle is gone.
+KNOWN_CYCLES = [
+    {f"perseus_like.tensorflow.{module}" for module in ("autograd", "numbers", "requests", "xla")},
+]
+
+# The paths that a file in a folder of csrc/ may include, by their beginning. Its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {
     "base": (),
     "device": ("base/",),
@@ -35,10 +75,10 @@ INCLUDES: dict[str, tuple[str, ...]] = {
     "tune": ("base/",),
     "trace": ("base/",),
     "capi": ("base/", "engine/", "bootstrap/"),
-    # Beside the engine: the kernels, which the benchmarks measure by themselves.
+    # device/ is included for its kernels, which the benchmarks measure.
     "bind": ("base/", "engine/", "bootstrap/", "capi/", "device/", "pybind11/"),
 }
-# Each engine's folder sees the interfaces and itself; only what makes fabrics and devices' transports sees all of them.
+# A transport's folder may include the interfaces and itself. Only the files that create transports include all of them.
 TRANSPORT_INTERFACES = re.compile(r"transport/[a-z_]+\.h$")
 MAKES_FABRICS = {"transport/fabric.cc", "transport/device_transport.cc"}
 VENDORS = re.compile(r"^(mpi|nccl|cuda|ccl|oneapi|Python|torch|tensorflow|mxnet)[/.]")
@@ -52,23 +92,23 @@ def includes(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s*[<"]([^">]+)[">]', path.read_text(), re.MULTILINE)
 
 
-def test_every_room_of_the_core_is_in_the_table() -> None:
-    rooms = {path.name for path in CSRC.iterdir() if path.is_dir()}
-    assert rooms <= INCLUDES.keys()
+def test_every_folder_of_the_core_is_in_the_table() -> None:
+    folders = {path.name for path in CSRC.iterdir() if path.is_dir()}
+    assert folders <= INCLUDES.keys()
 
 
 def may_include(path: Path, included: str) -> bool:
-    room, *rest = path.relative_to(CSRC).parts
+    own_folder, *rest = path.relative_to(CSRC).parts
     folder = included.split("/")[0]
     if folder == "pybind11":
-        return room == "bind"
+        return own_folder == "bind"
     if folder not in INCLUDES:
         return not VENDORS.match(included)
-    if room == "transport" and folder == "transport":
+    if own_folder == "transport" and folder == "transport":
         own = f"transport/{rest[0]}/" if len(rest) > 1 else "transport/"
         whole = path.relative_to(CSRC).as_posix() in MAKES_FABRICS
         return whole or (included.startswith(own) and len(rest) > 1) or bool(TRANSPORT_INTERFACES.match(included))
-    return folder == room or included.startswith(INCLUDES[room])
+    return folder == own_folder or included.startswith(INCLUDES[own_folder])
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(CSRC).as_posix())
@@ -77,7 +117,7 @@ def test_includes(path: Path) -> None:
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """The first part of each imported name, and how many levels up a relative import goes."""
+    """Yields the first part of each imported name, and the number of levels of a relative import."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], 0) for alias in node.names)
@@ -112,11 +152,97 @@ def test_an_adapter_knows_its_framework_alone(path: Path) -> None:
     assert not (set(others) & (FRAMEWORKS | {"numpy"})) - own - {framework}
 
 
-def test_nobody_else_reads_the_environment() -> None:
+def module_files() -> dict[str, Path]:
+    """Returns the files of perseus_like and its adapters, and of benchmarks, by the names of their modules."""
+    found: dict[str, Path] = {}
+    for folder, package in (
+        ("perseus_like", "perseus_like"),
+        ("adapters", "perseus_like"),
+        ("benchmarks", "benchmarks"),
+    ):
+        for path in python_files(folder):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found.setdefault(".".join([package, *(part for part in parts if part != "__init__")]), path)
+    return found
+
+
+MODULES = module_files()
+
+
+def imported_modules(module: str) -> set[str]:
+    """Returns the modules of MODULES that a module imports, at its top or in functions."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
+            source = ".".join(filter(None, (base, node.module)))
+            found |= {name if (name := f"{source}.{alias.name}") in MODULES else source for alias in node.names}
+    return (found & MODULES.keys()) - {module}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def own_modules() -> list[str]:
+    return [
+        module
+        for module, path in MODULES.items()
+        if path.is_relative_to(ROOT / "perseus_like") and not path.as_posix().endswith(INSTALLED_BESIDE)
+    ]
+
+
+def test_each_layer_of_the_package_names_only_layers_above_it_in_the_table() -> None:
+    seen: set[str] = set()
+    for layer, lower in LAYERS.items():
+        assert set(lower) <= seen, layer
+        seen.add(layer)
+    assert {layer_of(module) for module in own_modules()} == seen
+
+
+@pytest.mark.parametrize("module", own_modules())
+def test_layers_of_the_package(module: str) -> None:
+    own = layer_of(module)
+    # `from perseus_like import _core` is an import of the compiled module, not of the package's face.
+    imports = {layer_of(name) for name in imported_modules(module)} - {own, "__init__"}
+    assert imports <= set(LAYERS[own])
+
+
+def cycles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Returns the groups of modules that import each other, directly or through others of the group."""
+    reachable: dict[str, set[str]] = {}
+    for module in imports:
+        found: set[str] = set()
+        left = [module]
+        while left:
+            new = imports[left.pop()] - found
+            found |= new
+            left += new
+        reachable[module] = found
+    groups = [{other for other in found if module in reachable[other]} for module, found in reachable.items()]
+    return [group for number, group in enumerate(groups) if group and group not in groups[:number]]
+
+
+def test_cycles_are_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}}) == [{"b", "c"}, {"d"}]
+
+
+def test_no_modules_import_each_other() -> None:
+    # A package's face imports its modules; `from perseus_like import _core` does not count as an import of the face.
+    imports = {module: imported_modules(module) - {"perseus_like"} for module in MODULES}
+    assert cycles(imports) == KNOWN_CYCLES
+
+
+def test_only_these_files_read_the_environment() -> None:
     readers = [path for path in sources() if re.search(r"\bgetenv\b", path.read_text())]
     assert [path.relative_to(CSRC).as_posix() for path in readers] in ([], ["base/config.cc"])
-    # What starts programs, Horovod's helpers for variables, and what torch loads, which loads nothing of ours.
-    allowed = {"launch", "__main__.py", "util.py", "env.py", "autoload"}
+    # The launcher and its protocols, programs, Horovod's helpers, torch's own settings, and the module that torch loads
+    # in every process.
+    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload"}
     for path in [*python_files("perseus_like"), *python_files("adapters")]:
         if not allowed & set(path.parts):
             assert not re.search(r"os\.environ|getenv", path.read_text()), path

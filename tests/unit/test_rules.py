@@ -13,7 +13,8 @@ from perseus_like.compression import Compressor, NoneCompressor, wire_dtype, wir
 from perseus_like.handle import HandleTable, Pending
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import Names
-from perseus_like.tensor import ArrayTensors, DType
+from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors
 
 
 class Done:
@@ -36,7 +37,7 @@ def test_operations() -> None:
     assert [int(op) for op in Op] == list(range(6))
     with pytest.raises(ValueError, match="both"):
         resolve_op(1, average=False)
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="op is 9; use one of Average"):
         resolve_op(9)
 
 
@@ -87,7 +88,7 @@ def test_splits() -> None:
     assert checked_splits(None, 6, three) is None
     assert checked_splits((1, 2, 0), 4, three) == [1, 2, 0]
     for splits, rows, text in [
-        (None, 7, "equally"),
+        (None, 7, "do not divide among 3 ranks"),
         ([1, 1], 9, "2 splits"),
         ([1, -1, 1], 9, "negative"),
         ([2] * 3, 5, "6 rows"),

@@ -1,5 +1,6 @@
-"""Numbers in settings that no number of this kind can be are refused, with the name and the value."""
+"""Values of settings that cannot be are refused, with the name and the value."""
 
+import os
 import subprocess
 import sys
 
@@ -40,3 +41,42 @@ def test_numbers_that_cannot_be() -> None:
         [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_log_level_that_does_not_exist() -> None:
+    program = """
+import os
+import perseus_like.numpy as hvd
+os.environ["PERSEUS_LOG_LEVEL"] = "silly"
+try:
+    hvd.init()
+except ValueError as error:
+    assert "PERSEUS_LOG_LEVEL='silly'" in str(error) and "trace, debug, info" in str(error), error
+else:
+    raise AssertionError("the level was taken")
+for level in ("", "WARNING", "fatal"):
+    os.environ["PERSEUS_LOG_LEVEL"] = level
+    hvd.init()
+    hvd.shutdown()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_name_that_was_typed_is_the_one_that_is_named() -> None:
+    wrong = {
+        "HOROVOD_FUSION_THRESHOLD": "abc",
+        "HOROVOD_LOG_LEVEL": "silly",
+        "HOROVOD_THREAD_AFFINITY": "a",
+        "HOROVOD_CPU_OPERATIONS": "pigeons",
+    }
+    for name, value in wrong.items():
+        ended = subprocess.run(
+            [sys.executable, "-c", "import perseus_like.numpy as hvd; hvd.init()"],
+            env={**os.environ, name: value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert f"ValueError: {name}='{value}' is " in ended.stderr

@@ -17,7 +17,7 @@ from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.work import PerseusWork, Works
 
 MODULES = ["autograd", "construction", "dynamo", "futures", "process_groups", "storage", "stores", "works"]
-# What torch's own classes do well for a group and a work in Python, or what only their C++ backends use.
+# Members that torch's own classes provide for a group and a work in Python, or that only C++ backends use.
 OF_THE_BASE_CLASS = {
     *(
         "BackendType",
@@ -57,7 +57,8 @@ def test_several_works_as_one_offer_the_same() -> None:
 
 
 def functions_of(module: ModuleType) -> list[str]:
-    own = [each for each in vars(module).values() if inspect.isfunction(each) and each.__module__ == module.__name__]
+    functions = [each for each in vars(module).values() if inspect.isfunction(inspect.unwrap(each))]
+    own = [each for each in functions if each.__module__ == module.__name__]
     return [each.__name__ for each in own if not each.__name__.startswith("_") and each.__name__ != "is_entrance"]
 
 

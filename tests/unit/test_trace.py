@@ -56,11 +56,11 @@ def test_where_the_time_went(tmp_path: Path) -> None:
     paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), events_of(1, 2, 1, 8, (12, 14)))
     summary = summarize(read(paths[:1]))
     first, second = summary.ranks
-    assert (first.waiting, first.agreeing, first.exposed) == pytest.approx((5e-3, 2e-3, 4e-3))
+    assert (first.waiting, first.negotiating, first.exposed) == pytest.approx((5e-3, 2e-3, 4e-3))
     assert first.total == pytest.approx(18e-3)
     assert first.computing == pytest.approx(7e-3)
     assert (first.communicating, first.overlap) == pytest.approx((4e-3, 0.0))
-    assert (second.waiting, second.agreeing, second.exposed) == pytest.approx((0, 0, 2e-3))
+    assert (second.waiting, second.negotiating, second.exposed) == pytest.approx((0, 0, 2e-3))
     assert second.overlap == pytest.approx(0.5)
     assert summary.caused == pytest.approx({0: 0.0, 1: 5e-3})
     assert summary.missing == 0

@@ -48,7 +48,7 @@ def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path
     assert rows[0]["what"] == "warmup"
     assert rows[-1]["what"] == "kept"
     assert "autotuning has ended and keeps" in world.stderr
-    for value in ("fusion_threshold_bytes", "linger_us", "chunk_bytes"):
+    for value in ("fusion_threshold_bytes", "batching_delay_us", "chunk_bytes"):
         tried = {row[value] for row in rows}
         assert len(tried) >= 4, value
         assert rows[-1][value] in tried
@@ -77,5 +77,5 @@ def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, told: Callabl
     rows = rows_of(log)
     assert {row["fusion_threshold_bytes"] for row in rows} == {"1000000"}
     assert {row["chunk_bytes"] for row in rows} == {"65536"}
-    assert len({row["linger_us"] for row in rows}) == 4
+    assert len({row["batching_delay_us"] for row in rows}) == 4
     assert rows[-1]["what"] == "kept"

@@ -19,7 +19,7 @@ def test_horovods_names(ranks: Ranks) -> None:
         def cores_of_the_engine():
             for task in Path("/proc/self/task").iterdir():
                 with contextlib.suppress(OSError):  # a thread that has ended
-                    if (task / "comm").read_text() == "perseus-lane\\n":
+                    if (task / "comm").read_text() == "perseus-engine\\n":
                         return (task / "status").read_text().split("Cpus_allowed_list:\\t")[1].split("\\n")[0]
 
         while cores_of_the_engine() != "0":  # the thread has hardly begun
@@ -54,7 +54,7 @@ def test_values_that_make_no_sense(ranks: Ranks) -> None:
             try:
                 hvd.init()
             except ValueError as error:
-                assert value in str(error) and "PERSEUS_" in str(error), error
+                assert value in str(error) and name in str(error), error
             else:
                 raise AssertionError(name)
             del os.environ[name]

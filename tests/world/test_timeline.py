@@ -177,7 +177,7 @@ def test_a_full_disk_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
     assert world.returncode == 0, world.stderr
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["trace.json", "trace.rank1.json"]
     for name in ("trace.json", "trace.rank1.json"):
-        assert f"the timeline ends here: {name} takes no more" in world.stderr, world.stderr
+        assert f"the timeline ends here: {name} cannot be written any more" in world.stderr, world.stderr
         # Some that were under way may have no end.
         events = json.loads((tmp_path / name).read_text())
         tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}

@@ -1,7 +1,7 @@
-"""What differs between Keras' backends: a module for each, of one shape.
+"""The differences between Keras' backends: one module for each backend, with the same functions and classes.
 
-`framework`: the adapter whose verbs are used. `reduce(gradients, variables, reduction)`: the gradients of all ranks.
-`Passes(count, average)`: sums gradients over several backward passes. `tensor(value)`: anything as a tensor.
+`framework` is the adapter whose collectives are used. `GradientReduction` reduces gradients over all ranks. `Passes`
+sums gradients over several backward passes. `tensor(value)` converts a value to a tensor.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SUPPORTED = ("tensorflow", "torch")
 
 
 def chosen() -> ModuleType:
-    """The module of the backend that Keras runs on. UnavailableError for one that has none here."""
+    """Returns the module of the backend that Keras uses. Raises UnavailableError for a backend without a module."""
     name = keras.backend.backend()
     if name not in SUPPORTED:
         raise UnavailableError(
-            f"Keras runs on its {name!r} backend, which cannot be used here; set KERAS_BACKEND to tensorflow or torch "
+            f"perseus_like.keras does not work on Keras' {name!r} backend; set KERAS_BACKEND to tensorflow or torch "
             "before keras is imported"
         )
     return importlib.import_module(f".{name}", __name__)

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: eager, in functions, and Keras 2's graphs with sessions."""
+"""Keras on TensorFlow: eagerly, in functions, and in the graphs with sessions of Keras 2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor(value: Any) -> Any:
 
 
 def outside_of_functions() -> contextlib.AbstractContextManager[None]:
-    """Where variables can be made while a function is traced."""
+    """Returns a context in which variables can be made while a function is traced."""
     scope: contextlib.AbstractContextManager[None] = tf.init_scope()
     return scope
 
@@ -44,8 +44,21 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return tf.compat.v1.keras.backend.get_session().run(operation)
 
 
+def flag_of_a_function() -> Any:
+    """A variable, False at first, that the function being traced can set at each call. None outside of a function."""
+    if not tf.inside_function():
+        return None
+    with tf.init_scope():
+        # A graph of TensorFlow 1 around the function would have to initialize it.
+        return tf.Variable(False, trainable=False, name="computed") if tf.executing_eagerly() else None
+
+
+def executing_eagerly() -> bool:
+    return bool(tf.executing_eagerly())
+
+
 class Passes:
-    """Sums the gradients of `count` backward passes, in variables, by which functions that were traced count, too."""
+    """Sums the gradients of `count` backward passes in variables, which traced functions update, too."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -60,7 +73,7 @@ class Passes:
         last: Callable[[list[Any]], object],
         other: Callable[[], object],
     ) -> None:
-        """`last` gets the sums; after any other pass `other` is called."""
+        """Adds gradients. Calls `last` with the sums after the last pass, and `other` after all other passes."""
         if not tf.executing_eagerly() and not tf.inside_function():
             raise ValueError("backward_passes_per_step of a Keras optimizer needs eager execution or a tf.function")
         for gradient, variable in zip(gradients, variables, strict=True):

@@ -1,4 +1,4 @@
-"""Keras on torch: everything is eager, and all gradients are there when the optimizer is called."""
+"""Keras on torch: everything is eager, and all gradients have been computed when the optimizer is called."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import keras
 
 from perseus_like.basics import restart
 from perseus_like.collectives import Average, Collectives, Sum, gradient_rules
+from perseus_like.common_api import adapter
 from perseus_like.compression import is_identity, wire_of
 from perseus_like.elastic import ModelState, run_fn
 from perseus_like.errors import UnavailableError
-from perseus_like.frameworks import adapter
 from perseus_like.gradients import divide_into_groups
 from perseus_like.handle import Pending, results_of
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -33,7 +33,7 @@ def tensor(value: Any) -> Any:
 
 
 def outside_of_functions() -> contextlib.AbstractContextManager[None]:
-    """Where variables can be made: anywhere."""
+    """Returns a context in which variables can be made, which is any context."""
     return contextlib.nullcontext()
 
 
@@ -45,10 +45,10 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class GradientReduction:
-    """How one optimizer reduces. Call it with gradients and the variables they belong to, both in one order.
+    """The reduction of one optimizer. Call it with gradients and their variables, in the same order.
 
-    Which gradients travel together follows from the variables alone, so that ranks whose gradients differ meet in the
-    same requests and are told.
+    The variables alone determine which gradients are reduced together. So ranks with different gradients make the same
+    requests and get an error.
     """
 
     def __init__(
@@ -69,78 +69,80 @@ class GradientReduction:
         self._sparse_as_dense = sparse_as_dense
         self._groups = groups
         self._scale_local_gradients = scale_local_gradients
-        self._local: dict[int, Any] = {}  # by id, with the variable, so that the id stays its own
+        self._local: dict[int, Any] = {}  # by id; the variable is kept, so that its id is not reused
 
     def register_local(self, variable: Any) -> None:
         self._local[id(variable)] = variable
 
     @property
     def communicates(self) -> bool:
-        """False where there is nobody to reduce with: one rank, or one outside of the process set."""
+        """False if no other rank takes part: the process set has one rank, or this rank is not in it."""
         return self.process_set.included() is not False and self.process_set.size() != 1
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced gradients; None stays None, if it is None on all ranks. Written where they were."""
+        """Returns the gradients, reduced in place. A gradient that is None on all ranks stays None."""
         if not self.communicates:
             return list(gradients)
         results = [self._dense(gradient) for gradient in gradients]
-        shared = [place for place, variable in enumerate(variables) if id(variable) not in self._local]
+        shared = [index for index, variable in enumerate(variables) if id(variable) not in self._local]
         started = [
-            self._start(number, [shared[place] for place in group], results, variables)
-            for number, group in enumerate(self._groups_of([variables[place] for place in shared]))
+            self._start(number, [shared[index] for index in group], results, variables)
+            for number, group in enumerate(self._groups_of([variables[index] for index in shared]))
         ]
         reduced = results_of([pending for _, pending in started])
-        for (places, _), group in zip(started, reduced, strict=True):
-            for place, gradient in zip(places, group, strict=True):
-                results[place] = gradient if results[place] is not None else None
+        for (indices, _), group in zip(started, reduced, strict=True):
+            for index, gradient in zip(indices, group, strict=True):
+                results[index] = gradient if results[index] is not None else None
         if self._scale_local_gradients:
-            for place in set(range(len(results))) - set(shared):
-                results[place] = None if results[place] is None else results[place] / self.process_set.size()
+            for index in set(range(len(results))) - set(shared):
+                results[index] = None if results[index] is None else results[index] / self.process_set.size()
         return results
 
     def _dense(self, gradient: Any) -> Any:
         if gradient is None or not gradient.is_sparse:
             return gradient
         if not self._sparse_as_dense:
-            raise ValueError("sparse gradients on Keras' torch backend need DistributedOptimizer(sparse_as_dense=True)")
+            raise ValueError(
+                "sparse gradients on Keras' torch backend: pass sparse_as_dense=True to DistributedOptimizer"
+            )
         return gradient.to_dense()
 
     def _groups_of(self, variables: Sequence[Any]) -> list[list[int]]:
-        """All at once, unless the user says otherwise; then who is in no group of theirs has one alone."""
+        """Returns the groups: all variables in one, or those of the user, and one for each variable in none of them."""
         if self._groups is None:
             return [list(range(len(variables)))] if variables else []
         if isinstance(self._groups, int):
             return divide_into_groups(len(variables), self._groups)
         group_of = {id(variable): number for number, group in enumerate(self._groups) for variable in group}
         alone = itertools.count(len(self._groups))
-        places: dict[int, list[int]] = {}
-        for place, variable in enumerate(variables):
+        indices: dict[int, list[int]] = {}
+        for index, variable in enumerate(variables):
             number = group_of.get(id(variable))
-            places.setdefault(next(alone) if number is None else number, []).append(place)
-        return [places[number] for number in sorted(places)]
+            indices.setdefault(next(alone) if number is None else number, []).append(index)
+        return [indices[number] for number in sorted(indices)]
 
     def _start(
-        self, number: int, places: list[int], gradients: list[Any], variables: Sequence[Any]
+        self, number: int, indices: list[int], gradients: list[Any], variables: Sequence[Any]
     ) -> tuple[list[int], Pending[list[Any]]]:
-        """A gradient that is not there travels as a tensor of no elements."""
+        """Starts the reduction of a group. An empty tensor stands for a missing gradient."""
         members = [
-            variables[place].value.detach().new_empty(0) if gradients[place] is None else gradients[place]
-            for place in places
+            variables[index].value.detach().new_empty(0) if gradients[index] is None else gradients[index]
+            for index in indices
         ]
         compression, wire = self._compression, wire_of(self._compression)
         words = [
-            f"gradient {place}, of {variables[place].path}" + ("\tno gradient" if gradients[place] is None else "")
-            for place in places
+            f"gradient {index}, of {variables[index].path}" + ("\tno gradient" if gradients[index] is None else "")
+            for index in indices
         ]
         more: dict[str, Any] = {"in_place": True, "member_names": "\n".join(words)}
         is_wide = all(_tensors.view(member)[1] in WIDE_FLOATING for member in members)
         arguments = (self.op, f"{self.name}.gradients_{number}", *self._factors, self.process_set)
         if is_identity(compression) or (wire is not None and is_wide):
-            return places, _verbs.grouped_allreduce(members, *arguments, wire, **more)
+            return indices, _verbs.grouped_allreduce(members, *arguments, wire, **more)
         pairs = [compression.compress(member) for member in members]
         contexts = [context for _, context in pairs]
         pending = _verbs.grouped_allreduce([small for small, _ in pairs], *arguments, **more)
-        return places, pending.then(
+        return indices, pending.then(
             lambda found: [compression.decompress(*pair) for pair in zip(found, contexts, strict=True)]
         )
 
@@ -160,7 +162,7 @@ class Passes:
         last: Callable[[list[Any]], object],
         other: Callable[[], object],
     ) -> None:
-        """`last` gets the sums; after any other pass `other` is called."""
+        """Adds gradients. Calls `last` with the sums after the last pass, and `other` after all other passes."""
         for gradient, variable in zip(gradients, variables, strict=True):
             key = id(variable)
             if gradient is not None:
@@ -175,12 +177,12 @@ class Passes:
 
 
 class TensorFlowKerasState(ModelState):
-    """The name is Horovod's; here the model's tensors are torch's."""
+    """Elastic state of a model, by Horovod's name. The model's tensors are torch's."""
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         super().__init__(model, optimizer, **kwargs)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates `train(state, …)`: it is called again, with the state of the last commit, when a collective fails."""
+    """Decorates `train(state, …)`. If a collective fails, it runs again with the state of the last commit."""
     return run_fn(func, restart)

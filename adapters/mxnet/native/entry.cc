@@ -22,11 +22,7 @@ struct Push {
   const char* name;
   std::int32_t verb;
   std::int32_t process_set;
-  std::int32_t op;
-  std::int32_t average;
-  double prescale;
-  double postscale;
-  std::int32_t wire_dtype;
+  PerseusReduceOptions reduce;
   std::int32_t root;
   std::int32_t priority;
   std::int32_t count;
@@ -43,11 +39,7 @@ PerseusRequest request_of(const Push& push) {
   PerseusRequest request{};
   request.verb = push.verb;
   request.process_set = push.process_set;
-  request.op = push.op;
-  request.average = push.average;
-  request.prescale = push.prescale;
-  request.postscale = push.postscale;
-  request.wire_dtype = push.wire_dtype;
+  request.reduce = push.reduce;
   request.root = push.root;
   return request;
 }
@@ -73,6 +65,11 @@ PERSEUS_EXPORT int perseus_mxnet_open(const PerseusApi* core, void* mxnet, const
   return guarded(message, capacity, [&] {
     libraries = new Libraries{core, perseus::mxnet::load_mxnet(mxnet), {error_names, error_names + error_count}};
   });
+}
+
+// Returns 1 if two arrays are views of the same memory, otherwise 0.
+PERSEUS_EXPORT int perseus_mxnet_share_memory(Array one, Array other) {
+  return perseus::mxnet::memory_of(one) == perseus::mxnet::memory_of(other) ? 1 : 0;
 }
 
 PERSEUS_EXPORT int perseus_mxnet_push(const Push* push, char* message, std::size_t capacity) {

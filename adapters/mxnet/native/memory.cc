@@ -21,7 +21,7 @@ struct DlTensor {
   int dimensions;
   std::uint8_t kind;
   std::uint8_t bits;
-  std::uint16_t lanes;
+  std::uint16_t engines;
   std::int64_t* shape;
   std::int64_t* strides;
   std::uint64_t byte_offset;
@@ -68,7 +68,7 @@ Array Memory::view(const MxnetApi& mxnet, std::size_t offset_bytes, int kind, in
                               .dimensions = dimensions,
                               .kind = static_cast<std::uint8_t>(kind),
                               .bits = static_cast<std::uint8_t>(bits),
-                              .lanes = 1,
+                              .engines = 1,
                               .shape = lent->shape.data(),
                               .strides = nullptr,
                               .byte_offset = 0},

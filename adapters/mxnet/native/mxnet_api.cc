@@ -27,13 +27,10 @@ MxnetApi load_mxnet(void* library) {
   find(library, "MXGetVersion", version_of);
   int version = 0;
   version_of(&version);
+  require_known_release(version);
   api.major_version = version / 10000;
   find(library, api.major_version < 2 ? "MXNDArrayFromDLPackEx" : "MXNDArrayFromDLPack", api.from_dlpack);
-  // NDArray::Reorder2DefaultAsync() const and NDArray::Chunk::Reorder2Default(): such functions take `this` alone.
-  api.lay_out_in_rows =
-      reinterpret_cast<void (*)(const void*)>(dlsym(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv"));
-  api.lay_out_in_rows_now =
-      reinterpret_cast<void (*)(void*)>(dlsym(library, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"));
+  api.row_layout = row_layout(library);
   return api;
 }
 

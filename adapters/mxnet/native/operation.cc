@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <unordered_set>
@@ -11,18 +12,6 @@
 namespace perseus::mxnet {
 
 namespace {
-
-// FnProperty::kAsync: where nothing has to be waited for, the engine starts it on the thread that asks. Its threads for
-// work that goes first (kCPUPrioritized) would have to be woken for every single tensor, which takes longer than to
-// start: 154 tensors that are ready are asked for in a third of the time.
-constexpr int kStartAtOnce = 4;
-
-// mxnet::Context begins with the device's type (1: CPU) and number; nothing more of it is read for a CPU.
-struct Context {
-  int device_type = 1;
-  int device = 0;
-  std::array<char, 56> rest{};
-};
 
 void check(const MxnetApi& api, int code) {
   if (code != 0) throw std::runtime_error(api.last_error());
@@ -70,6 +59,13 @@ Array Arrays::add(Array array) {
   return copy;
 }
 
+void Arrays::keep_for_good() {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::vector<Array>>;
+  const std::scoped_lock lock(mutex);
+  kept->push_back(std::exchange(arrays_, {}));
+}
+
 Operation::Operation(const Libraries& libraries, const PerseusRequest& request, std::string name)
     : libraries_(libraries), request_(request), name_(std::move(name)), kept_(libraries.mxnet) {}
 
@@ -81,8 +77,8 @@ void Operation::push(Operation* operation, int priority) {
   for (const auto array : owned->also_written) written.add(array);
   Distinct read = written;
   for (const auto& input : owned->inputs) {
-    // What is only read others may be reading at that moment, so its layout must be changed before.
-    if (mxnet.lay_out_in_rows != nullptr && !written.has(input.array)) mxnet.lay_out_in_rows(input.array);
+    // Other operations may be reading an array that this one only reads, so the engine must order the change of layout.
+    if (mxnet.row_layout.change != nullptr && !written.has(input.array)) mxnet.row_layout.change(input.array);
     read.add(input.array);
   }
   read.drop(written);
@@ -90,7 +86,7 @@ void Operation::push(Operation* operation, int priority) {
   const auto begin =
       mxnet.major_version < 2 ? reinterpret_cast<Start>(&start) : reinterpret_cast<Start>(&start_with_notice);
   const Context context;
-  const int property = kStartAtOnce;
+  const int property = kAsynchronous;
   const std::string name = owned->name_;
   // From here on the engine owns it, also where it refuses.
   check(mxnet, mxnet.push(begin, owned.release(), &release, &context, read.data(), read.size(), written.data(),
@@ -104,18 +100,18 @@ void Operation::keep_arrays() {
 }
 
 void Operation::start(void* /*run*/, void* on_complete, void* self) {
-  static_cast<Operation*>(self)->begin(*static_cast<EngineCallback*>(on_complete));
+  static_cast<Operation*>(self)->begin(callback_at(on_complete));
 }
 
 void Operation::start_with_notice(void* run, void* on_start, void* on_complete, void* self) {
-  const auto& notice = *static_cast<EngineCallback*>(on_start);
+  const auto notice = callback_at(on_start);
   if (notice.call != nullptr) notice.call(notice.engine, notice.operation, nullptr);
   start(run, on_complete, self);
 }
 
 void Operation::begin(const EngineCallback& on_complete) {
   on_complete_ = on_complete;
-  if (!find_memory()) return complete(PERSEUS_OK + 1, libraries_.mxnet.last_error());
+  if (!find_memory()) return complete(PERSEUS_ERROR_INVALID_ARGUMENT, libraries_.mxnet.last_error());
   request_.name = name_.c_str();
   request_.tensor_count = static_cast<std::int32_t>(views_.size());
   request_.inputs = views_.data();
@@ -130,7 +126,7 @@ void Operation::begin(const EngineCallback& on_complete) {
 bool Operation::find_memory() {
   const auto& mxnet = libraries_.mxnet;
   for (const auto output : outputs) {
-    if (mxnet.lay_out_in_rows_now != nullptr) mxnet.lay_out_in_rows_now(memory_of(output));
+    if (mxnet.row_layout.change_now != nullptr) mxnet.row_layout.change_now(memory_of(output));
   }
   for (const auto& input : inputs) {
     void* data = nullptr;
@@ -146,7 +142,8 @@ bool Operation::find_memory() {
 }
 
 void Operation::done(void* self, const PerseusOutcome* outcome) {
-  const auto& operation = *static_cast<Operation*>(self);
+  auto& operation = *static_cast<Operation*>(self);
+  if (outcome->memory_is_lent != 0) operation.kept_.keep_for_good();
   if (outcome->error == PERSEUS_OK) {
     for (std::int32_t i = 0; i < outcome->result_count; ++i) {
       const auto& result = outcome->results[i];

@@ -28,6 +28,9 @@ class Arrays {
   // Throws std::runtime_error.
   Array add(Array array);
 
+  // Keeps them for the life of the process, because a peer may still use their memory.
+  void keep_for_good();
+
  private:
   const MxnetApi& api_;
   std::vector<Array> arrays_;

@@ -1,4 +1,4 @@
-"""perseus_like.tensorflow.keras: Horovod's API for tf.keras, which is Keras 3, or Keras 2 where that was chosen."""
+"""perseus_like.tensorflow.keras: Horovod's API for tf.keras, which is Keras 3, or Keras 2 if the user has chosen it."""
 
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import Adasum, Average, Sum

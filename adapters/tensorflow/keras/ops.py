@@ -1,4 +1,4 @@
-"""What has other defaults here than in perseus_like.keras."""
+"""Functions with other defaults than in perseus_like.keras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The average over all ranks, or what `op` says."""
+    """Returns the average over all ranks, or another reduction by `op`."""
     if op is not None and average is not None:
         raise ValueError("op and average were both given; average is deprecated, use op alone")
     return ops.allreduce(value, name, average is not False, prescale_factor, postscale_factor, op, compression)
@@ -33,5 +33,5 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """As perseus_like.keras.load_model, by tf.keras."""
+    """Does the same as perseus_like.keras.load_model, by tf.keras."""
     return saving.load(tf.keras, filepath, custom_optimizers, custom_objects, compression)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer with the order of arguments that Horovod has for tf.keras."""
+"""DistributedOptimizer with Horovod's order of arguments for tf.keras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def DistributedOptimizer(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As perseus_like.keras.DistributedOptimizer."""
+    """Returns perseus_like.keras.DistributedOptimizer with the same arguments."""
     return distribute(
         optimizer,
         name,
@@ -60,7 +60,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As perseus_like.keras.PartialDistributedOptimizer, for layers of tf.keras."""
+    """Returns perseus_like.keras.PartialDistributedOptimizer, for layers of tf.keras."""
     return distribute(
         optimizer,
         name,

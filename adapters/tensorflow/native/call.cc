@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <ios>
+#include <mutex>
 #include <sstream>
 #include <utility>
 
@@ -38,7 +39,7 @@ Call::~Call() {
 void Call::submit(std::unique_ptr<Call> call, bool blocking) {
   const auto* api = core();
   if (api == nullptr) {
-    call->fail(1, "perseus_like.tensorflow was not imported in this process");
+    call->fail(PERSEUS_ERROR_NOT_INITIALIZED, "perseus_like.tensorflow was not imported in this process");
     end(std::move(call));
     return;
   }
@@ -119,7 +120,8 @@ void Call::read_splits(const TF_Tensor* tensor) {
   splits_.assign(values, values + tf().TF_TensorElementCount(tensor));
   const auto ranks = core()->size(kernel_.attributes().process_set);
   if (!splits_.empty() && ranks > 0 && splits_.size() != static_cast<std::size_t>(ranks))
-    fail(0, "'" + name_ + "': " + std::to_string(splits_.size()) + " splits for " + std::to_string(ranks) + " ranks");
+    fail(PERSEUS_ERROR_INVALID_ARGUMENT,
+         "'" + name_ + "': " + std::to_string(splits_.size()) + " splits for " + std::to_string(ranks) + " ranks");
 }
 
 void Call::describe(const TF_Tensor* tensor) {
@@ -144,11 +146,7 @@ PerseusRequest Call::request() {
   request.tensor_count = static_cast<std::int32_t>(tensors_.size());
   request.inputs = tensors_.data();
   request.outputs = targets_.data();
-  request.op = attributes.op;
-  request.average = attributes.average ? 1 : 0;
-  request.prescale = attributes.prescale;
-  request.postscale = attributes.postscale;
-  request.wire_dtype = attributes.wire;
+  request.reduce = attributes.reduce;
   request.root = attributes.root;
   request.splits = splits_.empty() ? nullptr : splits_.data();
   request.tensor_names = attributes.member_names.c_str();
@@ -159,6 +157,7 @@ PerseusRequest Call::request() {
 
 void Call::take(const PerseusOutcome& outcome) {
   if (outcome.error != PERSEUS_OK) {
+    if (outcome.memory_is_lent != 0) keep_tensors();
     fail(outcome.error, outcome.message);
     return;
   }
@@ -171,11 +170,19 @@ void Call::take(const PerseusOutcome& outcome) {
   if (verb == PERSEUS_ALLTOALL && status_.ok()) set_int32(1, outcome.received_splits, outcome.split_count, false);
 }
 
+// A peer may still use the tensors: this call's references to them are never given back.
+void Call::keep_tensors() {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::vector<TF_Tensor*>>;
+  const std::scoped_lock lock(mutex);
+  kept->push_back(std::exchange(tensors_held_, {}));
+}
+
 // The core's memory becomes the tensor's.
 void Call::take_result(int index, const PerseusTensor& result, void* work) {
   void* const kept = core()->retain(work);
   if (kept == nullptr) {
-    fail(6, "no memory for the result of '" + name_ + "'");
+    fail(PERSEUS_ERROR_UNAVAILABLE, "no memory for the result of '" + name_ + "'");
     return;
   }
   const auto dtype = tensorflow_dtype(result.dtype);

@@ -34,6 +34,7 @@ class Call {
   bool allocates_outputs() const;
   PerseusRequest request();
   void take(const PerseusOutcome& outcome);
+  void keep_tensors();
   void take_result(int index, const PerseusTensor& result, void* work);
   void set_int32(int index, const std::int64_t* values, int count, bool scalar);
   void fail(std::int32_t kind, const std::string& message);

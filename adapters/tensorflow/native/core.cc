@@ -9,31 +9,36 @@ namespace {
 
 std::atomic<const PerseusApi*> the_core{nullptr};
 
+constexpr TF_DataType type_of(PerseusDType dtype) {
+  switch (dtype) {
+    case PERSEUS_DTYPE_UINT8: return TF_UINT8;
+    case PERSEUS_DTYPE_INT8: return TF_INT8;
+    case PERSEUS_DTYPE_INT16: return TF_INT16;
+    case PERSEUS_DTYPE_INT32: return TF_INT32;
+    case PERSEUS_DTYPE_INT64: return TF_INT64;
+    case PERSEUS_DTYPE_FLOAT16: return TF_HALF;
+    case PERSEUS_DTYPE_BFLOAT16: return TF_BFLOAT16;
+    case PERSEUS_DTYPE_FLOAT32: return TF_FLOAT;
+    case PERSEUS_DTYPE_FLOAT64: return TF_DOUBLE;
+    case PERSEUS_DTYPE_BOOLEAN: return TF_BOOL;
+    case PERSEUS_DTYPE_UINT16: return TF_UINT16;
+    case PERSEUS_DTYPE_COUNT: break;
+  }
+  return {};
+}
+
 struct Type {
   TF_DataType dtype;
   std::size_t bytes;
 };
 
-// By the core's numbers.
-constexpr std::array<Type, 11> kTypes = {{
-    {TF_UINT8, 1},
-    {TF_INT8, 1},
-    {TF_INT16, 2},
-    {TF_INT32, 4},
-    {TF_INT64, 8},
-    {TF_HALF, 2},
-    {TF_BFLOAT16, 2},
-    {TF_FLOAT, 4},
-    {TF_DOUBLE, 8},
-    {TF_BOOL, 1},
-    {TF_UINT16, 2},
-}};
+#define PERSEUS_ROW(NAME, name, text, bytes, is_floating) {type_of(PERSEUS_DTYPE_##NAME), bytes},
+constexpr std::array<Type, PERSEUS_DTYPE_COUNT> kTypes = {{PERSEUS_DTYPES(PERSEUS_ROW)}};
+#undef PERSEUS_ROW
 
-// By the core's numbers of kinds of errors.
-constexpr std::array<const char*, 8> kKinds = {
-    "invalid_argument", "not_initialized", "disagreement", "peer_lost",
-    "timed_out",        "transport",       "unavailable",  "shut_down",
-};
+#define PERSEUS_ROW(NAME, name) #name,
+constexpr std::array<const char*, PERSEUS_ERROR_COUNT> kKinds = {PERSEUS_ERROR_KINDS(PERSEUS_ROW)};
+#undef PERSEUS_ROW
 
 }  // namespace
 
@@ -58,17 +63,17 @@ std::size_t bytes_per_element(TF_DataType dtype) {
 
 std::string error_text(std::int32_t kind, const std::string& message) {
   const auto number = static_cast<std::size_t>(kind);
-  return "HorovodInternalError (" + std::string(number < kKinds.size() ? kKinds[number] : "transport") +
-         "): " + message;
+  return "HorovodInternalError (" +
+         std::string(kKinds[number < kKinds.size() ? number : std::size_t{PERSEUS_ERROR_TRANSPORT}]) + "): " + message;
 }
 
 // The codes that Horovod's kernels return. A monitored session would start anew after ABORTED or UNAVAILABLE, and
 // CANCELLED hides the reason.
 TF_Code error_code(std::int32_t kind) {
   switch (kind) {
-    case 0: return TF_INVALID_ARGUMENT;
-    case 1:                                 // not_initialized
-    case 2: return TF_FAILED_PRECONDITION;  // disagreement
+    case PERSEUS_ERROR_INVALID_ARGUMENT: return TF_INVALID_ARGUMENT;
+    case PERSEUS_ERROR_NOT_INITIALIZED:
+    case PERSEUS_ERROR_DISAGREEMENT: return TF_FAILED_PRECONDITION;
     default: return TF_UNKNOWN;
   }
 }

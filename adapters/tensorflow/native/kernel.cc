@@ -1,37 +1,16 @@
 #include "kernel.h"
 
 #include <array>
-#include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <future>
 #include <string_view>
 
+#include "../compat/done_callback.h"
 #include "call.h"
 
 namespace perseus::tensorflow {
 
 namespace {
-
-std::atomic<bool> distrusted{false};
-
-// TensorFlow hands in the address of a std::function that lives until ComputeAsync returns. A copy lives as long as we
-// need it; but what lies there is no part of the C API. In libstdc++ it is 16 bytes of what is called, then two
-// functions of whoever made it. Where those are none of TensorFlow's there is no copy, and the kernel blocks.
-Kernel::Done copy_of(const TF_AsyncOpKernelDoneCallback* done) {
-  static_assert(sizeof(Kernel::Done) == 4 * sizeof(void*));
-  std::array<const void*, 4> words{};
-  std::memcpy(words.data(), done, sizeof words);
-  static std::atomic<const void*> known_manager{nullptr}, known_invoker{nullptr};
-  if (distrusted) return nullptr;
-  if (words[2] != known_manager.load() || words[3] != known_invoker.load()) {
-    if (words[2] == nullptr || words[3] == nullptr || !TensorFlow::owns(words[2]) || !TensorFlow::owns(words[3]))
-      return nullptr;
-    known_manager = words[2];
-    known_invoker = words[3];
-  }
-  return *reinterpret_cast<const Kernel::Done*>(done);
-}
 
 class Reader {
  public:
@@ -114,13 +93,13 @@ void* create(TF_OpKernelConstruction* construction) {
   if (name.empty()) name = plain_name(reader.node_name(), made.prefix);
   attributes.name = (reader.flag("grouped") ? "grouped_" : "") + std::string(made.prefix) + "." + name;
   if (reduces(made.verb)) {
-    attributes.op = reader.number("reduce_op");
-    attributes.average = reader.flag("average");
-    attributes.prescale = factor(reader.text("prescale_factor"));
-    attributes.postscale = factor(reader.text("postscale_factor"));
+    attributes.reduce.op = reader.number("reduce_op");
+    attributes.reduce.average = reader.flag("average") ? 1 : 0;
+    attributes.reduce.prescale = factor(reader.text("prescale_factor"));
+    attributes.reduce.postscale = factor(reader.text("postscale_factor"));
   }
   if (made.verb == PERSEUS_ALLREDUCE) {
-    attributes.wire = reader.number("wire_dtype");
+    attributes.reduce.wire_dtype = reader.number("wire_dtype");
     attributes.member_names = reader.text("member_names");
     if (reader.flag("adasum")) attributes.verb = PERSEUS_ADASUM;
   }
@@ -245,7 +224,5 @@ std::unique_ptr<Call> Kernel::next(const std::string& name) {
 }
 
 std::string register_kernels() { return register_all(std::make_index_sequence<7>()) + register_probe(); }
-
-void distrust_done(bool distrust) { distrusted = distrust; }
 
 }  // namespace perseus::tensorflow

@@ -19,11 +19,7 @@ struct Attributes {
   std::int32_t verb = PERSEUS_ALLREDUCE;
   std::string name;          // the same on all ranks
   std::string member_names;  // for texts of errors, a line each
-  std::int32_t op = 0;
-  bool average = false;
-  double prescale = 1;
-  double postscale = 1;
-  std::int32_t wire = PERSEUS_SAME_DTYPE;
+  PerseusReduceOptions reduce{PERSEUS_OP_SUM, 0, 1, 1, PERSEUS_SAME_DTYPE};
   std::int32_t root = 0;
   std::int32_t process_set = 0;
   bool wait = false;  // whoever runs the kernel has nothing else to do
@@ -61,8 +57,5 @@ class Kernel {
 
 // Kernels for all operations of collectives. Text of what went wrong, or "".
 std::string register_kernels();
-
-// For tests: as if the layout of TensorFlow's `done` were another.
-void distrust_done(bool distrust);
 
 }  // namespace perseus::tensorflow

@@ -2,6 +2,7 @@
 // (adapters/tensorflow/native.py).
 #include <string>
 
+#include "../compat/done_callback.h"
 #include "core.h"
 #include "kernel.h"
 #include "number.h"

@@ -43,9 +43,9 @@ void compute(void* raw, TF_OpKernelContext* context) {
   Status status;
   const auto value = core() == nullptr ? -1 : number.value();
   if (value < 0) {
-    status.set(TF_UNKNOWN,
-               error_text(1, "the " + number.what + " of process set " + std::to_string(number.process_set) +
-                                 " is not known: call init(), and only in ranks of the set"));
+    status.set(TF_UNKNOWN, error_text(PERSEUS_ERROR_NOT_INITIALIZED,
+                                      "the " + number.what + " of process set " + std::to_string(number.process_set) +
+                                          " is not known: call init(), and only in ranks of the set"));
   } else {
     auto* const tensor = tf().TF_AllocateOutput(context, 0, TF_INT32, nullptr, 0, sizeof value, status);
     if (status.ok()) {

@@ -1,15 +1,15 @@
 #include "operations.h"
 
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "base/tables.h"
 #include "tensorflow.h"
 
 namespace perseus::tensorflow {
 
 namespace {
-
-#define PERSEUS_TYPES "{uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool}"
 
 class Shape {
  public:
@@ -72,16 +72,26 @@ struct Operation {
   ShapeFunction shapes;
 };
 
+// The element types of the core, as the type of an attribute: "{uint8, int8, …}".
+std::string attribute_types() {
+#define PERSEUS_ROW(NAME, name, text, ...) ", " text
+  const std::string types = PERSEUS_DTYPES(PERSEUS_ROW);
+#undef PERSEUS_ROW
+  return "{" + types.substr(2) + "}";
+}
+
 std::vector<Operation> operations() {
-  const char* const types = "T: list(" PERSEUS_TYPES ") >= 1";
+  static const std::string kTypes = "T: list(" + attribute_types() + ") >= 1";
+  static const std::string kType = "T: " + attribute_types();
+  const char* const types = kTypes.c_str();
   const char* const name = "tensor_name: string = ''";
   const char* const grouped = "grouped: bool = false";
   const char* const set = "process_set_id: int = 0";
   const char* const wait = "wait: bool = false";
   const char* const op = "reduce_op: int = 0";
   const char* const average = "average: bool = false";
-  const char* const prescale = "prescale_factor: string = '1'";
-  const char* const postscale = "postscale_factor: string = '1'";
+  const char* const prescale = "prescale_factor: string = '1.0'";
+  const char* const postscale = "postscale_factor: string = '1.0'";
   return {
       {"PerseusAllreduce",
        {"tensors: T"},
@@ -103,7 +113,7 @@ std::vector<Operation> operations() {
       {"PerseusAlltoall",
        {"tensor: T", "splits: int32"},
        {"received: T", "received_splits: int32"},
-       {"T: " PERSEUS_TYPES, name, grouped, set, wait},
+       {kType.c_str(), name, grouped, set, wait},
        alltoall_shapes},
       {"PerseusBarrier", {}, {}, {name, grouped, set, wait}, no_outputs},
       {"PerseusJoin", {}, {"last: int32"}, {name, grouped, set, wait}, a_number},

@@ -1,52 +1,19 @@
 #include "xla.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
+#include "../compat/custom_calls.h"
 #include "core.h"
 
 namespace perseus::tensorflow {
 
 namespace {
-
-constexpr const char* kLibrary = "libtensorflow_cc.so.2";
-constexpr const char* kGlobal = "_ZN3xla24CustomCallTargetRegistry6GlobalEv";
-constexpr const char* kRegister =
-    "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_";
-constexpr const char* kMessage = "_ZN3xla26CustomCallStatusGetMessageEPK20XlaCustomCallStatus_";
-
-// What XLA hands to a custom call to be told of a failure; no part of an interface, see check_layout().
-struct CallStatus {
-  std::optional<std::string> message;
-};
-
-// An optional string_view, whose two words come in either order.
-struct Message {
-  std::array<std::uintptr_t, 2> words;
-  bool is_there;
-};
-
-// Lets XLA read a status that we have written.
-bool check_layout(void* library) {
-  const auto message_of = reinterpret_cast<Message (*)(const CallStatus*)>(dlsym(library, kMessage));
-  if (message_of == nullptr) return false;
-  const CallStatus written{"a text that is longer than what a string holds in itself"}, empty{};
-  const auto read = message_of(&written), nothing = message_of(&empty);
-  const auto address = reinterpret_cast<std::uintptr_t>(written.message->data());
-  const std::uintptr_t size = written.message->size();
-  const bool same =
-      (read.words[0] == address && read.words[1] == size) || (read.words[1] == address && read.words[0] == size);
-  return read.is_there && same && !nothing.is_there;
-}
 
 // What Python writes into the custom call (adapters/tensorflow/xla.py): words between blanks, of which the name is the
 // last, and after it what the members are called.
@@ -63,8 +30,8 @@ struct Description {
   // The text is part of a graph, which may come from a file: what it says is checked before it is used.
   explicit Description(const std::string& text) {
     std::istringstream words(text);
-    words >> request.verb >> request.process_set >> rank >> size >> request.op >> request.average >> request.prescale >>
-        request.postscale >> request.wire_dtype >> request.root;
+    words >> request.verb >> request.process_set >> rank >> size >> request.reduce.op >> request.reduce.average >>
+        request.reduce.prescale >> request.reduce.postscale >> request.reduce.wire_dtype >> request.root;
     request.tensor_count = static_cast<std::int32_t>(count(words, text.size(), "tensors"));
     for (int i = 0; i < request.tensor_count && problem.empty(); ++i) read_tensor(words, text.size());
     words >> name;
@@ -75,8 +42,9 @@ struct Description {
       problem = "verb " + std::to_string(request.verb) + " with " + std::to_string(request.tensor_count) + " tensors";
     }
     if (!problem.empty()) {
-      problem = error_text(0, "the text of a compiled collective makes no sense (" + problem +
-                                  "); trace the function again with this version of perseus_like");
+      problem = error_text(PERSEUS_ERROR_INVALID_ARGUMENT,
+                           "the text of a compiled collective makes no sense (" + problem +
+                               "); trace the function again with this version of perseus_like");
       return;
     }
     words.ignore();
@@ -110,9 +78,10 @@ struct Description {
   std::string outdated() const {
     const auto now = core()->rank(request.process_set), now_of = core()->size(request.process_set);
     if (now < 0 || (now == rank && now_of == size)) return "";  // not in the set: the core says so
-    return error_text(0, "'" + name + "': this function was compiled for rank " + std::to_string(rank) + " of " +
-                             std::to_string(size) + ", and this is rank " + std::to_string(now) + " of " +
-                             std::to_string(now_of) + " by now; make a new tf.function after ranks have changed");
+    return error_text(PERSEUS_ERROR_INVALID_ARGUMENT,
+                      "'" + name + "': this function was compiled for rank " + std::to_string(rank) + " of " +
+                          std::to_string(size) + ", and this is rank " + std::to_string(now) + " of " +
+                          std::to_string(now_of) + " by now; make a new tf.function after ranks have changed");
   }
 };
 
@@ -133,8 +102,9 @@ void completed(void* raw, const PerseusOutcome* outcome) {
     *static_cast<std::int32_t*>(execution.targets[0]) = static_cast<std::int32_t>(outcome->number);
   const auto count = static_cast<std::size_t>(outcome->result_count);
   if (count > execution.bytes.size()) {
-    execution.failure = error_text(0, "a compiled graph has room for " + std::to_string(execution.bytes.size()) +
-                                          " results, and there are " + std::to_string(count));
+    execution.failure = error_text(PERSEUS_ERROR_INVALID_ARGUMENT,
+                                   "a compiled graph has room for " + std::to_string(execution.bytes.size()) +
+                                       " results, and there are " + std::to_string(count));
     return;
   }
   for (int i = 0; i < outcome->result_count; ++i) {
@@ -143,8 +113,9 @@ void completed(void* raw, const PerseusOutcome* outcome) {
     for (int j = 0; j < result.dimensions; ++j) bytes *= static_cast<std::size_t>(result.shape[j]);
     const auto expected = execution.bytes[static_cast<std::size_t>(i)];
     if (bytes != expected) {
-      execution.failure = error_text(0, "a compiled graph has " + std::to_string(expected) + " bytes for a result of " +
-                                            std::to_string(bytes) + "; ranks must give equally many rows");
+      execution.failure = error_text(PERSEUS_ERROR_INVALID_ARGUMENT,
+                                     "a compiled graph has " + std::to_string(expected) + " bytes for a result of " +
+                                         std::to_string(bytes) + "; ranks must give equally many rows");
       return;
     }
     if (bytes != 0) std::memcpy(execution.targets[static_cast<std::size_t>(i)], result.data, bytes);
@@ -192,16 +163,6 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
 
 }  // namespace
 
-std::string register_xla_target() {
-  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return std::string(kLibrary) + " is not loaded";
-  const auto global = reinterpret_cast<void* (*)()>(dlsym(library, kGlobal));
-  const auto add =
-      reinterpret_cast<void (*)(void*, const std::string&, void*, const std::string&)>(dlsym(library, kRegister));
-  if (global == nullptr || add == nullptr) return std::string(kLibrary) + " does not export XLA's custom calls";
-  if (!check_layout(library)) return "XLA's CustomCallStatus has another layout than known";
-  add(global(), "perseus_collective", reinterpret_cast<void*>(&target), "Host");
-  return "";
-}
+std::string register_xla_target() { return register_custom_call("perseus_collective", &target); }
 
 }  // namespace perseus::tensorflow

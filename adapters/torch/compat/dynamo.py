@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,6 +27,20 @@ def not_compiled(function: F) -> F:
     """
     kept: Any = _disable_dynamo(function)
     return kept  # type: ignore[no-any-return]
+
+
+def is_compiling() -> bool:
+    """Returns whether torch.compile traces this call.
+
+    Relies on: `torch.compiler.is_compiling()` or, before torch 2.3, `torch._dynamo.external_utils.is_compiling()`.
+    Tried with: all.
+    Notices: the function is missing in a Dynamo that is loaded, or is true outside of torch.compile.
+    Lost then: our DistributedDataParallel fails at its first backward pass with torch's AttributeError.
+    """
+    asked: Any = getattr(torch.compiler, "is_compiling", None)
+    if asked is None and "torch._dynamo" in sys.modules:
+        asked = sys.modules["torch._dynamo"].external_utils.is_compiling
+    return asked is not None and bool(asked())
 
 
 def untraced(*names: str) -> Callable[[C], C]:

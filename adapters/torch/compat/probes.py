@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,15 @@ def _not_compiled() -> None:
     _expect(dynamo.not_compiled(lambda: 3)() == 3, "torch._compile._disable_dynamo changes what a function returns")
 
 
+def _is_compiling() -> None:
+    if not hasattr(torch.compiler, "is_compiling"):
+        from torch._dynamo import external_utils
+
+        has = hasattr(external_utils, "is_compiling")
+        _expect(has, "neither torch.compiler nor torch._dynamo.external_utils has is_compiling")
+    _expect(not dynamo.is_compiling(), "is_compiling() is true outside of torch.compile")
+
+
 def _untraced() -> None:
     _expect(dynamo._can_skip(), "torch._C._dynamo.eval_frame has no function to leave out code")
 
@@ -145,11 +155,25 @@ def _shared_storage() -> None:
         raise Changed(str(error)) from None
 
 
+def _storage_identity() -> None:
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    holds = storage.keeps_identity() or release < (2, 13)
+    _expect(holds, "Tensor.untyped_storage() returns a new object each time")
+
+
 def _stores() -> None:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    store.set("known", "")
-    _expect(stores.has_keys(store, ["known"]), "a store does not find a key")
-    _expect(not stores.has_keys(store, ["known", "unknown"]), "a store finds a key that was not set")
+    with tempfile.TemporaryDirectory() as folder:
+        # The kinds that ranks meet through, and torch's own for one process.
+        kinds = {
+            "HashStore": dist.HashStore(),  # type: ignore[attr-defined]
+            "FileStore": dist.FileStore(f"{folder}/store", 1),  # type: ignore[attr-defined]
+            "TCPStore": dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),  # type: ignore[attr-defined]
+        }
+        for kind, plain in kinds.items():
+            store = distributed_c10d.PrefixStore("probe", plain)
+            store.set("known", "")
+            _expect(stores.has_keys(store, ["known"]), f"{kind} does not find a key")
+            _expect(not stores.has_keys(store, ["known", "unknown"]), f"{kind} finds a key that was not set")
 
 
 def _works() -> None:
@@ -168,12 +192,15 @@ PROBES: dict[str, Callable[[], None]] = {
     "construction.set_name": _set_name,
     "futures.watch_futures": _futures,
     "dynamo.not_compiled": _not_compiled,
+    "dynamo.is_compiling": _is_compiling,
     "dynamo.untraced": _untraced,
     "autograd.current_backward": _current_backward,
     "autograd.at_end_of_backward": _end_of_backward,
     "autograd.is_called_by_backward": _called_by_backward,
     "works.keep_alive": _works,
+    "works.let_go": _works,
     "stores.has_keys": _stores,
+    "storage.keeps_identity": _storage_identity,
     "storage.descriptor_of_mapping": _shared_storage,
 }
 

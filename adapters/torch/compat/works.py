@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
+import threading
+from collections import OrderedDict
 from typing import Any
 
 import torch.distributed as dist
@@ -11,20 +12,39 @@ from torch.futures import Future
 
 _ProcessGroup: Any = dist.ProcessGroup  # its overloads differ between releases
 _MOST_KEPT = 1000
-_kept: deque[Any] = deque(maxlen=_MOST_KEPT)
+_lock = threading.Lock()  # guards _kept
+_kept: OrderedDict[int, Any] = OrderedDict()  # works by identity, oldest first
 
 
 def keep_alive(work: Any) -> None:
-    """Keeps the Python part of a work alive if C++ does not do so.
+    """Keeps the Python part of a work alive until `let_go`, if C++ does not do so.
 
     Relies on: a C++ caller of a process group in Python reaching the methods of the work that it is given. torch 2.1
     drops the work's Python part, and its base class then waits without end.
-    Tried with: all; the last 1000 works of a process are kept with torch 2.1, and none with later releases.
+    Tried with: all. With torch 2.1 the works that nobody has waited for are kept, the last 1000 of a process; with
+    later releases none.
     Notices: `_loses_works` calls through C++ and looks.
     Lost then: torch's DistributedDataParallel waits without end.
     """
     if _loses_works():
-        _kept.append(work)
+        with _lock:
+            _kept[id(work)] = work
+            if len(_kept) > _MOST_KEPT:
+                _kept.popitem(last=False)
+
+
+def let_go(work: Any) -> None:
+    """Ends `keep_alive`, and with it the use of the work's tensors: the work was waited for.
+
+    Relies on: C++ callers not using a work after `wait`, or after the future of it is complete, apart from the one
+    that `process_groups.keep_awaited_works` knows of.
+    Tried with: all.
+    Notices: nothing; `keep_alive` has the probe.
+    Lost then: torch 2.1 waits without end where C++ waits for a work twice.
+    """
+    if _kept:
+        with _lock:
+            _kept.pop(id(work), None)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from perseus_like.session import session
 
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
-from .torch_setup import prepare_torch
+from .torch_setup import prepare_torch, warn_of_nan_checks
 
 HOLDER = "torch.distributed"
 _NO_LIMIT = timedelta(days=30)
@@ -42,12 +42,14 @@ def make_group(
     `ranks`: the members of a group inside the job, by their ranks there; empty: the group is the job.
     """
     prepare_torch()
+    if rank == 0:
+        warn_of_nan_checks()
+    if ranks and not session.is_running():
+        _check_below_other_backend(ranks)  # on all members alike
     rendezvous = StoreRendezvous(store, f"perseus/{name}", rank, size, _start_limit(timeout))
     try:
-        if not ranks:
+        if not ranks or not session.is_running():
             _start_session(rendezvous, rank, size)
-        elif not session.is_running():
-            _start_below_other_backend(rendezvous, ranks, rank, size)
         number = session.core.add_group(list(ranks) or list(range(size)), rendezvous, timeout.total_seconds())
     except Exception as error:
         rendezvous.fail(str(error))
@@ -59,14 +61,13 @@ def _start_limit(timeout: timedelta) -> timedelta:
     return min(timeout, _NO_LIMIT)
 
 
-def _start_below_other_backend(rendezvous: StoreRendezvous, ranks: Sequence[int], rank: int, size: int) -> None:
+def _check_below_other_backend(ranks: Sequence[int]) -> None:
     if len(ranks) != dist.get_world_size():
         raise UnavailableError(
             f"new_group(ranks={list(ranks)}, backend='perseus') beside a default group of another backend: the first "
             "such group must have all ranks. Make the default group with init_process_group('perseus'), or call "
             "perseus_like.torch.init() on all ranks before"
         )
-    _start_session(rendezvous, rank, size)
 
 
 def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
@@ -93,7 +94,7 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
     if all(_fits(each["launched"], number, size) for number, each in enumerate(told)):
         session.start({}, holder=HOLDER)
     else:
-        session.start({}, meeting=(rank, size, rendezvous), holder=HOLDER)
+        session.start({}, rendezvous=(rank, size, rendezvous), lost=rendezvous.lost, holder=HOLDER)
 
 
 def _fits(launched: list[int] | None, rank: int, size: int) -> bool:

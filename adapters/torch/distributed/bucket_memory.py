@@ -18,7 +18,7 @@ from perseus_like.gradients import LARGE_BYTES
 from perseus_like.session import session
 
 from ..compat.autograd import is_called_by_backward
-from ..compat.storage import descriptor_of_mapping
+from ..compat.storage import descriptor_of_mapping, keeps_identity
 from ..gradient_memory import say_once
 from ..tensors import empty, tensors
 
@@ -34,6 +34,12 @@ def reachable(tensor: Tensor) -> Tensor:
     if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not is_called_by_backward(__package__):
         return tensor
     if session.core.local_size() == 1 or not tensor.is_contiguous():
+        return tensor
+    if not keeps_identity():
+        say_once(
+            "buckets of DistributedDataParallel stay in private memory, where reducing is slower: torch "
+            f"{torch.__version__} does not say when their memory goes; torch 2.13 and later do"
+        )
         return tensor
     storage = tensor.untyped_storage()
     if storage not in _seen:

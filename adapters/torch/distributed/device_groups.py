@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import Store
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import untraced
 from .backend import create_group
+from .process_group import group_of_name
 
 C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
@@ -62,6 +63,7 @@ def create(options: Any, backend_options: Any, name: str) -> Any:
     others = _others(making, options, name)
     ours = _named(create_group(options, backend_options), options)
     mine = dict.fromkeys((kind for kind, backend in making.backends.items() if backend == name), Part(ours, ours))
+    ours.part = next(iter(mine))
     parts = {kind: mine.get(kind) or others[kind] for kind in making.backends}
     group = DeviceGroups(making.store, options.group_rank, options.group_size, parts)
     group.bound_device_id = getattr(making.group, "bound_device_id", None)
@@ -82,7 +84,14 @@ def _others(making: Construction, options: Any, name: str) -> dict[str, Part]:
     rest = {kind: making.backends[kind] for kind in kinds[first:] if making.backends[kind] != name}
     if rest:
         made.update(dict.fromkeys(rest, make_others(making, options, rest)))
-    return {kind: Part(group, group._get_backend(torch.device(kind))) for kind, group in made.items()}
+    return {kind: Part(group, _backend_in(group, kind)) for kind, group in made.items()}
+
+
+def _backend_in(group: Any, kind: str) -> Any:
+    """Returns the group's backend for a device type. A group written in Python has none below it and is its own."""
+    if type(group) is not _ProcessGroup and type(group)._get_backend is _ProcessGroup._get_backend:
+        return group
+    return group._get_backend(torch.device(kind))
 
 
 class Part(NamedTuple):
@@ -117,6 +126,20 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
                 f"was made for {', '.join(self._parts)}; name a backend for {device_type} as well, or move the tensor"
             )
         return part
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The groups by device type."""
+        return {kind: part.group for kind, part in self._parts.items()}
+
+    @property
+    def job_ranks(self) -> list[int]:
+        """The members by their ranks in the job, in the group's order."""
+        return next(group.job_ranks for group in self._groups if getattr(group, "is_of_perseus", False))
+
+    def __reduce__(self) -> Any:
+        """A group is pickled as its name: in a process that has no such group, unpickling fails."""
+        return group_of_name, (self._group_name, self.job_ranks)
 
     @property
     def _groups(self) -> list[Any]:

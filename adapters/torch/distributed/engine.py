@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from perseus_like.session import session
 
-from .origin import current
+from .callback_order import current
 from .work import Asked, Finish, PerseusWork
 
 # Its C++ overloads have other names for arguments from release to release; callers pass them by place.
@@ -77,10 +77,10 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         try:
             return verb((name, call), *arguments, **options)
         except Exception as error:
-            self._confess(name, call, error)
+            self._report_failure(name, call, error)
             raise
 
-    def _confess(self, name: str, call: str, error: BaseException) -> None:
+    def _report_failure(self, name: str, call: str, error: BaseException) -> None:
         """Tells the others, who wait for this rank under `name`, that it cannot take part."""
         error.told = True  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
@@ -90,11 +90,11 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         if getattr(error, "told", False):
             return
         if (origin := current()) is not None:
-            self._confess(origin.next_name(self._group_name), call, error)
+            self._report_failure(origin.next_name(self._group_name), call, error)
             return
         with self._numbering:
             self._calls += 1
-            self._confess(f"#{self._calls - 1}", call, error)
+            self._report_failure(f"#{self._calls - 1}", call, error)
 
 
 def confessing(**calls: str) -> Callable[[C], C]:

@@ -1,4 +1,4 @@
-"""How ranks get torch's store where torch itself would not make one: `env://` and `tcp://` under some launchers."""
+"""torch's store for `env://` without MASTER_ADDR, and the variables of torchrun for programs of other launchers."""
 
 from __future__ import annotations
 
@@ -14,49 +14,31 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 import torch
-from torch.distributed import DistNetworkError, FileStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.session import session
 
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]
-_AGENT_KEEPS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
-def _without_address(
+def meet(
     original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """mpirun does not set MASTER_ADDR, nor does perseusrun on several hosts: the store's address goes over the core."""
+    """Handles `env://` without MASTER_ADDR, which neither mpirun nor perseusrun on several hosts sets.
+
+    Yields the store, the rank and the number of ranks. Ranks exchange the store's address through the core. Without a
+    launcher, `original` (torch's handler) runs.
+    """
     if session.core.launched(sys.prefix) is None:
         return original(url, timeout=timeout, **options)
     return _launched(url, timeout)
 
 
-def _without_listener(original: Handler, url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """torchrun's agent does not listen at this port: rank 0 does, as without torchrun, unless somebody else does."""
-    if dict(parse_qsl(urlparse(url).query)).get("rank") != "0":
-        return original(url, **options)
-    agent_keeps_store = os.environ.pop(_AGENT_KEEPS_STORE)
-    try:
-        return iter([next(original(url, **options))])
-    except DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-    finally:
-        os.environ[_AGENT_KEEPS_STORE] = agent_keeps_store
-    return original(url, **options)
-
-
-RENDEZVOUS: dict[str, Handler] = {
-    "env": _without_address,
-    "tcp": _without_listener,
-}
-
-
 def export_world() -> None:
-    """Sets torchrun's variables, and accelerate's, for programs that do not look into torch.distributed. Collective."""
-    from perseus_like.objects import broadcast_object
+    """Sets the variables of torchrun and accelerate, for programs that do not ask torch.distributed. Collective."""
+    from perseus_like.objects import allgather_object, broadcast_object
 
     core = session.core
     world = {
@@ -70,9 +52,19 @@ def export_world() -> None:
     host, port = broadcast_object((_host_name(), _free_port()), 0, "torch.world")
     os.environ.setdefault("MASTER_ADDR", host)
     os.environ.setdefault("MASTER_PORT", str(port))
-    if not torch.cuda.is_available():
-        # Without it accelerate looks for a GPU, finds none, and goes on with one process.
+    if not any(allgather_object(has_accelerator(), "torch.accelerators")):
+        # Without this variable, accelerate looks for a GPU, finds none, and continues with one process. If one rank has
+        # a GPU, all leave the choice to accelerate, so that ranks do not silently train on different kinds of devices.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def has_accelerator() -> bool:
+    """Returns whether torch finds a GPU or another accelerator (XPU, NPU, …) in this process."""
+    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
+    if accelerator is not None and accelerator.is_available():
+        return True
+    kinds = [getattr(torch, kind, None) for kind in ("cuda", "xpu", "npu", "mlu", "hpu", "musa")]
+    return any(kind is not None and kind.is_available() for kind in kinds)
 
 
 def _host_name() -> str:
@@ -100,7 +92,7 @@ def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
 
 
 def _store(rank: int, size: int, timeout: timedelta) -> Store:
-    """On one host, a file that only this user may read; a TCPStore listens on all network interfaces."""
+    """Returns a file that only this user may read, on one host; a TCPStore would listen on all network interfaces."""
     from perseus_like.objects import broadcast_object
 
     if session.core.local_size() == size:
@@ -120,6 +112,6 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store:
 
 
 def _remove(folder: str, process: int) -> None:
-    """At the end of the process that made it, not at that of a forked child."""
+    """Removes the folder at the end of the process that made it, not at the end of a forked child."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .engine import Engine
-from .travel import (
+from .layout_conversion import (
     check,
     check_output,
     dense,

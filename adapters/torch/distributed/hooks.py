@@ -11,7 +11,7 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from perseus_like.tensor import DType
+from perseus_like.tables import DType
 
 from .process_group import PerseusGroup
 

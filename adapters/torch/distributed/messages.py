@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import cuda
 from .engine import Engine
-from .travel import check, dense, for_output, host_view
+from .layout_conversion import check, dense, for_output, host_view
 from .work import Finish, PerseusWork
 
 _ANYBODY = -1

@@ -58,8 +58,11 @@ _COLLECTIVES = {
 }
 
 
-def _group_of_name(name: str, job_ranks: list[int]) -> Any:
+def group_of_name(name: str, job_ranks: list[int], part: str = "") -> Any:
+    """Returns what a pickled group stands for: this process's group of that name, or its part for a device type."""
     group = find_group(name)
+    if group is not None and part:
+        group = getattr(group, "parts", {}).get(part)
     if group is None or getattr(group, "job_ranks", None) != job_ranks:
         raise LookupError(
             f"the pickled process group {name!r} of ranks {job_ranks} does not exist in this process; make it with "
@@ -92,6 +95,7 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
     supports_completion_hooks = False
     use_pg_for_symm_mem_rendezvous = False
     bound_device_id: torch.device | None = None
+    part = ""  # the device type that this group serves in a DeviceGroups
 
     def __init__(
         self, store: Store, number: int, rank: int, size: int, timeout: timedelta, is_default: bool = False
@@ -186,7 +190,7 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
 
     def __reduce__(self) -> Any:
         """A group is pickled as its name: in a process that has no such group, unpickling fails."""
-        return _group_of_name, (self._group_name, self.job_ranks)
+        return group_of_name, (self._group_name, self.job_ranks, self.part)
 
     # Calls inside a coalescing manager are sent at once, since the core shares messages and buffers by itself; what the
     # manager gives is a work that is complete when they are.

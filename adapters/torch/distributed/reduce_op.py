@@ -8,24 +8,28 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from perseus_like import tables
+
 from ..compat.process_groups import premultiplied_factor
-from .travel import COMPLEX, UNSIGNED
+from .layout_conversion import COMPLEX, UNSIGNED
 
-SUM, _MIN, _MAX, _PRODUCT, _BAND, _BOR, _BXOR = range(7)  # the core's ReduceOp
-
+SUM = int(tables.ReduceOp.sum)
 _NUMBERS = {
     ReduceOp.SUM: SUM,
     ReduceOp.AVG: SUM,
-    ReduceOp.MIN: _MIN,
-    ReduceOp.MAX: _MAX,
-    ReduceOp.PRODUCT: _PRODUCT,
-    ReduceOp.BAND: _BAND,
-    ReduceOp.BOR: _BOR,
-    ReduceOp.BXOR: _BXOR,
+    ReduceOp.MIN: int(tables.ReduceOp.min),
+    ReduceOp.MAX: int(tables.ReduceOp.max),
+    ReduceOp.PRODUCT: int(tables.ReduceOp.product),
+    ReduceOp.BAND: int(tables.ReduceOp.band),
+    ReduceOp.BOR: int(tables.ReduceOp.bor),
+    ReduceOp.BXOR: int(tables.ReduceOp.bxor),
     ReduceOp.PREMUL_SUM: SUM,
 }
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}) | UNSIGNED
-_BITWISE = frozenset({_BAND, _BOR, _BXOR})
+_BITWISE = frozenset(_NUMBERS[op] for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
+
+
+_ORDERS = frozenset(_NUMBERS[op] for op in (ReduceOp.MIN, ReduceOp.MAX))
 
 
 class Reduction(NamedTuple):
@@ -37,7 +41,7 @@ class Reduction(NamedTuple):
     @property
     def keeps_bits(self) -> bool:
         """Whether signed and unsigned numbers of the same bits give the same bits."""
-        return self.op not in (_MIN, _MAX) and not self.average and self.prescale == 1.0
+        return self.op not in _ORDERS and not self.average and self.prescale == 1.0
 
 
 def of(options: Any) -> Any:

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from perseus_like.tensor import AS_IT_IS, DType, Start
+from perseus_like.tables import DType, Start
+from perseus_like.tensor import AS_IT_IS, ReduceOptions
 
 from .bucket_memory import reachable
-from .detours import Detour, detour
+from .dtype_fallback import DTypeFallback, dtype_fallback
 from .engine import Engine
-from .reduce_op import Reduction, of, resolve
-from .sparse import sparse_allreduce
-from .travel import (
+from .layout_conversion import (
     check_output,
     dense,
     finish_all,
@@ -28,6 +27,8 @@ from .travel import (
     sizes_text,
     view,
 )
+from .reduce_op import Reduction, of, resolve
+from .sparse import sparse_allreduce
 from .work import PerseusWork
 
 
@@ -35,10 +36,13 @@ class _Plan(NamedTuple):
     """How the tensors of a call are reduced."""
 
     reduction: Reduction
-    detours: list[Detour | None]  # by tensor
+    fallbacks: list[DTypeFallback | None]  # by tensor
+    options: ReduceOptions
 
     def there(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor if way is None else way.there(tensor) for way, tensor in zip(self.detours, tensors, strict=True)]
+        return [
+            tensor if way is None else way.there(tensor) for way, tensor in zip(self.fallbacks, tensors, strict=True)
+        ]
 
 
 class Reductions(Engine):
@@ -57,7 +61,7 @@ class Reductions(Engine):
         """In place; float32 and float64 travel as `wire`, other types as they are."""
         flat = in_place("all_reduce", tensor)
         kind = int(wire) if tensor.dtype in (torch.float32, torch.float64) else AS_IT_IS
-        tail = (0, True, 1.0, 1.0, kind, self._number, flat, Start.engine)
+        tail = (ReduceOptions(average=True, wire_dtype=kind), self._number, flat, Start.engine)
         finish = finish_all([flat])
         return self._start(
             "all_reduce", self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish
@@ -77,18 +81,17 @@ class Reductions(Engine):
         # What was converted is a copy already.
         targets = [
             source if is_root or way is not None else torch.empty_like(source)
-            for way, source in zip(plan.detours, sources, strict=True)
+            for way, source in zip(plan.fallbacks, sources, strict=True)
         ]
-        op, average, prescale, _ = plan.reduction
-        tail = (op, average, prescale, 1.0, AS_IT_IS, self._number, (sources, targets), self._start_of(opts))
+        tail = (plan.options, self._number, (sources, targets), self._start_of(opts))
 
         def bring_back(_: Any) -> None:
-            for flat, way, target in zip(flats, plan.detours, targets, strict=True):
+            for flat, way, target in zip(flats, plan.fallbacks, targets, strict=True):
                 if way is not None:
                     flat.tensor.view(-1).copy_(way.back(target).view(-1))
                 flat.finish()
 
-        finish = (bring_back if any(plan.detours) else finish_all(flats)) if is_root else None
+        finish = (bring_back if any(plan.fallbacks) else finish_all(flats)) if is_root else None
         inputs = [view(source) for source in sources]
         outputs = [view(target) for target in targets] if root is not None else None
         return self._start(call, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
@@ -120,10 +123,9 @@ class Reductions(Engine):
         check_output(call, output, whole)
         plan = self._plan(call, opts, [whole])
         (source,) = plan.there([whole])
-        (way,) = plan.detours
+        (way,) = plan.fallbacks
         start = sum(counts[: self._rank])
-        op, average, prescale, _ = plan.reduction
-        tail = (op, average, prescale, 1.0, AS_IT_IS, self._number, source, False)
+        tail = (plan.options, self._number, source, Start.engine)
 
         def finish(_: Any) -> None:
             part = source[start : start + output.numel()]
@@ -155,10 +157,9 @@ class Reductions(Engine):
             require_same_place(call, output, source)
         plan = self._plan(call, opts, given)
         sources = plan.there(given)
-        op, average, prescale, _ = plan.reduction
 
         def finish(handle: Any) -> None:
-            for flat, way, source, buffer in zip(flats, plan.detours, sources, handle.outputs(), strict=True):
+            for flat, way, source, buffer in zip(flats, plan.fallbacks, sources, handle.outputs(), strict=True):
                 found = from_buffer(buffer, source.dtype)
                 flat.tensor.view(-1).copy_(found if way is None else way.back(found))
                 flat.finish()
@@ -167,7 +168,7 @@ class Reductions(Engine):
             call,
             self._core.reduce_scatter,
             [view(source) for source in sources],
-            *(op, average, prescale, 1.0, self._number, sources),
+            *(plan.options, self._number, sources),
             result=outputs,
             finish=finish,
         )
@@ -178,8 +179,8 @@ class Reductions(Engine):
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
-            way = detour(dtype, reduction, self._size)
-            plan = _Plan(reduction if way is None else way.reduction, [way])
+            way = dtype_fallback(dtype, reduction, self._size)
+            plan = _plan(reduction if way is None else way.reduction, [way])
             if reduction.name != ReduceOp.PREMUL_SUM.name:  # its factor is the caller's
                 self._plans[key] = plan
         return plan
@@ -190,19 +191,25 @@ class Reductions(Engine):
         return Start.waiter if waits else Start.engine
 
     def _plan(self, call: str, opts: Any, tensors: Sequence[Tensor]) -> _Plan:
-        """One reduction for all, by detours where a type needs them."""
+        """One reduction for all, with conversions where a type needs them."""
         if len(tensors) == 1:
             return self._plan_of_one(call, of(opts), tensors[0].dtype)
         if not tensors:
             raise ValueError(f"{call}: the list of tensors is empty")
         reductions = [resolve(call, opts, tensor.dtype) for tensor in tensors]
-        detours = [
-            detour(tensor.dtype, reduction, self._size) for tensor, reduction in zip(tensors, reductions, strict=True)
+        fallbacks = [
+            dtype_fallback(tensor.dtype, reduction, self._size)
+            for tensor, reduction in zip(tensors, reductions, strict=True)
         ]
-        chosen = {each if way is None else way.reduction for each, way in zip(reductions, detours, strict=True)}
+        chosen = {each if way is None else way.reduction for each, way in zip(reductions, fallbacks, strict=True)}
         if len(chosen) > 1:
             raise ValueError(f"{call}: {reductions[0].name} of uint64 beside other types; reduce it by itself")
-        return _Plan(chosen.pop(), detours)
+        return _plan(chosen.pop(), fallbacks)
+
+
+def _plan(reduction: Reduction, fallbacks: list[DTypeFallback | None]) -> _Plan:
+    options = ReduceOptions(reduction.op, reduction.average, reduction.prescale)
+    return _Plan(reduction, fallbacks, options)
 
 
 def _listed(tensors: Sequence[Tensor] | Tensor) -> list[Tensor]:

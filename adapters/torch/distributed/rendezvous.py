@@ -15,10 +15,13 @@ of the one before; later it is an error on all ranks. A new rank 0 invites the n
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import select
 import struct
 import time
 import uuid
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -32,7 +35,9 @@ _LENGTH = struct.Struct("!Q")
 _NAME = re.compile(r"[0-9a-f]{32}")
 # Rank 0 reports who is missing, so the others give up a little later than rank 0.
 _GRACE_SECONDS = 5.0
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS_PER_RANK = 0.001, 0.05, 0.0002
+# A rank that fails before it was invited waits so long for its invitation, to report the failure under its name.
+_REPORT_SECONDS = 5.0
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS_PER_RANK = 0.001, 0.01, 0.0002
 
 # First part of rank 0's answer to a round.
 _ALL, _TIMED_OUT, _PEER_LOST, _FAILED = b"all", b"timed out", b"peer lost", b"failed"
@@ -47,8 +52,8 @@ class StoreRendezvous:
     """An allgather of bytes over the store: a function that returns every rank's bytes, by rank. Collective.
 
     Rank 0 collects, so that a store of a thousand ranks answers thousands of requests and not a million. Raises on all
-    ranks: TimedOutError if ranks are missing, PeerLostError if a rank was started again, UnavailableError if a rank
-    has called `fail`, or if the store is gone.
+    ranks: TimedOutError if ranks are missing, PeerLostError if a rank was lost or started again, UnavailableError if a
+    rank has called `fail`, or if the store is gone.
     """
 
     def __init__(self, store: Store, prefix: str, rank: int, size: int, timeout: timedelta) -> None:
@@ -60,8 +65,12 @@ class StoreRendezvous:
         self._round = 0
         self._name = uuid.uuid4().hex
         self._rendezvous = self._name if rank == 0 else ""  # empty: this rank has not been invited yet
-        self._is_over = False  # rank 0 has given its reason to all
+        self._is_over = False  # the other ranks know the reason, or nobody is there to tell it to
+        self._pause = _SHORTEST_PAUSE_SECONDS  # until the next look at the store
         self._invited: dict[int, str] = {}  # at rank 0: names by rank
+        # Whoever notices that a rank is lost writes to this eventfd. A round that is not complete then ends.
+        self.lost = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self.lost)
 
     def __call__(self, mine: bytes) -> list[bytes]:
         if self._size == 1:
@@ -79,27 +88,49 @@ class StoreRendezvous:
         return parts
 
     def fail(self, reason: str) -> None:
-        """Tells the other ranks that this rank cannot go on, unless they know. They raise in their current round."""
-        if self._is_over:
+        """Reports to the other ranks that this rank cannot go on, unless they know. They raise in their current round.
+
+        Blocks for up to 5 seconds if the ranks have not met yet.
+        """
+        if self._is_over or self._size == 1:
             return
         text = f"process group of {self._size} ranks: rank {self._rank} failed to join. {reason}"
         with contextlib.suppress(RuntimeError):  # the store is gone, and the other ranks notice that by themselves
             if self._rank == 0:
                 self._answer(_FAILED, text.encode())
-            elif self._rendezvous:
+                self._invite_before_leaving()
+            elif self._rendezvous or self._is_invited_in_time():
                 self._set(self._key("failed"), text.encode().hex())
+
+    def _invite_before_leaving(self) -> None:
+        """Has the ranks that come in the first round read rank 0's answer."""
+        for _ in self._polls(_REPORT_SECONDS if self._round == 0 else 0.0):
+            if self._round == 0:
+                self._invite()
+            if len(self._invited) == self._size - 1:
+                return
+
+    def _is_invited_in_time(self) -> bool:
+        """Announces this rank, unless it has done so, and waits for an invitation."""
+        self._set(self._announcement(self._rank), self._name)
+        for _ in self._polls(_REPORT_SECONDS):
+            self._rendezvous = self._read_invitation()
+            if self._rendezvous:
+                return True
+        return False
 
     def _collect(self, mine: bytes) -> list[bytes]:
         """Rank 0's part of a round."""
         for _ in self._polls(self._timeout.total_seconds()):
             self._invite()
+            # A rank that gave up may have contributed before, so its failure counts more than its piece.
+            if has_keys(self._store, [self._key("failed")]):
+                raise self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
             keys = [self._piece(self._invited[rank]) for rank in sorted(self._invited)]
             if len(keys) == self._size - 1 and has_keys(self._store, keys):
                 parts = [mine, *(self._read(key) for key in keys)]
                 self._answer(_ALL, *parts)
                 return parts
-            if has_keys(self._store, [self._key("failed")]):
-                raise self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
         missing = [rank for rank in range(1, self._size) if not self._has_contributed(rank)]
         raise self._end(_TIMED_OUT, self._missing_text(missing))
 
@@ -116,6 +147,7 @@ class StoreRendezvous:
                 raise self._end(_PEER_LOST, self._restarted_text(rank))
             self._invited[rank] = name
             self._set(self._invitation(name), self._rendezvous)
+            self._pause = _SHORTEST_PAUSE_SECONDS  # its piece comes soon
 
     def _contribute(self, mine: bytes) -> list[bytes]:
         """The part of the other ranks."""
@@ -130,8 +162,10 @@ class StoreRendezvous:
             if rendezvous != contributed_to:
                 self._set(self._piece(self._name), mine.hex())
                 contributed_to = rendezvous
+                self._pause = _SHORTEST_PAUSE_SECONDS  # the answer may come soon
             if rendezvous and has_keys(self._store, [self._key(f"{self._round}/answer")]):
                 return self._read_answer()
+        self._is_over = not self._rendezvous
         raise TimedOutError(self._missing_text([0]))
 
     def _read_invitation(self) -> str:
@@ -187,20 +221,40 @@ class StoreRendezvous:
             raise TransportError(self._unreadable_text(key)) from None
 
     def _polls(self, seconds: float) -> Iterator[None]:
-        """Yields at growing intervals until the time is over.
+        """Yields until the time is over, at intervals that grow as long as nothing sets `_pause` back.
+
+        Raises PeerLostError once a rank is lost.
 
         `Store.wait` is not used: it logs a warning each time that it gives up, and it cannot look at two keys.
         """
         deadline = time.monotonic() + seconds
-        pause = _SHORTEST_PAUSE_SECONDS
+        self._pause = _SHORTEST_PAUSE_SECONDS
         longest = max(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS_PER_RANK * self._size)
         while True:
             yield
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, longest)
+            if self._waits_until_lost(min(self._pause, left)):
+                yield  # a round that is complete has its answer before the first of its ranks can end
+                text = self._lost_text()
+                if self._rank == 0:
+                    raise self._end(_PEER_LOST, text)
+                self._is_over = True  # the other ranks notice the loss by themselves
+                raise PeerLostError(text)
+            self._pause = min(2 * self._pause, longest)
+
+    def _waits_until_lost(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self.lost, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
+
+    def _lost_text(self) -> str:
+        return (
+            f"process group of {self._size} ranks: a rank ended while the group was being made. Look for the first "
+            "error of a rank, and make the group again on all ranks; under torchrun, let this process end with this "
+            "error"
+        )
 
     def _missing_text(self, missing: Sequence[int]) -> str:
         return (

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ..cuda import require_cuda
+from .layout_conversion import from_buffer, view
 from .reduce_op import of
-from .travel import from_buffer, view
 from .work import PerseusWork
 
 if TYPE_CHECKING:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from typing import Any
 
 from ..compat import process_groups
+
+_log = logging.getLogger("perseus_like")
+_NAN_CHECKS = ("TORCH_DIST_NAN_CHECK", "TORCH_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
 
 
 @functools.cache
@@ -14,6 +19,18 @@ def prepare_torch() -> None:
     process_groups.skip_flight_recorder(_is_ours)
     process_groups.keep_awaited_works()
     process_groups.accept_monitored_barrier(_is_ours)
+
+
+@functools.cache
+def warn_of_nan_checks() -> None:
+    """Warns about each of torch's NaN checks that is asked for: torch runs them in its C++ backends only."""
+    for name in _NAN_CHECKS:
+        if os.environ.get(name, "0") not in ("", "0"):
+            _log.warning(
+                "%s has no effect on process groups of 'perseus'. PERSEUS_ALLREDUCE_NANCHECK=2 fails an allreduce of a "
+                "NaN or an infinity on all ranks and names the tensor, 1 warns",
+                name,
+            )
 
 
 def _is_ours(group: Any) -> bool:

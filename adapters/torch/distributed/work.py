@@ -20,10 +20,10 @@ from perseus_like.session import session
 
 from .. import cuda
 from ..compat.dynamo import untraced
-from ..compat.works import keep_alive
-from .origin import Origin, remember
-from .travel import device_of
-from .turns import turns
+from ..compat.works import keep_alive, let_go
+from .callback_lock import callback_lock
+from .callback_order import CallbackOrigin, remember
+from .layout_conversion import device_of
 from .unsupported import OF_WORKS, refusing
 
 Finish = Callable[[Any], None]
@@ -100,12 +100,14 @@ class PerseusWork(dist.Work):
         limit = asked if asked > 0 else self._limit
         is_finished = self._finish is None
         try:
-            in_time = turns.lend(self._handle.wait_for, limit)
+            in_time = callback_lock.lend(self._handle.wait_for, limit)
         except Exception as error:
             self._error = error
+            let_go(self)
             raise
         if not in_time:
             self._give_up(limit)
+        let_go(self)
         if not is_finished:
             self._finish_once()
         return True
@@ -131,7 +133,7 @@ class PerseusWork(dist.Work):
 
     def comes_until(self, deadline: float) -> bool:
         """Whether it is complete before `deadline` (of time.monotonic). Raises what made the work fail."""
-        return bool(turns.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))
+        return bool(callback_lock.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))
 
     def synchronize(self) -> None:
         self.wait()
@@ -181,7 +183,7 @@ class PerseusWork(dist.Work):
             # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
             self._future = done.then(self._value)
             if self._asked is not None:
-                remember(self._future, Origin(self._asked.group_name, self._asked.name))
+                remember(self._future, CallbackOrigin(self._asked.group_name, self._asked.name))
         on_device = functools.partial(cuda.complete, done, device)
         complete = functools.partial(done.set_result, None) if device < 0 else on_device
         if self._handle.done():
@@ -230,6 +232,7 @@ class Works(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for work in self._works:
             work.wait(timeout)
+        let_go(self)
         return True
 
     def synchronize(self) -> None:

@@ -1,9 +1,9 @@
 """Horovod's modules, which are those of perseus_like."""
 
 from perseus_like import run
-from perseus_like.names import HOROVOD_VERSION, open_horovod
+from perseus_like.names import HOROVOD_VERSION, install_horovod_alias
 
-open_horovod()
+install_horovod_alias()
 
 __version__ = HOROVOD_VERSION
 

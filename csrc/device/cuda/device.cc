@@ -9,12 +9,12 @@ namespace perseus::cuda {
 
 namespace {
 
-constexpr unsigned kBesideTheDefaultStream = 1;  // CU_STREAM_NON_BLOCKING
-constexpr unsigned kSleepsAndHasNoTime = 3;      // CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
-constexpr int kRelaxed = 2;                      // CU_STREAM_CAPTURE_MODE_RELAXED
-constexpr Result kCaptureElsewhere = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: on a stream that this one waits for
-constexpr Result kNotSupported = 801;      // CUDA_ERROR_NOT_SUPPORTED
-constexpr unsigned kForAllContexts = 1;    // CU_MEMHOSTALLOC_PORTABLE
+constexpr unsigned kNonBlockingStream = 1;     // CU_STREAM_NON_BLOCKING
+constexpr unsigned kBlockingSyncNoTiming = 3;  // CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
+constexpr int kRelaxedCapture = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr Result kCaptureImplicit = 906;       // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: a stream that this one waits for
+constexpr Result kNotSupported = 801;          // CUDA_ERROR_NOT_SUPPORTED
+constexpr unsigned kPortable = 1;              // CU_MEMHOSTALLOC_PORTABLE
 
 StreamHandle handle_of(Stream stream) { return reinterpret_cast<StreamHandle>(stream); }
 Pointer pointer(const void* memory) { return reinterpret_cast<Pointer>(memory); }
@@ -65,7 +65,7 @@ class CudaDevice::Memory final : public DeviceMemory {
   Stream last_;
 };
 
-CudaDevice::Current::Current(const CudaDevice& device) : driver_(device.driver_), capture_mode_(kRelaxed) {
+CudaDevice::Current::Current(const CudaDevice& device) : driver_(device.driver_), capture_mode_(kRelaxedCapture) {
   driver_.check("cuCtxPushCurrent", driver_.push(device.context_));
   driver_.exchange_capture_mode(&capture_mode_);
 }
@@ -85,7 +85,8 @@ CudaDevice::CudaDevice(Private, const Driver& driver, int number) : driver_(driv
   driver_.check("cuDeviceGetCount", driver_.device_count(&devices));
   if (number < 0 || number >= devices) {
     throw Error(ErrorKind::invalid_argument,
-                "there is no CUDA device " + std::to_string(number) + ": this process sees " + std::to_string(devices));
+                "there is no CUDA device " + std::to_string(number) + ": this process sees " + std::to_string(devices) +
+                    "; check CUDA_VISIBLE_DEVICES and the device that the program selects");
   }
   driver_.check("cuDeviceGet", driver_.device(&device_, number));
   std::array<char, 256> name{};
@@ -136,7 +137,7 @@ std::shared_ptr<DeviceEvent> CudaDevice::record(Stream stream) {
       idle_events_.pop_back();
     }
   }
-  if (handle == nullptr) driver_.check("cuEventCreate", driver_.event_create(&handle, kSleepsAndHasNoTime));
+  if (handle == nullptr) driver_.check("cuEventCreate", driver_.event_create(&handle, kBlockingSyncNoTiming));
   auto event = std::make_shared<Event>(shared_from_this(), handle);
   driver_.check("cuEventRecord", driver_.event_record(handle, handle_of(stream)));
   return event;
@@ -164,7 +165,7 @@ bool CudaDevice::is_capturing(Stream stream) {
   const Current current(*this);
   int status = 0;
   const auto result = driver_.stream_is_capturing(handle_of(stream), &status);
-  if (result == kCaptureElsewhere) return true;
+  if (result == kCaptureImplicit) return true;
   driver_.check("cuStreamIsCapturing", result);
   return status != 0;
 }
@@ -172,7 +173,7 @@ bool CudaDevice::is_capturing(Stream stream) {
 std::shared_ptr<const Stream> CudaDevice::make_stream() {
   const Current current(*this);
   StreamHandle made = nullptr;
-  driver_.check("cuStreamCreateWithPriority", driver_.stream_create(&made, kBesideTheDefaultStream, 0));
+  driver_.check("cuStreamCreateWithPriority", driver_.stream_create(&made, kNonBlockingStream, 0));
   return {new Stream(reinterpret_cast<Stream>(made)), [device = shared_from_this()](const Stream* stream) {
             device->quietly([&] { device->driver_.stream_destroy(handle_of(*stream)); });
             delete stream;
@@ -189,7 +190,7 @@ std::shared_ptr<void> CudaDevice::allocate(std::size_t bytes) {
 std::shared_ptr<void> CudaDevice::allocate_pinned(std::size_t bytes) {
   const Current current(*this);
   void* memory = nullptr;
-  driver_.check("cuMemHostAlloc", driver_.allocate_host(&memory, bytes == 0 ? 1 : bytes, kForAllContexts));
+  driver_.check("cuMemHostAlloc", driver_.allocate_host(&memory, bytes == 0 ? 1 : bytes, kPortable));
   return adopt(memory, &CudaDevice::free_host);
 }
 
@@ -205,7 +206,7 @@ void CudaDevice::free_host(void* memory) const {
   quietly([&] { driver_.free_host(memory); });
 }
 
-// Drivers before CUDA 11.2, and some virtual devices, have no such memory.
+// Drivers before CUDA 11.2 and some virtual devices do not support this; memory is then allocated with blocking calls.
 std::shared_ptr<DeviceMemory> CudaDevice::allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) {
   std::vector<std::pair<Stream, Pointer>> left;
   {
@@ -226,7 +227,7 @@ std::shared_ptr<DeviceMemory> CudaDevice::allocate_on(const std::shared_ptr<cons
   return std::make_shared<Memory>(shared_from_this(), stream, memory, result != kNotSupported);
 }
 
-// Freeing on a stream that is being captured would become a part of the graph.
+// Delays freeing on a stream that is being captured, because it would become part of the graph.
 void CudaDevice::free_on(Stream stream, Pointer memory) {
   quietly([&] {
     int status = 0;
@@ -237,7 +238,8 @@ void CudaDevice::free_on(Stream stream, Pointer memory) {
   });
 }
 
-// Not by the call without a stream: that works on the default one, which streams of ours do not wait for.
+// Uses the call with a stream. The call without one uses the default stream, for which this library's streams do not
+// wait.
 void CudaDevice::zero(Stream stream, void* memory, std::size_t bytes) {
   if (bytes == 0) return;
   const Current current(*this);
@@ -270,7 +272,7 @@ void CudaDevice::unpack(Stream stream, const Reduction& reduction, const void* b
   }
 }
 
-// False: plain copies do it.
+// Returns false if plain copies suffice.
 bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& reduction, std::span<const Piece> pieces,
                         void* buffer) {
   const auto plan = plan_launch(direction, reduction);
@@ -278,7 +280,9 @@ bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& red
   if (one) return false;
   if (kernels_ == nullptr) {
     if (plan.as_bytes) return false;
-    throw Error(ErrorKind::unavailable, name_ + " has no kernels here, which scaling and compression need");
+    throw Error(ErrorKind::unavailable, name_ +
+                                            " has no kernels in this build, which scaling and compression need; build "
+                                            "perseus_like with nvcc, or pass tensors on the CPU");
   }
   const Current current(*this);
   kernels_->run(handle_of(stream), direction, reduction, pieces, buffer);

@@ -1,4 +1,4 @@
-// One CUDA device through the driver's functions, in the primary context that the framework uses too.
+// Implements Device for a CUDA device by the functions of the driver.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ namespace perseus::cuda {
 
 class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
  public:
-  // `number` as the framework counts devices, after CUDA_VISIBLE_DEVICES. Throws Error. The driver outlives the device.
+  // Opens a device in its primary context, which the framework uses too. `number` counts the devices that
+  // CUDA_VISIBLE_DEVICES leaves. The driver must outlive the device. Throws Error.
   static std::shared_ptr<CudaDevice> open(const Driver& driver, int number);
   ~CudaDevice() override;
 
@@ -40,8 +41,8 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   void pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) override;
   void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) override;
 
-  // Makes the device current on this thread while it lives, and then what was current before. Meanwhile calls are
-  // allowed that would break off a graph which another thread captures; ours are no part of it.
+  // Makes the device current on this thread, and restores the previous device when it is destroyed. Meanwhile calls are
+  // allowed that would end a graph capture of another thread, because they are not part of that graph.
   class Current {
    public:
     explicit Current(const CudaDevice& device);
@@ -64,7 +65,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
 
  private:
   void load_kernels();
-  // With the device current, and without a word where that fails: at the end of a process the driver may be gone.
+  // Runs an action with the device current. Ignores failures, because the driver may be gone at the end of a process.
   template <typename Action>
   void quietly(const Action& action) const {
     ContextHandle ours = nullptr;
@@ -88,7 +89,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
 
   std::mutex mutex_;  // guards the rest
   std::vector<EventHandle> idle_events_;
-  std::vector<std::pair<Stream, Pointer>> to_free_;  // once the stream is captured no more
+  std::vector<std::pair<Stream, Pointer>> to_free_;  // memory to free after the stream's graph capture
 };
 
 }  // namespace perseus::cuda

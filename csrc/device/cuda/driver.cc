@@ -9,7 +9,7 @@ namespace perseus::cuda {
 namespace {
 
 constexpr Result kOutOfMemory = 2;
-constexpr int kOldestVersion = 11'000;  // the first that reads our kernels
+constexpr int kOldestVersion = 11'000;  // the first version that loads this library's kernels
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -42,7 +42,7 @@ class Library {
 
  private:
   const char* name_;
-  void* handle_;  // never closed: threads of the driver's may be in it until the process ends
+  void* handle_;  // never closed, because the driver's threads may be in it until the process ends
 };
 
 }  // namespace
@@ -103,7 +103,7 @@ void start_driver(const Driver& driver) {
   const auto refuse = [](const std::string& why) { throw Error(ErrorKind::unavailable, why); };
   if (const auto result = driver.init(0); result != kSuccess) {
     refuse("CUDA does not start (" + driver.text("cuInit", result) +
-           "); does nvidia-smi work here, and does CUDA_VISIBLE_DEVICES name a device?");
+           "); check that nvidia-smi works here and that CUDA_VISIBLE_DEVICES names a device");
   }
   int version = 0, devices = 0;
   driver.check("cuDriverGetVersion", driver.driver_version(&version));
@@ -112,11 +112,11 @@ void start_driver(const Driver& driver) {
            " is needed; install a newer one");
   }
   driver.check("cuDeviceGetCount", driver.device_count(&devices));
-  if (devices == 0) refuse("CUDA finds no device; does CUDA_VISIBLE_DEVICES hide them all?");
+  if (devices == 0) refuse("CUDA finds no device; check whether CUDA_VISIBLE_DEVICES hides all of them");
 }
 
 const Driver& driver() {
-  // Another try at the next call where it fails.
+  // The next call tries again if this one fails.
   static const Driver the_one = [] {
     auto opened = open_driver(kDriverLibrary);
     start_driver(opened);

@@ -1,5 +1,5 @@
-// The few functions of CUDA's driver that are used here. libcuda is opened at run time; tests fill the table
-// themselves.
+// Declares the functions of CUDA's driver that are used here. libcuda is opened at run time, and tests provide a table
+// of their own.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace perseus::cuda {
 
-// CUDA's own types, by their size: its header is not needed to build.
+// CUDA's own types by their size, so that the build does not need its header.
 using Result = int;
 using DeviceNumber = int;
 using ContextHandle = void*;
@@ -60,22 +60,22 @@ struct Driver {
                    unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
                    void** extra);
 
-  // "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
+  // Returns a text such as "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory".
   std::string text(const char* call, Result result) const;
-  // Throws Error(transport) with that text; Error(unavailable) where memory is lacking.
+  // Throws Error(transport) with that text if the call has failed, or Error(unavailable) if there is no memory.
   void check(const char* call, Result result) const;
 };
 
-// The machine's driver, opened and started at the first call and never closed. Throws Error(unavailable): there is no
-// libcuda, it is too old, or it finds no device; the text says what to do.
+// Returns the machine's driver, which the first call opens and starts and which is never closed. Throws
+// Error(unavailable) that says what to do if there is no libcuda, if it is too old, or if it finds no device.
 const Driver& driver();
 
 inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 
-// The same for a library of this name. Throws Error(unavailable).
+// Opens a library of this name. Throws Error(unavailable).
 Driver open_driver(const char* library);
 
-// What `driver` does after opening: starts it and looks at its age. Throws Error(unavailable).
+// Starts the driver and checks its version. Throws Error(unavailable).
 void start_driver(const Driver& driver);
 
 }  // namespace perseus::cuda

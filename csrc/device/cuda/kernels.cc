@@ -10,13 +10,13 @@ namespace perseus::cuda {
 namespace {
 
 constexpr std::size_t kMostTables = 64;
-constexpr unsigned kForEventsOfOrder = 2;  // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
 
 bool same_segment(const Segment& a, const Segment& b) {
   return a.data == b.data && a.count == b.count && a.offset == b.offset && a.first_tile == b.first_tile;
 }
 
-// Bytes of the wider type's elements make a tile: see tile_elements.
+// Returns the elements of a tile, whose size is in bytes of the wider type; see tile_elements().
 std::int64_t tile_elements_of(const Launch& launch) {
   return kTileBytes / static_cast<std::int64_t>(std::max(launch.tensor_bytes, launch.wire_bytes));
 }
@@ -30,14 +30,14 @@ Launch plan_launch(Direction direction, const Reduction& reduction) {
   const bool scaled =
       reduction.dtype != DType::boolean && (packs ? scale.pre != 1.0 : scale.post != 1.0 || scale.divisor != 1);
   const std::string verb = packs ? "perseus_pack_" : "perseus_unpack_";
-  if (!scaled && reduction.dtype == reduction.wire) {
+  if (!scaled && reduction.dtype == reduction.wire_dtype) {
     launch.kernel = verb + "byte_byte";
     launch.as_bytes = true;
     return launch;
   }
-  launch.kernel = verb + std::string(name_of(reduction.dtype)) + "_" + std::string(name_of(reduction.wire));
+  launch.kernel = verb + std::string(name_of(reduction.dtype)) + "_" + std::string(name_of(reduction.wire_dtype));
   launch.tensor_bytes = size_of(reduction.dtype);
-  launch.wire_bytes = size_of(reduction.wire);
+  launch.wire_bytes = size_of(reduction.wire_dtype);
   if (packs) {
     launch.scaling.factor = scale.pre;
   } else if (is_floating(reduction.dtype)) {
@@ -74,7 +74,7 @@ Kernels::Kernels(const Driver& driver, const char* ptx) : driver_(driver) {
   driver_.check("cuModuleLoadDataEx", driver_.module_load(&module_, ptx, 0, nullptr, nullptr));
 }
 
-// Failures are not told: at the end of a process the driver may be gone.
+// Ignores failures, because the driver may be gone at the end of a process.
 Kernels::~Kernels() {
   for (const auto& table : tables_) free(table);
   driver_.module_unload(module_);
@@ -120,7 +120,7 @@ Kernels::Table Kernels::make_table(StreamHandle stream, std::vector<Segment> seg
   table.segments = std::move(segments);
   const auto bytes = table.segments.size() * sizeof(Segment);
   try {
-    driver_.check("cuEventCreate", driver_.event_create(&table.used, kForEventsOfOrder));
+    driver_.check("cuEventCreate", driver_.event_create(&table.used, kNoTiming));
     driver_.check("cuMemAlloc", driver_.allocate(&table.memory, bytes));
     driver_.check("cuMemHostAlloc", driver_.allocate_host(&table.staging, bytes, 0));
     std::memcpy(table.staging, table.segments.data(), bytes);

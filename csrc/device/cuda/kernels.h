@@ -1,4 +1,4 @@
-// Packing and unpacking of any number of tensors by one kernel each.
+// Packs and unpacks any number of tensors by one kernel each.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@ namespace perseus::cuda {
 
 enum class Direction { pack, unpack };
 
-// The kernels as text for the driver's compiler; empty where they were not built.
+// The kernels as PTX for the driver's compiler; empty if they were not built.
 extern const char* const kPackPtx;
 
-// Which kernel a packing takes, and with what factors.
+// The kernel for a packing, and its factors.
 struct Launch {
   std::string kernel;
   Scaling scaling{1.0, 1};
-  std::size_t tensor_bytes = 1, wire_bytes = 1;  // of an element as the kernel counts them
+  std::size_t tensor_bytes = 1, wire_bytes = 1;  // bytes of an element as the kernel counts them
   bool as_bytes = false;                         // elements are bytes
 };
 Launch plan_launch(Direction direction, const Reduction& reduction);
 
-// Where each piece lies in the buffer, and its tiles. Empty pieces are left out.
+// Returns the place of each piece in the buffer, and its tiles. Empty pieces are left out.
 std::vector<Segment> plan_segments(const Launch& launch, std::size_t element_bytes, std::span<const Piece> pieces);
 std::int64_t tiles_of(const Launch& launch, const std::vector<Segment>& segments);
 
-// Calls come with the device current.
+// The loaded kernels of one device. The device must be current in all calls.
 class Kernels {
  public:
-  // Throws Error where the driver does not take them.
+  // Throws Error if the driver cannot load them.
   Kernels(const Driver& driver, const char* ptx);
   ~Kernels();
   Kernels(const Kernels&) = delete;
@@ -47,13 +47,13 @@ class Kernels {
            void* buffer);
 
  private:
-  // Segments in device memory. The same tensors come step after step, so that tables are found again.
+  // A list of segments in device memory. Tables are kept, because the same tensors come in every training step.
   struct Table {
     std::vector<Segment> segments;
     Pointer memory = 0;
-    void* staging = nullptr;  // what is copied from, pinned
+    void* staging = nullptr;  // the source of the copy, in pinned memory
     EventHandle used = nullptr;
-    StreamHandle stream = nullptr;  // on which it was copied and is used
+    StreamHandle stream = nullptr;  // the stream of the copy and of the kernels that use it
   };
 
   const Table& table_of(StreamHandle stream, std::vector<Segment> segments);
@@ -64,7 +64,7 @@ class Kernels {
   const Driver& driver_;
   ModuleHandle module_ = nullptr;
   std::mutex mutex_;         // guards the rest
-  std::list<Table> tables_;  // the one used last first
+  std::list<Table> tables_;  // from the most to the least recently used
   std::map<std::string, FunctionHandle> functions_;
 };
 

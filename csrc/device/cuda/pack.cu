@@ -1,4 +1,4 @@
-// The kernels' entry points; what they do is in pack_body.h. One block carries one tile.
+// The kernels' entry points. pack_body.h has their implementation. One block processes one tile.
 #include "device/cuda/pack_body.h"
 
 namespace perseus::cuda {

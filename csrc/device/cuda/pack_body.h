@@ -1,5 +1,5 @@
-// The arithmetic of the two kernels, one tile at a time. Plain C++ but for the words in front of functions, so that
-// tests run the very same code on the host.
+// Implements the packing kernels for one tile. This is plain C++ except for CUDA's keywords, so that tests run the same
+// code on the host.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 
 namespace perseus::cuda {
 
-// A tensor and its place in the packed buffer. The same 32 bytes on host and device.
+// A tensor and its place in the packed buffer. It has the same layout on host and device.
 struct Segment {
   void* data;
   std::int64_t count;       // elements
-  std::int64_t offset;      // in the buffer, in elements
-  std::int64_t first_tile;  // tiles are numbered through all segments
+  std::int64_t offset;      // place in the buffer, in elements
+  std::int64_t first_tile;  // tiles are numbered across all segments
 };
 
 // Floating types are multiplied by `factor`. Integers are divided by `divisor` first, and truncated after each step.
@@ -29,14 +29,14 @@ struct Scaling {
   std::int64_t divisor;
 };
 
-// Which thread of which block this is.
+// The number of the block and of the thread within it.
 struct Place {
   std::int64_t block;
   int thread;
 };
 
 inline constexpr int kThreads = 256;
-inline constexpr int kTileBytes = 1 << 15;  // of the wider of the two types
+inline constexpr int kTileBytes = 1 << 15;  // bytes of a tile in the wider of the two types
 inline constexpr int kVectorBytes = 16;
 
 struct Half {
@@ -92,21 +92,21 @@ PERSEUS_DEVICE void narrow(float value, Half& to) {
     half = 0x7c00U;
   } else if (magnitude >= 113U << 23) {
     half = (magnitude - (112U << 23) + 0x0fffU + ((magnitude >> 13) & 1U)) >> 13;
-  } else {  // the digits of a subnormal are the last ones of 0.5 and it, rounded by the addition
+  } else {  // adding 0.5 rounds the digits of a subnormal into the last digits of the sum
     half = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
   }
   to.bits = static_cast<std::uint16_t>(sign | half);
 #endif
 }
 
-// Nearest even; a NaN keeps its sign and stays one.
+// Rounds to nearest even. A NaN keeps its sign and stays a NaN.
 PERSEUS_DEVICE void narrow(float value, BFloat16& to) {
   const std::uint32_t bits = bits_of(value);
   const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
   to.bits = static_cast<std::uint16_t>((value == value ? rounded : bits | 0x00400000U) >> 16);
 }
 
-// The type in which sums are made is the one to scale in: what travels in 16 bits is float32, wherever it came from.
+// The type in which values are scaled, which is the type of sums: float32 if either type has 16 bits.
 template <class From, class To>
 struct WideOf {
   using Type = float;
@@ -127,7 +127,7 @@ struct FloatScale {
   Wide factor;
 };
 
-// Beyond the range of int64 the nearest of its ends, and 0 for NaN.
+// Converts to int64. A value out of range becomes the nearest limit, and NaN becomes 0.
 PERSEUS_DEVICE std::int64_t truncated(double value) {
   if (value >= 9223372036854775808.0) return INT64_MAX;
   if (value <= -9223372036854775808.0) return INT64_MIN;
@@ -146,7 +146,7 @@ struct IntegerScale {
 
   PERSEUS_DEVICE void operator()(T from, T& to) const {
     const auto value = static_cast<std::int64_t>(static_cast<T>(static_cast<std::int64_t>(from) / divisor));
-    // A whole factor is exact for every int64; others go through a double.
+    // A whole factor is exact for every int64; other factors need a double.
     to = is_whole ? static_cast<T>(static_cast<std::uint64_t>(value) * static_cast<std::uint64_t>(whole))
                   : static_cast<T>(truncated(static_cast<double>(value) * factor));
   }
@@ -207,7 +207,7 @@ PERSEUS_DEVICE constexpr int tile_elements() {
   return kTileBytes / static_cast<int>(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 }
 
-// As many elements as fill a vector register of the narrower type.
+// The elements that fill a vector register of the narrower type.
 template <class T, int count>
 struct [[gnu::may_alias]] alignas(sizeof(T) * count < kVectorBytes ? sizeof(T) * count : kVectorBytes) Vector {
   T values[count];
@@ -217,7 +217,7 @@ template <class From, class To>
 PERSEUS_DEVICE void move_elements(const From* from, To* to, std::int64_t count, const Scaling& scaling, int thread) {
   using Scale = typename ScaleOf<From, To>::Type;
   constexpr int kFits = kVectorBytes / static_cast<int>(sizeof(From) < sizeof(To) ? sizeof(From) : sizeof(To));
-  // Divisions of 64-bit integers take many instructions each: side by side they would make the kernels huge.
+  // A division of 64-bit integers takes many instructions. Unrolled divisions would make the kernels huge.
   constexpr int kCount = Scale::kIsCheap ? kFits : 1;
   [[maybe_unused]] constexpr int kAtOnce = Scale::kIsCheap ? 4 : 1;
   using In = Vector<From, kCount>;
@@ -240,7 +240,7 @@ PERSEUS_DEVICE void move_elements(const From* from, To* to, std::int64_t count, 
   for (std::int64_t i = begin + thread; i < count; i += kThreads) scale(from[i], to[i]);
 }
 
-// The last segment that begins at this tile or before it.
+// Returns the last segment that begins at this tile or before it.
 PERSEUS_DEVICE const Segment& segment_of(const Segment* segments, int count, std::int64_t tile) {
   int low = 0, high = count - 1;
   while (low < high) {
@@ -282,8 +282,8 @@ PERSEUS_DEVICE void unpack_tile(const Segment* segments, int count, const void* 
 
 }  // namespace perseus::cuda
 
-// What there is a kernel for: X(name of the tensor's type, name of the wire's, the two types). A kernel is called
-// perseus_pack_TENSOR_WIRE or perseus_unpack_TENSOR_WIRE.
+// The list of kernels: X(name of the tensor's type, name of the wire dtype, the two types). The names of kernels are
+// perseus_pack_TENSOR_WIRE and perseus_unpack_TENSOR_WIRE.
 #define PERSEUS_PACKINGS(X)                       \
   X(byte, byte, Byte, Byte)                       \
   X(uint8, uint8, std::uint8_t, std::uint8_t)     \

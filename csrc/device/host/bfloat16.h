@@ -1,6 +1,6 @@
-// bfloat16 to and from float32: round to nearest even, infinities and NaN kept. In integer arithmetic everywhere: the
-// processors' own converts (AVX512-BF16) take subnormals for zero.
-// Wants widen_bits and narrow_bits (16-bit numbers to and from 32-bit ones) from the file of an instruction set.
+// Converts bfloat16 to and from float32 with rounding to nearest even; infinities and NaN are kept. It uses integer
+// arithmetic, because the processors' own conversions (AVX512-BF16) treat subnormals as zero.
+// The file of an instruction set must define widen_bits and narrow_bits (16-bit numbers to and from 32-bit ones).
 #pragma once
 
 #include "device/host/lanes.h"
@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::uint32_t kBFloat16Bits = 0xffff0000U;
 
-// The upper half is the nearest bfloat16; the lower half is left over. Not for NaN.
+// Returns values whose upper half is the nearest bfloat16. The lower half is undefined. Not for NaN.
 template <int lanes>
 PERSEUS_INLINE VectorOf<std::uint32_t, lanes> nearest_bfloat16_number(VectorOf<float, lanes> value) {
   const auto bits = bits_as<VectorOf<std::uint32_t, lanes>>(value);
   return bits + 0x7fffU + ((bits >> 16) & 1U);
 }
 
-// The same for NaN too.
+// The same, also for NaN.
 template <int lanes>
 PERSEUS_INLINE VectorOf<std::uint32_t, lanes> nearest_bfloat16(VectorOf<float, lanes> value) {
   const auto quiet = bits_as<VectorOf<std::uint32_t, lanes>>(value) | 0x00400000U;
@@ -34,7 +34,7 @@ PERSEUS_INLINE VectorOf<std::uint16_t, lanes> narrow_bfloat16(VectorOf<float, la
   return narrow_bits(nearest_bfloat16<lanes>(value) >> 16);
 }
 
-// Neighbours in memory side by side in two vectors, which takes no shuffle: the even ones and the odd ones.
+// Splits elements into two vectors of even and odd ones, which needs no shuffle.
 template <int lanes>
 PERSEUS_INLINE void widen_bfloat16_pairs(VectorOf<std::uint32_t, lanes> pairs, VectorOf<float, lanes>& even,
                                          VectorOf<float, lanes>& odd) {
@@ -42,7 +42,7 @@ PERSEUS_INLINE void widen_bfloat16_pairs(VectorOf<std::uint32_t, lanes> pairs, V
   odd = bits_as<VectorOf<float, lanes>>(pairs & kBFloat16Bits);
 }
 
-// For what was computed from bfloat16s: a NaN among it has an empty lower half, which rounding leaves alone.
+// For values computed from bfloat16s: their NaNs have an empty lower half, which rounding does not change.
 template <int lanes>
 PERSEUS_INLINE VectorOf<std::uint32_t, lanes> narrow_bfloat16_pairs(VectorOf<float, lanes> even,
                                                                     VectorOf<float, lanes> odd) {

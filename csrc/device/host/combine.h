@@ -1,4 +1,5 @@
-// The operations on vectors. The order of operands is fixed, so that every instruction set gives the same bits.
+// Implements the operations on vectors. The order of operands is fixed, so that every instruction set gives the same
+// bits.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +9,7 @@
 namespace perseus::host {
 namespace {
 
-// Signed overflow is undefined, unsigned arithmetic wraps and has the same bits.
+// Integers are computed as unsigned, because signed overflow is undefined. The bits are the same.
 template <class T>
 struct Wrapping {
   using type = std::make_unsigned_t<T>;
@@ -41,7 +42,8 @@ struct Product {
   }
 };
 
-// NaN wins, as in NumPy and PyTorch: a comparison with it is false, which keeps b; a NaN in a is put back.
+// The minimum with a NaN is NaN, as in NumPy and PyTorch. A comparison with NaN is false, which keeps b; a NaN in a is
+// selected afterwards.
 struct Min {
   template <class T, int lanes>
   PERSEUS_INLINE static VectorOf<T, lanes> combine(VectorOf<T, lanes> a, VectorOf<T, lanes> b) {

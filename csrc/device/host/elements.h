@@ -1,5 +1,5 @@
-// What the elements of each dtype are in memory, and what they are computed in.
-// Wants widen_float16 and narrow_float16 on vectors, and what bfloat16.h wants, from the file of an instruction set.
+// Defines the types in which elements of each dtype are stored and computed.
+// The file of an instruction set must define widen_float16 and narrow_float16 on vectors, and what bfloat16.h needs.
 #pragma once
 
 #include "device/host/bfloat16.h"
@@ -12,8 +12,8 @@ struct Float16 {};
 struct BFloat16 {};
 struct Bool {};
 
-// `Memory` is what lies in memory, `Compute` what it is computed in. Those whose computing is finer than their memory
-// have `nearest`: to memory and back.
+// `Memory` is the type in memory and `Compute` the type of the arithmetic. If `Compute` is more precise, `nearest`
+// rounds a value to the precision of `Memory`.
 template <class T>
 struct Element {
   using Memory = T;
@@ -64,7 +64,7 @@ struct Element<BFloat16> {
   }
 };
 
-// Any byte that is not 0 counts as true; results are 0 and 1.
+// Any byte other than 0 is true; results are 0 and 1.
 template <>
 struct Element<Bool> {
   using Memory = std::uint8_t;

@@ -1,5 +1,5 @@
-// float16 to and from float32 without the processor's help: round to nearest even, infinities and NaN kept.
-// Gives the same bits as the processors' own converts, a signalling NaN made quiet included.
+// Converts float16 to and from float32 without special instructions, with rounding to nearest even; infinities and NaN
+// are kept. The bits are the same as by the processors' instructions; a signalling NaN becomes quiet.
 #pragma once
 
 #include "device/host/lanes.h"
@@ -15,7 +15,7 @@ PERSEUS_INLINE VectorOf<float, lanes> software_widen_float16(VectorOf<std::uint1
   const Bits sign = (wide & 0x8000U) << 16;
   const Bits magnitude = (wide & 0x7fffU) << 13;
   const Bits normal = magnitude + (112U << 23);
-  // A subnormal's digits under the exponent of 2^-14, less 2^-14: exact, and never a subnormal float32.
+  // A subnormal is its digits with the exponent of 2^-14, minus 2^-14. This is exact and never a subnormal float32.
   const Bits smallest = magnitude * 0U + (113U << 23);
   const Bits subnormal = bits_as<Bits>(bits_as<Floats>(magnitude + smallest) - bits_as<Floats>(smallest));
   const Bits infinite = magnitude | 0x7f800000U;
@@ -33,9 +33,9 @@ PERSEUS_INLINE VectorOf<std::uint16_t, lanes> software_narrow_float16(VectorOf<f
   const Bits bits = bits_as<Bits>(value);
   const Bits sign = (bits >> 16) & 0x8000U;
   const Bits magnitude = bits & 0x7fffffffU;
-  // Half of the last kept digit, less one unless that digit is odd; a carry moves into the exponent as it should.
+  // Adds half of the last kept digit, minus one if that digit is even. A carry correctly moves into the exponent.
   const Bits normal = (magnitude - (112U << 23) + 0x0fffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Added to 0.5, the digits of a float16 subnormal are the last ones of a float32, rounded by the addition.
+  // Adding 0.5 rounds the digits of a float16 subnormal into the last digits of a float32.
   const Bits half = magnitude * 0U + (126U << 23);
   const Bits subnormal = bits_as<Bits>(bits_as<Floats>(magnitude) + bits_as<Floats>(half)) - half;
   const Bits nan = ((magnitude >> 13) & 0x03ffU) | 0x7e00U;

@@ -18,7 +18,7 @@ namespace perseus::host {
 namespace {
 
 #if defined(PERSEUS_HAVE_AVX2) || defined(PERSEUS_HAVE_AVX512)
-// Not all compilers' __builtin_cpu_supports know it.
+// Some compilers' __builtin_cpu_supports does not know F16C.
 bool has_f16c() {
   unsigned a = 0;
   unsigned b = 0;
@@ -32,7 +32,7 @@ bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_support
 
 std::vector<const Kernels*> find_usable() {
   std::vector<const Kernels*> found;
-  // The compiler's questions ask the operating system too, which must save the wide registers.
+  // __builtin_cpu_supports also checks that the operating system saves the wide registers.
 #ifdef PERSEUS_HAVE_AVX512
   if (has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
@@ -56,26 +56,28 @@ const Kernels& best() {
 
 bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
-// Null where there is none.
+// Returns null if there is no such kernel.
 ReduceKernel find_kernel(const Kernels& kernels, const Reduction& reduction, bool from_wire, bool to_wire) {
   const auto op = static_cast<std::size_t>(reduction.op);
   const auto plain = [&](DType dtype) { return kernels.plain[static_cast<std::size_t>(dtype)][op]; };
-  if (reduction.wire == reduction.dtype) return plain(reduction.dtype);
+  if (reduction.wire_dtype == reduction.dtype) return plain(reduction.dtype);
   const bool is_float32 = reduction.dtype == DType::float32;
-  if (!is_half(reduction.wire) || !(is_float32 || reduction.dtype == DType::float64)) return nullptr;
-  if (from_wire && to_wire) return plain(reduction.wire);
-  const auto way = from_wire ? Way::wire_to_dtype : to_wire ? Way::dtype_to_wire : Way::dtype_to_dtype;
-  const auto wire = reduction.wire == DType::float16 ? 0 : 1;
-  return kernels.compressed[is_float32 ? 0 : 1][wire][static_cast<std::size_t>(way)][op];
+  if (!is_half(reduction.wire_dtype) || !(is_float32 || reduction.dtype == DType::float64)) return nullptr;
+  if (from_wire && to_wire) return plain(reduction.wire_dtype);
+  const auto conversion = from_wire ? Conversion::wire_to_dtype
+                          : to_wire ? Conversion::dtype_to_wire
+                                    : Conversion::dtype_to_dtype;
+  const auto wire = reduction.wire_dtype == DType::float16 ? 0 : 1;
+  return kernels.compressed[is_float32 ? 0 : 1][wire][static_cast<std::size_t>(conversion)][op];
 }
 
 std::size_t bytes_of(DType dtype, std::int64_t count) { return static_cast<std::size_t>(count) * size_of(dtype); }
 
-// Which destinations are streamed to. Not those that are sources: their lines are in the cache already, and a
-// non-temporal store would first have to throw them out.
+// Returns the destinations that get non-temporal stores. These are not the ones that are sources: their lines are in
+// the cache, and a non-temporal store would have to evict them first.
 std::uint64_t streams_of(const ReduceCall& call) {
   if (call.store == Store::cached) return 0;
-  const auto size = size_of(call.to_wire ? call.reduction.wire : call.reduction.dtype);
+  const auto size = size_of(call.to_wire ? call.reduction.wire_dtype : call.reduction.dtype);
   const auto place = [](const void* to) { return reinterpret_cast<std::uintptr_t>(to) % kAlignment; };
   std::uint64_t streams = 0;
   std::uintptr_t wanted = kAlignment;
@@ -102,24 +104,25 @@ void run(const Kernels& kernels, const ReduceCall& call) {
   const auto kernel = find_kernel(kernels, reduction, call.packed, call.to_wire);
   if (kernel == nullptr || scale.divisor == 0) {
     throw Error(ErrorKind::invalid_argument, "no host kernel for " + std::string(name_of(reduction.op)) + " of " +
-                                                 std::string(name_of(reduction.dtype)) + " sent as " +
-                                                 std::string(name_of(reduction.wire)) + ", divided by " +
-                                                 std::to_string(scale.divisor));
+                                                 std::string(name_of(reduction.dtype)) + " with wire dtype " +
+                                                 std::string(name_of(reduction.wire_dtype)) + " and divisor " +
+                                                 std::to_string(scale.divisor) +
+                                                 "; convert the tensor or use another operation");
   }
   if (call.count <= 0 || call.from.empty() || call.to.empty()) {
-    if (call.beside.bytes > 0) std::memcpy(call.beside.to, call.beside.from, call.beside.bytes);
+    if (call.side_copy.bytes > 0) std::memcpy(call.side_copy.to, call.side_copy.from, call.side_copy.bytes);
     return;
   }
   kernel({call.from.data(), call.from.size(), call.to.data(), call.to.size(), call.count, call.packed ? 1.0 : scale.pre,
-          scale.post, scale.divisor, streams_of(call), overwritten_of(call), call.beside.to, call.beside.from,
-          call.beside.bytes});
+          scale.post, scale.divisor, streams_of(call), overwritten_of(call), call.side_copy.to, call.side_copy.from,
+          call.side_copy.bytes});
 }
 
-// A reduction of one source to one destination.
+// Converts one source to one destination.
 void convert(const Kernels& kernels, const Reduction& reduction, double pre, bool from_wire, const void* from, void* to,
              std::int64_t count, Store store) {
   ReduceCall call;
-  call.reduction = {reduction.dtype, reduction.wire, ReduceOp::sum, {.pre = pre}};
+  call.reduction = {reduction.dtype, reduction.wire_dtype, ReduceOp::sum, {.pre = pre}};
   call.from = {&from, 1};
   call.packed = from_wire;
   call.to = {&to, 1};
@@ -148,7 +151,7 @@ void copy(const Kernels& kernels, void* to, const void* from, std::size_t bytes,
 void pack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
           Store store) {
   const double pre = reduction.dtype == DType::boolean ? 1.0 : reduction.scale.pre;
-  if (reduction.wire == reduction.dtype && pre == 1.0) {
+  if (reduction.wire_dtype == reduction.dtype && pre == 1.0) {
     copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
   } else {
     convert(kernels, reduction, pre, false, from, to, count, store);
@@ -157,7 +160,7 @@ void pack(const Kernels& kernels, const Reduction& reduction, const void* from, 
 
 void unpack(const Kernels& kernels, const Reduction& reduction, const void* from, void* to, std::int64_t count,
             Store store) {
-  if (reduction.wire == reduction.dtype) {
+  if (reduction.wire_dtype == reduction.dtype) {
     copy(kernels, to, from, bytes_of(reduction.dtype, count), store);
   } else {
     convert(kernels, reduction, 1.0, true, from, to, count, store);
@@ -170,7 +173,7 @@ void copy(void* to, const void* from, std::size_t bytes, Store store) { copy(bes
 
 namespace {
 
-// Looked at first: it costs less than a thread's own variable.
+// The number of meters. It is checked first, because it costs less than a thread-local variable.
 std::atomic<int> meters{0};
 thread_local CopyTimes* meter = nullptr;
 

@@ -1,4 +1,4 @@
-// Arithmetic on host memory: copy, convert, reduce; the fastest form for this processor, picked at run time.
+// Copies, converts and reduces elements in host memory by the fastest instruction set of this processor.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,20 @@
 
 namespace perseus::host {
 
-// Non-temporal stores do not fetch the line they overwrite: they win where the result is larger than the caches.
-// Destinations that are sources as well are in the cache already and get ordinary stores either way.
+// The kind of stores. Non-temporal stores do not load the cache line that they overwrite, so they are faster if the
+// result is larger than the caches. Destinations that are also sources are in the cache and always get ordinary stores.
 enum class Store : std::uint8_t { cached, streaming };
 
 void copy(void* to, const void* from, std::size_t bytes, Store store);
 
-// `from` (dtype) times scale.pre, converted to `wire`, into `to`.
+// Multiplies `from` (dtype) by scale.pre, converts it to wire_dtype and writes it to `to`.
 void pack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
 
-// `from` (wire, already reduced and scaled) widened to dtype, into `to`. A plain copy when the two are equal.
+// Converts `from` (wire_dtype, already reduced and scaled) to dtype and writes it to `to`. A plain copy if both types
+// are equal.
 void unpack(const Reduction& reduction, const void* from, void* to, std::int64_t count, Store store);
 
-// How long this thread spent in pack() and unpack() while a CopyMeter lived on it: for the timeline.
+// The time that this thread has spent in pack() and unpack() during the life of a CopyMeter, for the timeline.
 struct CopyTimes {
   std::chrono::nanoseconds in{0}, out{0};
 };
@@ -39,8 +40,8 @@ class CopyMeter {
   CopyTimes times_;
 };
 
-// A plain copy to be done by the way: the processor waits for one memory while it waits for the other.
-struct Beside {
+// A plain copy that a reduction makes at the same time, so that waits for memory overlap.
+struct SideCopy {
   void* to = nullptr;
   const void* from = nullptr;
   std::size_t bytes = 0;
@@ -48,30 +49,30 @@ struct Beside {
 
 struct ReduceCall {
   Reduction reduction;
-  // Contributions in the order in which they are combined, the same on all ranks. Packed contributions are of type
-  // `wire` with scale.pre applied; unpacked ones (all of them) of type `dtype`, scale.pre is applied while loading.
+  // Contributions in the order in which they are combined, which is the same on all ranks. Packed contributions have
+  // type wire_dtype and include scale.pre. Unpacked ones have type dtype, and scale.pre is applied while loading.
   std::span<const void* const> from;
   bool packed = false;
-  // Every place that gets the result: dtype, or wire when `to_wire`. divisor and post are applied, and values are
-  // rounded to `wire` first, so that a result is the same whichever way it took. May be one of `from`.
+  // All destinations of the result, of type dtype, or wire_dtype if `to_wire`. divisor and post are applied. Values are
+  // rounded to wire_dtype first, so that the result does not depend on the transport. May be one of `from`.
   std::span<void* const> to;
   bool to_wire = false;
   std::int64_t count = 0;
   Store store = Store::cached;
-  Beside beside = {};  // done when the call returns, whatever the counts
+  SideCopy side_copy = {};  // done when the call returns, whatever the counts
 };
 
-// The same bits on every processor, and wherever an element lies. Minimum and maximum with a NaN are NaN. Integers
-// wrap. Booleans: sum, max and bor are "any", product, min and band are "all"; any byte but 0 is true, and Scale is
-// nothing to them. Throws Error for what does not exist: bit operations on floating types, other wires than those of
-// Reduction, a divisor of 0.
+// Reduces contributions. The bits are the same on every processor and at every place of an element. Minimum and maximum
+// with a NaN are NaN. Integers wrap. For booleans, sum, max and bor are "any", and product, min and band are "all"; any
+// byte other than 0 is true, and Scale is ignored. Throws Error for bit operations on floating types, for wire dtypes
+// other than those of Reduction, and for a divisor of 0.
 void reduce(const ReduceCall& call);
 
-// The same of contributions that have travelled, into one place.
+// The same for packed contributions and one destination.
 void reduce_packed(const Reduction& reduction, std::span<const void* const> from, void* to, bool to_wire,
                    std::int64_t count);
 
-// "avx512", "avx2", "neon" or "scalar": for the log and the tests, which run every form this processor has.
+// Returns "avx512", "avx2", "neon" or "scalar", for the log and the tests.
 const char* instruction_set();
 
 }  // namespace perseus::host

@@ -1,4 +1,4 @@
-// AVX2 with the float16 converts of F16C.
+// The kernels for AVX2 with the float16 conversions of F16C.
 #include <immintrin.h>
 
 #include "device/host/lanes.h"
@@ -16,7 +16,7 @@ PERSEUS_INLINE VectorOf<std::uint16_t, 8> narrow_float16(VectorOf<float, 8> valu
   return bits_as<VectorOf<std::uint16_t, 8>>(_mm256_cvtps_ph(bits_as<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
 }
 
-// float64 travels as float16 in half vectors.
+// float64 is converted to float16 in half vectors.
 PERSEUS_INLINE VectorOf<float, 4> widen_float16(VectorOf<std::uint16_t, 4> half) {
   return bits_as<VectorOf<float, 4>>(_mm_cvtph_ps(_mm_cvtsi64_si128(bits_as<long long>(half))));
 }

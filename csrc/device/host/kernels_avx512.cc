@@ -1,4 +1,4 @@
-// AVX-512 as of Skylake servers (F, BW, VL, DQ).
+// The kernels for AVX-512 of Skylake servers (F, BW, VL, DQ).
 #include <immintrin.h>
 
 #include "device/host/lanes.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int kVectorBytes = 64;
 constexpr int kBlock = 8;
 
-// The forms with a mask: GCC 12 warns that the others read something uninitialized.
+// Uses the masked forms, because GCC 12 warns about uninitialized values in the others.
 PERSEUS_INLINE VectorOf<float, 16> widen_float16(VectorOf<std::uint16_t, 16> half) {
   return bits_as<VectorOf<float, 16>>(_mm512_maskz_cvtph_ps(0xffff, bits_as<__m256i>(half)));
 }
@@ -17,7 +17,7 @@ PERSEUS_INLINE VectorOf<std::uint16_t, 16> narrow_float16(VectorOf<float, 16> va
   const __m512 floats = bits_as<__m512>(value);
   return bits_as<VectorOf<std::uint16_t, 16>>(_mm512_maskz_cvtps_ph(0xffff, floats, _MM_FROUND_TO_NEAREST_INT));
 }
-// float64 travels as float16 in half vectors.
+// float64 is converted to float16 in half vectors.
 PERSEUS_INLINE VectorOf<float, 8> widen_float16(VectorOf<std::uint16_t, 8> half) {
   return bits_as<VectorOf<float, 8>>(_mm256_cvtph_ps(bits_as<__m128i>(half)));
 }

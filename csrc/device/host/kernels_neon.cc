@@ -1,4 +1,5 @@
-// 64-bit Arm with its float16 converts. Ordinary stores: the processor notices long runs of them by itself.
+// The kernels for 64-bit Arm with its float16 conversions. They use ordinary stores, because the processor detects long
+// runs of them.
 #include <arm_neon.h>
 
 #include "device/host/float16.h"
@@ -16,7 +17,7 @@ PERSEUS_INLINE VectorOf<float, 4> widen_float16(VectorOf<std::uint16_t, 4> half)
 PERSEUS_INLINE VectorOf<std::uint16_t, 4> narrow_float16(VectorOf<float, 4> value) {
   return bits_as<VectorOf<std::uint16_t, 4>>(vcvt_f16_f32(bits_as<float32x4_t>(value)));
 }
-// float64 travels as float16 in half vectors.
+// float64 is converted to float16 in half vectors.
 PERSEUS_INLINE VectorOf<float, 2> widen_float16(VectorOf<std::uint16_t, 2> half) {
   return software_widen_float16<2>(half);
 }

@@ -1,4 +1,4 @@
-// The form that runs everywhere: vectors of 16 bytes, which the compiler makes of what every processor has.
+// The kernels for every processor: vectors of 16 bytes, which the compiler builds from basic instructions.
 #include "device/host/float16.h"
 #include "device/host/lanes.h"
 
@@ -8,7 +8,7 @@ namespace {
 constexpr int kVectorBytes = 16;
 constexpr int kBlock = 2;
 
-// Not inlined: many kernels use them, and where this form runs size matters more than speed.
+// Not inlined, because many kernels use them and code size matters more than speed here.
 template <class Halves>
 __attribute__((noinline)) VectorOf<float, sizeof(Halves) / 2> widen_float16(Halves half) {
   return software_widen_float16<sizeof(Halves) / 2>(half);

@@ -1,11 +1,11 @@
-// Vectors of any element type and length, on the compiler's vector types.
-// Everything here is in an unnamed namespace: each instruction set gets its own.
+// Defines vectors of any element type and length by the compiler's vector types.
+// Everything here is in an unnamed namespace, so that each instruction set gets its own code.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// Vectors are passed between inlined functions only, so that their calling convention never matters.
+// Vectors are passed only between inlined functions, so that their calling convention does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #define PERSEUS_INLINE inline __attribute__((always_inline))
@@ -33,8 +33,8 @@ PERSEUS_INLINE void store(void* to, V value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
-// A few bytes, the last of them twice. Compilers make a `rep movs` of memcpy here, which is slow to start, or a call,
-// which empties the vector registers.
+// Copies a few bytes by overlapping loads and stores. Compilers replace memcpy here by `rep movs`, which is slow to
+// start, or by a call, which clears the vector registers.
 PERSEUS_INLINE void copy_few(char* to, const char* from, std::size_t bytes) {
   using Chunk = VectorOf<std::uint64_t, 2>;
   const auto ends = [&]<class T>(T) {
@@ -43,7 +43,7 @@ PERSEUS_INLINE void copy_few(char* to, const char* from, std::size_t bytes) {
   };
   if (bytes >= sizeof(Chunk)) {
     for (std::size_t i = 0; i + sizeof(Chunk) <= bytes; i += sizeof(Chunk)) {
-      asm("" : "+r"(i));  // or this loop, too, is taken for memcpy
+      asm("" : "+r"(i));  // prevents that the compiler replaces this loop by memcpy
       store(to + i, load<Chunk>(from + i));
     }
     ends(Chunk{});
@@ -58,7 +58,7 @@ PERSEUS_INLINE void copy_few(char* to, const char* from, std::size_t bytes) {
   }
 }
 
-// The same bits as another type.
+// Returns the same bits as another type.
 template <class To, class From>
 PERSEUS_INLINE To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -67,8 +67,8 @@ PERSEUS_INLINE To bits_as(From from) {
   return to;
 }
 
-// A product that the compiler may not fuse with a following addition: a fused one is rounded once instead of
-// twice, and results would depend on the instruction set. Clang fuses within one expression only.
+// Returns a product that the compiler cannot fuse with a following addition. A fused operation rounds once instead of
+// twice, so results would depend on the instruction set. (Clang fuses only within one expression.)
 template <class V>
 PERSEUS_INLINE V rounded(V value) {
 #if defined(__clang__)

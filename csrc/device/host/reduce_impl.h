@@ -1,6 +1,7 @@
-// The kernels, once; the file of each instruction set defines its few instructions and then includes this.
-// It says: kVectorBytes; kBlock, the vectors handled together, enough to hide latencies and few enough for the
-// registers, an even number; what elements.h wants; stream (an aligned vector past the caches) and finish_streaming.
+// Implements the kernels for all instruction sets. The file of each instruction set defines its instructions and then
+// includes this file. It defines kVectorBytes; kBlock, the even number of vectors processed together, which is enough
+// to hide latencies and fits into the registers; what elements.h needs; stream (a non-temporal store of an aligned
+// vector) and finish_streaming.
 #pragma once
 
 #include "device/host/combine.h"
@@ -26,25 +27,24 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kCopyBytes = kBlock * kVectorBytes;
 static_assert(kPage % kCopyBytes == 0);
 
-// Processors fetch ahead within a page by themselves, and wait for memory at the start of each: so we ask for what lies
-// a page ahead.
+// Prefetches data one page ahead. Processors prefetch within a page by themselves, but wait at the start of each page.
 PERSEUS_INLINE void fetch_ahead(const char* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i + kPage);
 }
 
-// A line that another processor has read or written must be asked for again before it is written. Asked for in time,
-// and once for both, it costs no more than a line that is only read.
+// Prefetches a line for writing. A line that another processor has read or written must be requested again before it is
+// written. Requested in time and once for both, it costs no more than a line that is only read.
 PERSEUS_INLINE void fetch_ahead_to_write(const char* to, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(to + i + kPage, 1, 2);
 }
 
 PERSEUS_INLINE bool has(std::uint64_t bits, std::size_t i) { return i < kStreams && (bits >> i & 1) != 0; }
 
-// The next block of the copy that is done by the way; returns what is done then.
+// Copies the next block of the side copy. Returns the bytes copied so far.
 PERSEUS_INLINE std::size_t copy_beside(const Job& job, std::size_t done) {
   using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
-  auto* to = static_cast<char*>(job.beside_to) + done;
-  const auto* from = static_cast<const char*>(job.beside_from) + done;
+  auto* to = static_cast<char*>(job.side_copy_to) + done;
+  const auto* from = static_cast<const char*>(job.side_copy_from) + done;
   Bytes block[kBlock];
   for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + i * kVectorBytes);
   put(to, block);
@@ -56,7 +56,7 @@ constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
   return ab > c ? ab : c;
 }
 
-// In: what the sources hold; Wire: what is combined; Out: what the destinations get.
+// In is the type of the sources, Wire the type that is combined, and Out the type of the destinations.
 template <class In, class Wire, class Out, class Op>
 struct Reducer {
   using Compute = ComputeOf<Wire>;
@@ -67,13 +67,12 @@ struct Reducer {
   static constexpr std::size_t kBlockElements = kBlock * kLanes;
   using Vector = VectorOf<Compute, kLanes>;
   using InVector = VectorOf<MemoryOf<In>, kLanes>;
-  // Elements do not meet each other: where all are bfloat16, neighbours may lie in two vectors as long as they come
-  // back.
+  // Elements are independent. If all are bfloat16, adjacent elements may be in two vectors until they are stored.
   static constexpr bool kPairs = std::is_same_v<In, BFloat16> && std::is_same_v<Out, BFloat16>;
   using OutVector = std::conditional_t<kPairs, VectorOf<std::uint32_t, kLanes>, VectorOf<MemoryOf<Out>, kLanes>>;
   static constexpr int kOutVectors = kPairs ? kBlock / 2 : kBlock;
 
-  // To the precision of the wire and back: what a value would have become had it travelled.
+  // Rounds a value to the precision of the wire dtype, as a transfer would.
   PERSEUS_INLINE static void as_if_sent(Vector (&block)[kBlock]) {
     if constexpr (sizeof(MemoryOf<Wire>) < sizeof(Compute)) {
       for (int i = 0; i < kBlock; ++i) block[i] = Element<Wire>::template nearest<kLanes>(block[i]);
@@ -116,8 +115,8 @@ struct Reducer {
     }
   }
 
-  // `count` elements from `at` on. All sources are read before a destination is written, which may be one of them.
-  // A block that is not full goes by way of a padded one: the same instructions, hence the same bits.
+  // Processes `count` elements from `at` on. All sources are read before a destination is written, which may be one of
+  // them. A partial block is copied to a padded one, so that the same instructions give the same bits.
   PERSEUS_INLINE static void block(const Job& job, const Scaling& scaling, std::size_t at, std::size_t count,
                                    bool ahead) {
     const bool full = count == kBlockElements;
@@ -149,27 +148,28 @@ struct Reducer {
     }
   }
 
-  // Elements to the first aligned one of the destinations that are streamed to, which lie alike.
+  // Returns the number of elements before the first aligned one of the streamed destinations, which have the same
+  // alignment.
   static std::size_t until_aligned(const Job& job) {
     const auto address = reinterpret_cast<std::uintptr_t>(job.to[__builtin_ctzll(job.streams)]);
     return (-address & (sizeof(OutVector) - 1)) / kOutBytes;
   }
 
   static void run(const Job& shared) {
-    const Job job = shared;  // a copy that no store can change, as the compiler sees
+    const Job job = shared;  // a copy, so that the compiler knows that no store changes it
     const Scaling scaling(job);
     const auto all = static_cast<std::size_t>(job.count);
     std::size_t count = job.streams != 0 ? until_aligned(job) : 0;
     if (count == 0) count = kBlockElements;
-    std::size_t beside = 0;
+    std::size_t side_copy = 0;
     for (std::size_t at = 0; at < all; at += count, count = kBlockElements) {
       if (count > all - at) count = all - at;
-      if (job.beside_bytes - beside >= kCopyBytes) beside = copy_beside(job, beside);
+      if (job.beside_bytes - side_copy >= kCopyBytes) side_copy = copy_beside(job, side_copy);
       block(job, scaling, at, count, all - at >= (kPage + kCopyBytes) / kInBytes);
     }
-    if (beside < job.beside_bytes) {
-      __builtin_memcpy(static_cast<char*>(job.beside_to) + beside, static_cast<const char*>(job.beside_from) + beside,
-                       job.beside_bytes - beside);
+    if (side_copy < job.beside_bytes) {
+      __builtin_memcpy(static_cast<char*>(job.side_copy_to) + side_copy,
+                       static_cast<const char*>(job.side_copy_from) + side_copy, job.beside_bytes - side_copy);
     }
     if (job.streams != 0) finish_streaming();
   }
@@ -189,7 +189,8 @@ void copy_streaming(void* to, const void* from, std::size_t bytes) {
   if (head > bytes) head = bytes;
   __builtin_memcpy(out, in, head);
   std::size_t at = head;
-  // Two pages by turns: processors fetch ahead for each page by itself, and a lone one leaves memory waiting.
+  // Alternates between two pages: processors prefetch each page separately, and one page alone does not keep memory
+  // busy.
   for (; bytes - at >= 2 * kPage; at += 2 * kPage) {
     for (std::size_t i = at; i < at + kPage; i += kCopyBytes) {
       copy_block(out + i, in + i);
@@ -222,7 +223,7 @@ constexpr void add_integer(Kernels& kernels, DType dtype) {
   add_bits<T>(kernels.plain[static_cast<int>(dtype)]);
 }
 
-// A sum of truths is true if any is, a product if all are.
+// A sum of booleans is true if any is true, and a product if all are.
 constexpr void add_boolean(ReduceKernel* row) {
   add_bits<Bool>(row);
   row[static_cast<int>(ReduceOp::sum)] = row[static_cast<int>(ReduceOp::bor)];
@@ -233,9 +234,9 @@ constexpr void add_boolean(ReduceKernel* row) {
 
 template <class D, class Wire>
 constexpr void add_compressed(ReduceKernel (*ways)[kOpCount]) {
-  add_arithmetic<D, Wire, D>(ways[static_cast<int>(Way::dtype_to_dtype)]);
-  add_arithmetic<D, Wire, Wire>(ways[static_cast<int>(Way::dtype_to_wire)]);
-  add_arithmetic<Wire, Wire, D>(ways[static_cast<int>(Way::wire_to_dtype)]);
+  add_arithmetic<D, Wire, D>(ways[static_cast<int>(Conversion::dtype_to_dtype)]);
+  add_arithmetic<D, Wire, Wire>(ways[static_cast<int>(Conversion::dtype_to_wire)]);
+  add_arithmetic<Wire, Wire, D>(ways[static_cast<int>(Conversion::wire_to_dtype)]);
 }
 
 constexpr Kernels make_kernels(const char* name) {

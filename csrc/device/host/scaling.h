@@ -1,4 +1,4 @@
-// Scale on a block of vectors: a multiplication for floating types, truncation toward zero for integers.
+// Applies Scale to a block of vectors: multiplies floating types, and truncates integers toward zero.
 #pragma once
 
 #include "device/host/elements.h"
@@ -30,13 +30,14 @@ struct FloatScaling {
   bool has_post;
 
  private:
-  // A NaN without digits of its own, as bfloat16.h wants it.
+  // Returns a NaN without payload, as bfloat16.h needs.
   static T plain(double factor) {
     return factor == factor ? static_cast<T>(factor) : static_cast<T>(__builtin_nan(""));
   }
 };
 
-// Beyond the range of int64 the nearest of its ends, and 0 for NaN; within it integers wrap, as their sums do.
+// Converts to int64. A value out of range becomes the nearest limit, and NaN becomes 0. Within the range integers wrap,
+// as their sums do.
 inline std::int64_t truncate(double value) {
   if (value >= 0x1p63) return INT64_MAX;
   if (value <= -0x1p63) return INT64_MIN;
@@ -47,7 +48,7 @@ struct IntegerFactor {
   explicit IntegerFactor(double value)
       : real(value), whole(truncate(value)), is_whole(value < 0x1p63 && static_cast<double>(whole) == value) {}
 
-  // A whole factor is exact for every int64; others go through a double.
+  // A whole factor is exact for every int64; other factors need a double.
   std::int64_t times(std::int64_t value) const {
     if (!is_whole) return truncate(static_cast<double>(value) * real);
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(value) * static_cast<std::uint64_t>(whole));
@@ -67,7 +68,7 @@ struct IntegerScaling {
         has_pre(job.pre != 1.0),
         has_post(job.post != 1.0 || job.divisor != 1) {}
 
-  // By way of a copy, so that the block itself stays in registers where there is no factor.
+  // Works on a copy, so that the block stays in registers if there is no factor.
   template <class V, int vectors>
   PERSEUS_INLINE void before(V (&block)[vectors]) const {
     constexpr int kItems = vectors * (sizeof(V) / sizeof(T));
@@ -97,24 +98,25 @@ struct IntegerScaling {
   }
   __attribute__((noinline)) void after_each(T* items, int count) const {
     if constexpr (sizeof(T) < sizeof(std::int64_t)) {
-      // Averages. A double holds such an integer, and its nearest quotient is never beyond the next whole number.
+      // This is the case of averages. A double holds such an integer, and the rounded quotient never passes the next
+      // whole number.
       if (post.real == 1.0 && divisor > 0) {
         const auto by = static_cast<double>(divisor);
         for (int i = 0; i < count; ++i) items[i] = static_cast<T>(static_cast<std::int32_t>(items[i] / by));
         return;
       }
     }
-    // Each step's result is a value of the type again.
+    // The result of each step is converted to the type again.
     for (int i = 0; i < count; ++i) items[i] = static_cast<T>(post.times(static_cast<T>(divided(items[i]))));
   }
-  // INT64_MIN / -1 wraps like every other result that does not fit.
+  // INT64_MIN / −1 wraps like every other result that does not fit.
   std::int64_t divided(std::int64_t value) const {
     if (divisor == -1) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(value));
     return value / divisor;
   }
 };
 
-// Truth has no factors.
+// Booleans have no factors.
 struct NoScaling {
   explicit NoScaling(const Job&) {}
   template <class Block>

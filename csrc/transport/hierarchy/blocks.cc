@@ -1,4 +1,5 @@
-// Verbs in which ranks have blocks of their own: a host's ranks together have one, each lane carries a slice of it.
+// Verbs in which each rank has data of its own. The data of a host's ranks is one block, and each rail carries a slice
+// of it.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -16,8 +17,8 @@ std::vector<std::size_t> offsets_of(Counts counts) {
   return offsets;
 }
 
-// `all` holds the ranks' bytes in another order than theirs.
-void put_in_order(const std::vector<int>& order, Counts bytes, const std::byte* all, std::byte* out) {
+// Copies the ranks' bytes from `all`, where they are in the given order, to `out` in the order of the ranks.
+void copy_in_rank_order(const std::vector<int>& order, Counts bytes, const std::byte* all, std::byte* out) {
   const auto offsets = offsets_of(bytes);
   for (const int r : order) {
     const auto rank = static_cast<std::size_t>(r);
@@ -41,23 +42,24 @@ ClusterTransport::Share ClusterTransport::share_of(std::int64_t block, std::int6
   return {begin, (index + 1 == number ? block : end_of(index + 1)) - begin};
 }
 
-// Every host's share of its block, and of this rank's lane the slice of each, in the order of the lane's ranks.
+// Computes the share of every host's block in a chunk, and the slice of each share on this rail, in the order of the
+// rail's ranks.
 void ClusterTransport::take_shares(Chunk& chunk, Counts blocks, std::int64_t number) const {
   chunk.shares.clear();
   for (const auto block : blocks) chunk.shares.push_back(share_of(block, chunk.index, number));
   chunk.counts.clear();
-  for (const int host : lane_hosts_) {
+  for (const int host : rail_hosts_) {
     const auto count = chunk.shares[static_cast<std::size_t>(host)].count;
     chunk.counts.push_back(slice_counts(count)[static_cast<std::size_t>(index_)]);
   }
 }
 
-// Where those begin when they lie one after the other, by host; and one more: where all end.
-std::vector<std::size_t> ClusterTransport::lane_places(Counts counts) const {
+// Returns where the slices begin if they follow one another, by host, and then where the last one ends.
+std::vector<std::size_t> ClusterTransport::rail_places(Counts counts) const {
   std::vector<std::size_t> places(static_cast<std::size_t>(layout_.host_count()) + 1, 0);
   std::size_t at = 0;
-  for (std::size_t i = 0; i < lane_hosts_.size(); ++i) {
-    places[static_cast<std::size_t>(lane_hosts_[i])] = at;
+  for (std::size_t i = 0; i < rail_hosts_.size(); ++i) {
+    places[static_cast<std::size_t>(rail_hosts_[i])] = at;
     at += static_cast<std::size_t>(counts[i]);
   }
   places.back() = at;
@@ -66,7 +68,7 @@ std::vector<std::size_t> ClusterTransport::lane_places(Counts counts) const {
 
 Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
   return guarded([&]() -> Status {
-    std::vector<int> order;  // group ranks as the hosts' blocks follow one another
+    std::vector<int> order;  // group ranks in the order of the hosts' blocks
     for (const int host : leader_hosts_) {
       order.insert(order.end(), layout_.ranks_on(host).begin(), layout_.ranks_on(host).end());
     }
@@ -76,28 +78,28 @@ Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
     const auto* mine = static_cast<const std::byte*>(in);
     const auto status = total <= kSliceBytes * layout_.host_count() ? allgather_whole(mine, all, bytes)
                                                                     : allgather_slices(mine, all, bytes);
-    if (status.ok() && !in_order) put_in_order(order, bytes, all, static_cast<std::byte*>(out));
+    if (status.ok() && !in_order) copy_in_rank_order(order, bytes, all, static_cast<std::byte*>(out));
     return status;
   });
 }
 
-// Hosts gather theirs, leaders exchange them, and everybody gets all from its leader.
+// Gathers the block within each host, exchanges blocks between leaders, and broadcasts all from the leaders.
 Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Counts bytes) {
   std::vector<std::int64_t> local_bytes, host_bytes;
   for (const int rank : layout_.ranks_on(host_)) local_bytes.push_back(bytes[static_cast<std::size_t>(rank)]);
   const auto blocks = block_counts(bytes);
   for (const int host : leader_hosts_) host_bytes.push_back(blocks[static_cast<std::size_t>(host)]);
-  // Staged before anything is written to `all`, of which `in` may be a part.
+  // The block is staged before anything is written to `all`, because `in` may be a part of `all`.
   auto* block = resized(slice_, static_cast<std::size_t>(blocks[static_cast<std::size_t>(host_)]));
-  if (auto status = engines_.local->allgather(in, block, local_bytes); !status.ok()) return status;
+  if (auto status = transports_.local->allgather(in, block, local_bytes); !status.ok()) return status;
   if (index_ == 0) {
-    if (auto status = engines_.lane->allgather(block, all, host_bytes); !status.ok()) return status;
+    if (auto status = transports_.rail->allgather(block, all, host_bytes); !status.ok()) return status;
   }
   const Piece piece{all, std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0})};
-  return engines_.local->broadcast({&piece, 1}, 0);
+  return transports_.local->broadcast({&piece, 1}, 0);
 }
 
-// Hosts gather theirs, each lane exchanges its slice of every host's block, and within the host the slices make blocks.
+// Gathers the block within each host, exchanges the slices over the rails, and gathers the slices within each host.
 Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
   const auto blocks = block_counts(bytes);
   const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
@@ -109,7 +111,7 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
     block[static_cast<std::size_t>(host)] = next;
     next += blocks[static_cast<std::size_t>(host)];
   }
-  std::vector<std::int64_t> begins{0};  // of the local ranks' bytes in their block
+  std::vector<std::int64_t> begins{0};  // where each local rank's bytes begin in the block
   for (const int rank : layout_.ranks_on(host_))
     begins.push_back(begins.back() + bytes[static_cast<std::size_t>(rank)]);
   const auto mine = static_cast<std::size_t>(begins[index + 1] - begins[index]);
@@ -118,27 +120,27 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
   }
   const auto before = [&](Chunk& chunk) {
     take_shares(chunk, blocks, number);
-    resized(chunk.slice, lane_places(chunk.counts).back());
+    resized(chunk.slice, rail_places(chunk.counts).back());
     const auto [begin, count] = chunk.shares[own];
     std::vector<std::int64_t> cuts;
     for (const auto at : begins) cuts.push_back(std::clamp(at, begin, begin + count));
     std::vector<std::int64_t> counts;
     for (std::size_t r = 0; r + 1 < cuts.size(); ++r) counts.push_back(cuts[r + 1] - cuts[r]);
-    return engines_.local->allgather(in + (cuts[index] - std::min(cuts[index], begins[index])), block[own] + begin,
-                                     counts);
+    return transports_.local->allgather(in + (cuts[index] - std::min(cuts[index], begins[index])), block[own] + begin,
+                                        counts);
   };
   const auto across = [&](Chunk& chunk) {
     const auto [begin, count] = chunk.shares[own];
     const auto* slice = block[own] + begin + slice_begin(count, index_);
-    return chunk.lane->allgather(slice, chunk.slice.data(), chunk.counts);
+    return chunk.rail->allgather(slice, chunk.slice.data(), chunk.counts);
   };
   const auto after = [&](Chunk& chunk) -> Status {
-    const auto places = lane_places(chunk.counts);
+    const auto places = rail_places(chunk.counts);
     for (std::size_t host = 0; host < blocks.size(); ++host) {
       if (host == own) continue;
       const auto [begin, count] = chunk.shares[host];
       auto status =
-          engines_.local->allgather(chunk.slice.data() + places[host], block[host] + begin, slice_counts(count));
+          transports_.local->allgather(chunk.slice.data() + places[host], block[host] + begin, slice_counts(count));
       if (!status.ok()) return status;
     }
     return {};
@@ -155,40 +157,41 @@ Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* 
   });
 }
 
-// Every host's block is cut into one part per lane. The input is arranged by lane, so that within the host lane k gets
-// its part of every host's block; across hosts each host keeps its own; within the host the parts make the block.
+// Cuts every host's block into one part per rail. The input is arranged by rail, so that a reduce-scatter within the
+// host gives rail k its part of every host's block. A reduce-scatter across hosts gives each host its own part. The
+// parts then form the block within the host.
 Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const void* in, void* out, Counts counts) {
   const Levels levels(reduction);
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
-  std::vector<std::int64_t> by_lane(local_size(), 0);
+  std::vector<std::int64_t> by_rail(local_size(), 0);
   for (const auto block : blocks) {
     const auto parts = slice_counts(block);
-    std::transform(by_lane.begin(), by_lane.end(), parts.begin(), by_lane.begin(), std::plus<>());
+    std::transform(by_rail.begin(), by_rail.end(), parts.begin(), by_rail.begin(), std::plus<>());
   }
   const auto index = static_cast<std::size_t>(index_);
-  const auto* arranged = arrange_by_lane(static_cast<const std::byte*>(in), counts, width);
-  auto* partial = resized(slice_, static_cast<std::size_t>(by_lane[index]) * width);
-  if (auto status = engines_.local->reduce_scatter(levels.local, arranged, partial, by_lane); !status.ok()) {
+  const auto* arranged = arrange_by_rail(static_cast<const std::byte*>(in), counts, width);
+  auto* partial = resized(slice_, static_cast<std::size_t>(by_rail[index]) * width);
+  if (auto status = transports_.local->reduce_scatter(levels.local, arranged, partial, by_rail); !status.ok()) {
     return status;
   }
   const auto own_block = blocks[static_cast<std::size_t>(host_)];
   auto part_bytes = slice_counts(own_block);
   for (auto& bytes : part_bytes) bytes *= static_cast<std::int64_t>(width);
   Memory part(static_cast<std::size_t>(part_bytes[index]));
-  if (has_lane()) {
+  if (has_rail()) {
     std::vector<std::int64_t> by_host;
-    for (const int host : lane_hosts_) by_host.push_back(slice_counts(blocks[static_cast<std::size_t>(host)])[index]);
-    auto status = engines_.lane->reduce_scatter(levels.cross, partial, part.data(), by_host);
+    for (const int host : rail_hosts_) by_host.push_back(slice_counts(blocks[static_cast<std::size_t>(host)])[index]);
+    auto status = transports_.rail->reduce_scatter(levels.cross, partial, part.data(), by_host);
     if (!status.ok()) return status;
   }
   auto* block = resized(whole_, static_cast<std::size_t>(own_block) * width);
-  if (auto status = engines_.local->allgather(part.data(), block, part_bytes); !status.ok()) return status;
+  if (auto status = transports_.local->allgather(part.data(), block, part_bytes); !status.ok()) return status;
   copy_own(counts, width, block, out);
   return {};
 }
 
-// The same without arranging anything: in every chunk each host's share of its block is reduced by itself.
+// The same without rearranging the input: in every chunk, each host's share of its block is reduced separately.
 Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const std::byte* in, void* out,
                                                Counts counts) {
   const Levels levels(reduction);
@@ -201,7 +204,7 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
   auto* block = resized(whole_, static_cast<std::size_t>(blocks[own]) * width);
   const auto before = [&](Chunk& chunk) -> Status {
     take_shares(chunk, blocks, number);
-    const auto places = lane_places(chunk.counts);
+    const auto places = rail_places(chunk.counts);
     auto* partial = resized(chunk.slice, places.back() * width);
     resized(chunk.part, static_cast<std::size_t>(slice_counts(chunk.shares[own].count)[index]) * width);
     for (std::size_t host = 0; host < blocks.size(); ++host) {
@@ -214,26 +217,26 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
         source = packed;
       }
       auto status =
-          engines_.local->reduce_scatter(levels.local, source, partial + places[host] * width, slice_counts(count));
+          transports_.local->reduce_scatter(levels.local, source, partial + places[host] * width, slice_counts(count));
       if (!status.ok()) return status;
     }
     return {};
   };
   const auto across = [&](Chunk& chunk) {
-    return chunk.lane->reduce_scatter(levels.cross, chunk.slice.data(), chunk.part.data(), chunk.counts);
+    return chunk.rail->reduce_scatter(levels.cross, chunk.slice.data(), chunk.part.data(), chunk.counts);
   };
   const auto after = [&](Chunk& chunk) {
     const auto [begin, count] = chunk.shares[own];
     auto bytes = slice_counts(count);
     for (auto& each : bytes) each *= static_cast<std::int64_t>(width);
-    return engines_.local->allgather(chunk.part.data(), block + static_cast<std::size_t>(begin) * width, bytes);
+    return transports_.local->allgather(chunk.part.data(), block + static_cast<std::size_t>(begin) * width, bytes);
   };
   if (auto status = in_chunks({total, width, before, across, after}); !status.ok()) return status;
   copy_own(counts, width, block, out);
   return {};
 }
 
-// Every host's block in the input: its ranks' parts, which are one piece where they follow one another.
+// Returns the pieces of every host's block in the input. Adjacent parts of a host's ranks form one piece.
 std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* in, Counts counts,
                                                                std::size_t width) const {
   const auto offsets = offsets_of(counts);
@@ -256,7 +259,7 @@ std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* 
   return inputs;
 }
 
-// Elements that the ranks of each host get together.
+// Returns the number of elements of all ranks of each host.
 std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
   std::vector<std::int64_t> blocks(static_cast<std::size_t>(layout_.host_count()), 0);
   for (int r = 0; r < size(); ++r) {
@@ -265,14 +268,14 @@ std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
   return blocks;
 }
 
-// By lane, then by host as that lane counts them: the lane's part of the host's block.
-const std::byte* ClusterTransport::arrange_by_lane(const std::byte* in, Counts counts, std::size_t width) {
+// Copies the input into an order by rail, and within a rail by host.
+const std::byte* ClusterTransport::arrange_by_rail(const std::byte* in, Counts counts, std::size_t width) {
   const auto offsets = offsets_of(counts);
   const auto blocks = block_counts(counts);
   auto* base = resized(whole_, offsets.back() * width);
   auto* to = base;
-  for (int lane = 0; lane < layout_.lane_count(); ++lane) {
-    for (const int host : layout_.hosts_of_lane(lane)) {
+  for (int rail = 0; rail < layout_.rail_count(); ++rail) {
+    for (const int host : layout_.hosts_of_rail(rail)) {
       // The host's ranks as pieces of one block.
       std::vector<Piece> pieces;
       for (const int r : layout_.ranks_on(host)) {
@@ -280,7 +283,7 @@ const std::byte* ClusterTransport::arrange_by_lane(const std::byte* in, Counts c
         pieces.push_back({const_cast<std::byte*>(in) + offsets[rank] * width, counts[rank]});
       }
       const auto block = blocks[static_cast<std::size_t>(host)];
-      const auto begin = slice_begin(block, lane), count = slice_begin(block, lane + 1) - begin;
+      const auto begin = slice_begin(block, rail), count = slice_begin(block, rail + 1) - begin;
       const auto bytes = static_cast<std::int64_t>(width);
       for (auto& piece : pieces) piece.count *= bytes;
       Scattered(pieces, 1).pack(copy_of(DType::uint8), begin * bytes, count * bytes, to);

@@ -9,12 +9,12 @@ ClusterChannel::ClusterChannel(const Layout& layout, int rank, std::unique_ptr<C
                                std::unique_ptr<ControlChannel> cross, std::unique_ptr<ControlChannel> direct)
     : layout_(layout),
       rank_(rank),
-      leader_hosts_(layout.hosts_of_lane(0)),
+      leader_hosts_(layout.hosts_of_rail(0)),
       local_(std::move(local)),
       cross_(std::move(cross)),
       direct_(std::move(direct)) {}
 
-std::pair<ControlChannel*, int> ClusterChannel::way_to(int rank) const {
+std::pair<ControlChannel*, int> ClusterChannel::route_to(int rank) const {
   const int host = layout_.host_of(rank);
   if (host == layout_.host_of(rank_)) return {local_.get(), layout_.index_of(rank)};
   if (cross_ == nullptr || layout_.index_of(rank) != 0) return {direct_.get(), rank};
@@ -23,12 +23,12 @@ std::pair<ControlChannel*, int> ClusterChannel::way_to(int rank) const {
 }
 
 void ClusterChannel::send(int to, std::string bytes) {
-  const auto [channel, number] = way_to(to);
+  const auto [channel, number] = route_to(to);
   channel->send(number, std::move(bytes));
 }
 
 bool ClusterChannel::keeps_for(int to) const {
-  const auto [channel, number] = way_to(to);
+  const auto [channel, number] = route_to(to);
   return channel->keeps_for(number);
 }
 
@@ -56,7 +56,7 @@ bool ClusterChannel::receive(ControlMessage& message) {
     message.from = layout_.ranks_on(leader_hosts_[static_cast<std::size_t>(message.from)]).front();
     return true;
   }
-  return looks_everywhere() && direct_->receive(message);
+  return polls_direct() && direct_->receive(message);
 }
 
 }  // namespace perseus::hierarchy

@@ -1,4 +1,4 @@
-// Control messages of a group on several hosts: within a host through its own channel, between hosts through leaders.
+// Carries the control messages of a group on several hosts.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,9 @@
 
 namespace perseus::hierarchy {
 
-// The ranks of the own host, from a leader (the lowest rank of its host) the other leaders, and all others directly: by
-// the last way no message of the negotiation goes, and it is looked at only while somebody waits for one.
+// Routes messages to ranks of the same host over the host's channel, and between host leaders over a channel of the
+// leaders. All other messages go over a channel that connects all ranks directly. The negotiation does not use that
+// channel, which is polled only while expect_anybody() is set or it has bytes to send.
 class ClusterChannel final : public ControlChannel {
  public:
   // `cross` connects the leaders; null on other ranks. `direct` connects all.
@@ -28,19 +29,19 @@ class ClusterChannel final : public ControlChannel {
   std::optional<std::uint64_t> lay_out(int to, const void* data, std::size_t bytes) override;
   void take_back(std::uint64_t place) override { local_->take_back(place); }
   const void* find(int from, std::uint64_t place, std::size_t bytes) override;
-  void expect_anybody(bool expected) override { expects_anybody_ = expected; }
+  void expect_anybody(bool expected) override { polls_others_ = expected; }
   Doorbell& doorbell() override { return local_->doorbell(); }
-  bool needs_polling() const override { return local_->needs_polling() || cross_ != nullptr || looks_everywhere(); }
+  bool needs_polling() const override { return local_->needs_polling() || cross_ != nullptr || polls_direct(); }
 
  private:
-  // The engine that reaches a rank, and the rank's number there.
-  std::pair<ControlChannel*, int> way_to(int rank) const;
-  bool looks_everywhere() const { return expects_anybody_ || direct_->keeps_any(); }
+  // Returns the channel that reaches a rank, and the rank's number in it.
+  std::pair<ControlChannel*, int> route_to(int rank) const;
+  bool polls_direct() const { return polls_others_ || direct_->keeps_any(); }
 
   Layout layout_;
   int rank_;
-  bool expects_anybody_ = false;
-  std::vector<int> leader_hosts_;  // host of each rank of `cross`
+  bool polls_others_ = false;
+  std::vector<int> leader_hosts_;  // the host of each rank of `cross`
   std::unique_ptr<ControlChannel> local_, cross_, direct_;
 };
 

@@ -16,8 +16,8 @@ class ClusterFabric final : public Fabric {
   ClusterFabric(const Topology& topology, std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross, bool flat)
       : topology_(topology), local_(std::move(local)), cross_(std::move(cross)), flat_(flat) {}
 
-  // All ranks make the same calls of the two fabrics, members or not: both exchange.
-  Link connect(std::span<const int> members, const Exchange& exchange) override {
+  // All ranks call both fabrics in the same order, whether they are members or not, because both exchange bytes.
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     const Layout layout(topology_, members);
     const int own_host = layout.find_host(topology_.host_of(topology_.rank()));
     const auto neighbours = own_host < 0 ? std::vector<int>{} : layout.host_members(own_host);
@@ -26,21 +26,21 @@ class ClusterFabric final : public Fabric {
 
     auto local = local_->connect(neighbours, exchange);
     auto all = cross_->connect(members, exchange);
-    Link own_lane, leaders, beside;
-    for (int lane = 0; lane < layout.lane_count(); ++lane) {
-      auto link = cross_->connect(layout.lane_members(lane), exchange);
-      if (lane == 0) leaders.control = std::move(link.control);
-      if (link.transport) own_lane.transport = std::move(link.transport);
+    Link own_rail, leaders, second_rail;
+    for (int rail = 0; rail < layout.rail_count(); ++rail) {
+      auto link = cross_->connect(layout.rail_members(rail), exchange);
+      if (rail == 0) leaders.control = std::move(link.control);
+      if (link.transport) own_rail.transport = std::move(link.transport);
       if (!cross_->works_beside()) continue;
-      auto again = cross_->connect(layout.lane_members(lane), exchange);
-      if (again.transport) beside.transport = std::move(again.transport);
+      auto again = cross_->connect(layout.rail_members(rail), exchange);
+      if (again.transport) second_rail.transport = std::move(again.transport);
     }
     const auto place = std::find(members.begin(), members.end(), topology_.rank());
     if (place == members.end()) return {};
     const int rank = static_cast<int>(place - members.begin());
-    Engines engines{std::move(local.transport), std::move(own_lane.transport), std::move(all.transport),
-                    std::move(beside.transport)};
-    return {std::make_unique<ClusterTransport>(layout, rank, std::move(engines), flat_),
+    Transports transports{std::move(local.transport), std::move(own_rail.transport), std::move(all.transport),
+                          std::move(second_rail.transport)};
+    return {std::make_unique<ClusterTransport>(layout, rank, std::move(transports), flat_),
             std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control),
                                              std::move(all.control))};
   }
@@ -50,9 +50,9 @@ class ClusterFabric final : public Fabric {
 
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return local_->local_watch(); }
-  void say_goodbye() override {
-    local_->say_goodbye();
-    cross_->say_goodbye();
+  void announce_shutdown() override {
+    local_->announce_shutdown();
+    cross_->announce_shutdown();
   }
   void close_after_fork() override {
     local_->close_after_fork();
@@ -65,8 +65,8 @@ class ClusterFabric final : public Fabric {
   }
 
  private:
-  // Each member has a host of its own.
-  Link connect_alone(std::span<const int> members, const Exchange& exchange) {
+  // Connects members that are all on different hosts.
+  Link connect_alone(std::span<const int> members, const BootstrapAllgather& exchange) {
     auto link = cross_->connect(members, exchange);
     if (!cross_->works_beside()) return link;
     auto again = cross_->connect(members, exchange);

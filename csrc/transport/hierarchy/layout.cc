@@ -20,23 +20,23 @@ Layout::Layout(const Topology& topology, std::span<const int> members) : members
   }
   const auto smallest =
       std::min_element(hosts_.begin(), hosts_.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  if (smallest != hosts_.end()) lanes_ = static_cast<int>(smallest->size());
+  if (smallest != hosts_.end()) rails_ = static_cast<int>(smallest->size());
 }
 
-std::vector<int> Layout::hosts_of_lane(int lane) const {
+std::vector<int> Layout::hosts_of_rail(int rail) const {
   std::vector<int> hosts(hosts_.size());
   for (int host = 0; host < host_count(); ++host) hosts[static_cast<std::size_t>(host)] = host;
   std::sort(hosts.begin(), hosts.end(), [&](int a, int b) {
-    const auto place = static_cast<std::size_t>(lane);
+    const auto place = static_cast<std::size_t>(rail);
     return ranks_on(a)[place] < ranks_on(b)[place];
   });
   return hosts;
 }
 
-std::vector<int> Layout::lane_members(int lane) const {
+std::vector<int> Layout::rail_members(int rail) const {
   std::vector<int> ranks;
-  for (const int host : hosts_of_lane(lane)) {
-    ranks.push_back(members_[static_cast<std::size_t>(ranks_on(host)[static_cast<std::size_t>(lane)])]);
+  for (const int host : hosts_of_rail(rail)) {
+    ranks.push_back(members_[static_cast<std::size_t>(ranks_on(host)[static_cast<std::size_t>(rail)])]);
   }
   return ranks;
 }

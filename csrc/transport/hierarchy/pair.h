@@ -1,19 +1,19 @@
-// Ranks that have a host each: one engine connects them twice, so that it carries two allreduces at the same time.
+// A transport for ranks on different hosts that executes two allreduces at the same time over two transports.
 #pragma once
 
 #include <array>
 #include <memory>
 
-#include "transport/hierarchy/wire.h"
+#include "transport/hierarchy/communication_thread.h"
 #include "transport/transport.h"
 
 namespace perseus::hierarchy {
 
 class PairTransport final : public Transport {
  public:
-  // Of the same ranks. The first does whatever is alone.
+  // Both transports span the same ranks. Collectives that do not overlap use the first.
   PairTransport(std::unique_ptr<Transport> first, std::unique_ptr<Transport> second)
-      : engines_{std::move(first), std::move(second)} {}
+      : transports_{std::move(first), std::move(second)} {}
 
   std::string_view name() const override { return first().name(); }
   int rank() const override { return first().rank(); }
@@ -34,22 +34,26 @@ class PairTransport final : public Transport {
   }
   Status barrier() override { return first().barrier(); }
   void give_up(const Status& why) override {
-    for (const auto& engine : engines_) engine->give_up(why);
+    for (const auto& transport : transports_) transport->give_up(why);
+  }
+  bool has_lent_memory() const override {
+    return transports_[0]->has_lent_memory() || transports_[1]->has_lent_memory();
   }
   std::size_t chunk_bytes() const override { return first().chunk_bytes(); }
   void set_chunk_bytes(std::size_t bytes) override {
-    for (const auto& engine : engines_) engine->set_chunk_bytes(bytes);
+    for (const auto& transport : transports_) transport->set_chunk_bytes(bytes);
   }
   int streams() const override { return first().streams(); }
   void set_streams(int count) override {
-    for (const auto& engine : engines_) engine->set_streams(count);
+    for (const auto& transport : transports_) transport->set_streams(count);
   }
 
  private:
-  Transport& first() const { return *engines_[0]; }
+  Transport& first() const { return *transports_[0]; }
 
-  std::array<std::unique_ptr<Transport>, 2> engines_;
-  std::array<std::unique_ptr<Wire>, 2> wires_;  // once there are several; they go first, as they use the engines
+  std::array<std::unique_ptr<Transport>, 2> transports_;
+  std::array<std::unique_ptr<CommunicationThread>, 2>
+      threads_;  // made for the first overlapping allreduces; destroyed first, because they use the transports
 };
 
 }  // namespace perseus::hierarchy

@@ -1,4 +1,4 @@
-// What the verbs between hosts share: memory that is kept, a reduction in two steps, failures.
+// Helpers of the verbs between hosts: a reduction in two levels, and failures.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,23 @@
 
 namespace perseus::hierarchy {
 
-// Below it one message between hosts beats one per lane.
+// Below this size one message between hosts is faster than one per rail.
 inline constexpr std::int64_t kSliceBytes = 64 << 10;
-inline constexpr std::int64_t kGrain = 64;  // elements: slices and chunks begin at multiples of it
+inline constexpr std::int64_t kGrain = 64;  // slices and chunks begin at multiples of this number of elements
 
-// Packs and unpacks elements as they are.
+// Returns a reduction that packs and unpacks elements without conversion or scaling.
 inline Reduction copy_of(DType dtype) {
   Reduction reduction;
-  reduction.dtype = reduction.wire = dtype;
+  reduction.dtype = reduction.wire_dtype = dtype;
   return reduction;
 }
 
-// One reduction as two: within hosts, then between them.
+// Splits one reduction into two: within hosts, then between them.
 struct Levels {
   explicit Levels(const Reduction& whole) : local(whole), cross(whole) {
-    local.wire = whole.dtype;
-    // A host's sum that is to be averaged may not fit 16 bits, and what follows is linear: it is scaled early.
-    const bool is_16_bit = whole.wire == DType::float16 || whole.wire == DType::bfloat16;
+    local.wire_dtype = whole.dtype;
+    // A sum of 16-bit values within a host may overflow before it is averaged. It is therefore scaled within the host.
+    const bool is_16_bit = whole.wire_dtype == DType::float16 || whole.wire_dtype == DType::bfloat16;
     const bool early = whole.op == ReduceOp::sum && is_16_bit;
     if (!early) local.scale = {.pre = whole.scale.pre};
     cross.scale = early ? Scale{} : Scale{.post = whole.scale.post, .divisor = whole.scale.divisor};
@@ -37,12 +37,13 @@ struct Levels {
   Reduction local, cross;
 };
 
-template <class Work>
-Status guarded(const Work& work) {
+template <class WorkItem>
+Status guarded(const WorkItem& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return {ErrorKind::unavailable, "not enough memory to stage a collective between hosts"};
+    return {ErrorKind::unavailable,
+            "collective between hosts: this rank has no memory left for staging; use smaller tensors or free memory"};
   }
 }
 

@@ -12,10 +12,10 @@ namespace {
 constexpr std::size_t kLeastChunkBytes = 1 << 20;
 constexpr std::size_t kMostChunkBytes = 8 << 20;
 
-// Tells of those without elements, too, in their places.
-class EveryOne final : public Observer {
+// Calls an observer for all allreduces in order, also for those without elements.
+class InOrder final : public Observer {
  public:
-  explicit EveryOne(Observer& observer) : observer_(observer) {}
+  explicit InOrder(Observer& observer) : observer_(observer) {}
 
   void turns_to(std::size_t which) override {
     for (; begun_ < which; ++begun_) observer_.turns_to(begun_);
@@ -42,9 +42,9 @@ class ClusterTransport::Cursor {
     for (const auto& flow : flows) number_ += chunks_of(flow);
   }
 
-  std::int64_t number() const { return number_; }  // of chunks
+  std::int64_t number() const { return number_; }  // number of chunks
   bool is_last(const Chunk& chunk) const { return chunk.index + 1 == chunks_of(flows_[chunk.flow]); }
-  // The next chunk's place.
+  // Sets `chunk` to the next chunk.
   void take(Chunk& chunk) {
     while (index_ == chunks_of(flows_[flow_])) {
       ++flow_;
@@ -68,34 +68,34 @@ class ClusterTransport::Cursor {
   std::int64_t index_ = 0, number_ = 0;
 };
 
-ClusterTransport::ClusterTransport(const Layout& layout, int rank, Engines engines, bool flat_allreduce)
+ClusterTransport::ClusterTransport(const Layout& layout, int rank, Transports transports, bool flat_allreduce)
     : layout_(layout),
       rank_(rank),
       host_(layout.host_of(rank)),
       index_(layout.index_of(rank)),
       flat_allreduce_(flat_allreduce),
-      leader_hosts_(layout.hosts_of_lane(0)),
-      engines_(std::move(engines)) {
-  if (has_lane()) lane_hosts_ = layout.hosts_of_lane(index_);
+      leader_hosts_(layout.hosts_of_rail(0)),
+      transports_(std::move(transports)) {
+  if (has_rail()) rail_hosts_ = layout.hosts_of_rail(index_);
 }
 
-int ClusterTransport::lane_place(int host) const {
-  return static_cast<int>(std::find(lane_hosts_.begin(), lane_hosts_.end(), host) - lane_hosts_.begin());
+int ClusterTransport::rail_place(int host) const {
+  return static_cast<int>(std::find(rail_hosts_.begin(), rail_hosts_.end(), host) - rail_hosts_.begin());
 }
 
-std::int64_t ClusterTransport::slice_begin(std::int64_t count, int lane) const {
-  return lane == layout_.lane_count() ? count : count / kGrain * lane / layout_.lane_count() * kGrain;
+std::int64_t ClusterTransport::slice_begin(std::int64_t count, int rail) const {
+  return rail == layout_.rail_count() ? count : count / kGrain * rail / layout_.rail_count() * kGrain;
 }
 
 std::vector<std::int64_t> ClusterTransport::slice_counts(std::int64_t count) const {
   std::vector<std::int64_t> counts(local_size(), 0);
-  for (int lane = 0; lane < layout_.lane_count(); ++lane) {
-    counts[static_cast<std::size_t>(lane)] = slice_begin(count, lane + 1) - slice_begin(count, lane);
+  for (int rail = 0; rail < layout_.rail_count(); ++rail) {
+    counts[static_cast<std::size_t>(rail)] = slice_begin(count, rail + 1) - slice_begin(count, rail);
   }
   return counts;
 }
 
-// Chunks of so many bytes are few enough that their beginnings and ends, when the wire is idle, hardly count.
+// Chunks of this size are few enough that the idle time of the network at their begin and end hardly counts.
 std::int64_t ClusterTransport::chunk_elements(std::size_t bytes, std::size_t width) {
   const auto most = std::clamp(bytes / 8, kLeastChunkBytes, kMostChunkBytes);
   return static_cast<std::int64_t>(most / width) / kGrain * kGrain;
@@ -105,20 +105,20 @@ std::int64_t ClusterTransport::chunk_number(std::int64_t count, std::int64_t mos
 
 Status ClusterTransport::in_chunks(std::span<const Flow> flows, Observer* observer) {
   Cursor cursor(flows);
-  const bool aside = has_lane() && cursor.number() > 1;
+  const bool on_thread = has_rail() && cursor.number() > 1;
   Posted posted;
   Status status;
   for (std::int64_t i = 0; i < cursor.number() + kDepth && status.ok(); ++i) {
     if (i < cursor.number()) {
       auto& chunk = chunks_[static_cast<std::size_t>(i) % chunks_.size()];
       cursor.take(chunk);
-      if (aside) choose_wire(chunk, i);
+      if (on_thread) choose_thread(chunk, i);
       if (observer != nullptr) observer->turns_to(chunk.flow);
-      status = begin(chunk, flows[chunk.flow], aside, posted);
+      status = begin(chunk, flows[chunk.flow], on_thread, posted);
     }
     if (i < kDepth || !status.ok()) continue;
     auto& chunk = chunks_[static_cast<std::size_t>(i - kDepth) % chunks_.size()];
-    if (aside) status = chunk.wire->wait(chunk.job);
+    if (on_thread) status = chunk.thread->wait(chunk.job);
     if (!status.ok()) break;
     if (observer != nullptr) observer->turns_to(chunk.flow);
     status = flows[chunk.flow].after(chunk);
@@ -128,23 +128,23 @@ Status ClusterTransport::in_chunks(std::span<const Flow> flows, Observer* observ
   return status.ok() ? failure : status;
 }
 
-// Within the host, and on the way across.
-Status ClusterTransport::begin(Chunk& chunk, const Flow& flow, bool aside, Posted& posted) {
+// Executes the phase within the host and starts the transfer between hosts.
+Status ClusterTransport::begin(Chunk& chunk, const Flow& flow, bool on_thread, Posted& posted) {
   chunk.counts = slice_counts(chunk.count);
-  if (!aside) chunk.lane = engines_.lane.get();
-  if (auto status = flow.before(chunk); !status.ok() || !has_lane()) return status;
-  if (!aside) return flow.across(chunk);
-  chunk.job = posted.post(*chunk.wire, [&chunk, &flow] { return flow.across(chunk); });
+  if (!on_thread) chunk.rail = transports_.rail.get();
+  if (auto status = flow.before(chunk); !status.ok() || !has_rail()) return status;
+  if (!on_thread) return flow.across(chunk);
+  chunk.job = posted.post(*chunk.thread, [&chunk, &flow] { return flow.across(chunk); });
   return {};
 }
 
-// They take turns, alike on all ranks.
-void ClusterTransport::choose_wire(Chunk& chunk, std::int64_t number) {
-  const bool beside = engines_.beside != nullptr && number % 2 == 1;
-  auto& wire = wires_[beside ? 1 : 0];
-  if (wire == nullptr) wire = std::make_unique<Wire>();
-  chunk.wire = wire.get();
-  chunk.lane = (beside ? engines_.beside : engines_.lane).get();
+// Chunks alternate between the rails, on all ranks alike.
+void ClusterTransport::choose_thread(Chunk& chunk, std::int64_t number) {
+  const bool second_rail = transports_.second_rail != nullptr && number % 2 == 1;
+  auto& thread = threads_[second_rail ? 1 : 0];
+  if (thread == nullptr) thread = std::make_unique<CommunicationThread>();
+  chunk.thread = thread.get();
+  chunk.rail = (second_rail ? transports_.second_rail : transports_.rail).get();
 }
 
 std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, std::size_t width) {
@@ -152,7 +152,7 @@ std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, 
   return data != nullptr ? data : resized(chunk.packed, static_cast<std::size_t>(chunk.count) * width);
 }
 
-// An allreduce on its way.
+// The state of an allreduce in progress.
 struct ClusterTransport::Reducing {
   explicit Reducing(const Allreduce& all)
       : levels(all.reduction),
@@ -174,17 +174,17 @@ ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
     if (from.contiguous() == nullptr) from.pack(as_it_is, chunk.begin, chunk.count, source);
     auto* slice =
         resized(chunk.slice, static_cast<std::size_t>(chunk.counts[static_cast<std::size_t>(index_)]) * width);
-    return engines_.local->reduce_scatter(levels.local, source, slice, chunk.counts);
+    return transports_.local->reduce_scatter(levels.local, source, slice, chunk.counts);
   };
   const auto across = [this, &reducing](Chunk& chunk) {
     const Piece piece{chunk.slice.data(), chunk.counts[static_cast<std::size_t>(index_)]};
-    return chunk.lane->allreduce(reducing.levels.cross, {&piece, 1}, {&piece, 1});
+    return chunk.rail->allreduce(reducing.levels.cross, {&piece, 1}, {&piece, 1});
   };
   const auto after = [this, &reducing](Chunk& chunk) {
     const auto& [levels, as_it_is, width, from, to] = reducing;
     auto* target = place_of(to, chunk, width);
     for (auto& bytes : chunk.counts) bytes *= static_cast<std::int64_t>(width);
-    auto status = engines_.local->allgather(chunk.slice.data(), target, chunk.counts);
+    auto status = transports_.local->allgather(chunk.slice.data(), target, chunk.counts);
     if (to.contiguous() == nullptr) to.unpack(as_it_is, chunk.begin, chunk.count, target);
     return status;
   };
@@ -192,7 +192,7 @@ ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
 }
 
 Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
-  if (flat_allreduce_) return engines_.all->allreduce(reduction, in, out);
+  if (flat_allreduce_) return transports_.all->allreduce(reduction, in, out);
   return guarded([&]() -> Status {
     const Reducing reducing({reduction, in, out});
     return in_chunks(flow_of(reducing));
@@ -207,7 +207,7 @@ Status ClusterTransport::allreduce_each(std::span<const Allreduce> all, Observer
     reducing.reserve(all.size());
     flows.reserve(all.size());
     for (const auto& each : all) flows.push_back(flow_of(reducing.emplace_back(each)));
-    EveryOne everyone(observer);
+    InOrder everyone(observer);
     auto status = in_chunks(flows, &everyone);
     if (status.ok()) everyone.done_up_to(all.size());
     return status;
@@ -221,7 +221,7 @@ Status ClusterTransport::broadcast(Pieces buffers, int root) {
   });
 }
 
-// Root's host, leader to leader, the other hosts.
+// Broadcasts within root's host, then between leaders, then within the other hosts.
 Status ClusterTransport::broadcast_whole(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
   const auto as_it_is = copy_of(DType::uint8);
@@ -230,19 +230,19 @@ Status ClusterTransport::broadcast_whole(const Scattered& buffers, int root) {
   if (staged && rank_ == root) buffers.pack(as_it_is, 0, buffers.count(), data);
   const Piece piece{data, buffers.count()};
   if (host_ == root_host) {
-    if (auto status = engines_.local->broadcast({&piece, 1}, layout_.index_of(root)); !status.ok()) return status;
+    if (auto status = transports_.local->broadcast({&piece, 1}, layout_.index_of(root)); !status.ok()) return status;
   }
   if (index_ == 0) {
-    if (auto status = engines_.lane->broadcast({&piece, 1}, lane_place(root_host)); !status.ok()) return status;
+    if (auto status = transports_.rail->broadcast({&piece, 1}, rail_place(root_host)); !status.ok()) return status;
   }
   if (host_ != root_host) {
-    if (auto status = engines_.local->broadcast({&piece, 1}, 0); !status.ok()) return status;
+    if (auto status = transports_.local->broadcast({&piece, 1}, 0); !status.ok()) return status;
   }
   if (staged && rank_ != root) buffers.unpack(as_it_is, 0, buffers.count(), data);
   return {};
 }
 
-// Root's host, each lane its slice to the other hosts, and there all slices to everybody.
+// Distributes slices within root's host, broadcasts each slice over its rail, and gathers the slices within each host.
 Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
   const auto as_it_is = copy_of(DType::uint8);
@@ -256,17 +256,17 @@ Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
     }
     if (staged && rank_ == root) buffers.pack(as_it_is, chunk.begin, chunk.count, data);
     const Piece all{data, chunk.count};
-    return engines_.local->broadcast({&all, 1}, layout_.index_of(root));
+    return transports_.local->broadcast({&all, 1}, layout_.index_of(root));
   };
   const auto across = [&](Chunk& chunk) {
     auto* slice =
         host_ == root_host ? place_of(buffers, chunk, 1) + slice_begin(chunk.count, index_) : chunk.slice.data();
     const Piece piece{slice, chunk.counts[own]};
-    return chunk.lane->broadcast({&piece, 1}, lane_place(root_host));
+    return chunk.rail->broadcast({&piece, 1}, rail_place(root_host));
   };
   const auto after = [&](Chunk& chunk) -> Status {
     auto* data = place_of(buffers, chunk, 1);
-    auto status = host_ == root_host ? Status() : engines_.local->allgather(chunk.slice.data(), data, chunk.counts);
+    auto status = host_ == root_host ? Status() : transports_.local->allgather(chunk.slice.data(), data, chunk.counts);
     if (staged && rank_ != root) buffers.unpack(as_it_is, chunk.begin, chunk.count, data);
     return status;
   };
@@ -274,15 +274,15 @@ Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
 }
 
 Status ClusterTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  return engines_.all->alltoall(in, send_bytes, out, recv_bytes);
+  return transports_.all->alltoall(in, send_bytes, out, recv_bytes);
 }
 
 Status ClusterTransport::barrier() {
-  if (auto status = engines_.local->barrier(); !status.ok()) return status;
+  if (auto status = transports_.local->barrier(); !status.ok()) return status;
   if (index_ == 0) {
-    if (auto status = engines_.lane->barrier(); !status.ok()) return status;
+    if (auto status = transports_.rail->barrier(); !status.ok()) return status;
   }
-  return engines_.local->barrier();
+  return transports_.local->barrier();
 }
 
 }  // namespace perseus::hierarchy

@@ -1,4 +1,4 @@
-// The constants and the layout of MPI_Status of the three ABI families: all that differs between them for our use.
+// Defines the constants and the layout of MPI_Status for the three ABI families.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace perseus::mpi {
 
-// Looks a name up in the opened library; null when it is not there.
+// Looks names up in the opened library. find() returns null if the name is missing.
 class Symbols {
  public:
   explicit Symbols(void* library) : library_(library) {}
@@ -17,7 +17,7 @@ class Symbols {
   void* library_;
 };
 
-// mpi.h of MPICH 3.2 to 5, MVAPICH and Intel MPI; fixed by the MPICH ABI initiative (mpich.org/abi).
+// The ABI of MPICH 3.2 to 5, MVAPICH and Intel MPI, fixed by the MPICH ABI initiative (mpich.org/abi).
 struct MpichAbi {
   using Handle = int;
   struct Status {
@@ -34,7 +34,7 @@ struct MpichAbi {
   Handle request_null() const { return 0x2c000000; }
 };
 
-// mpi.h of Open MPI 3 to 5.
+// The ABI of Open MPI 3 to 5.
 struct OpenMpiAbi {
   using Handle = void*;
   struct Status {
@@ -59,7 +59,7 @@ struct OpenMpiAbi {
   Handle comm_world_, byte_, errors_return_, request_null_;
 };
 
-// MPI 5.0, chapter "Application Binary Interface": handles are small numbers in pointers.
+// The ABI of MPI 5.0, chapter "Application Binary Interface". Handles are small numbers in pointers.
 struct StandardAbi {
   using Handle = void*;
   struct Status {

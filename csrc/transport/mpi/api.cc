@@ -16,14 +16,14 @@ void* Symbols::find(const char* name) const { return dlsym(library_, name); }
 
 void* Symbols::require(const char* name) const {
   if (void* found = find(name)) return found;
-  throw Error(ErrorKind::unavailable, std::string("it has no ") + name + "; MPI 3.0 or later is needed");
+  throw Error(ErrorKind::unavailable, std::string("the library has no ") + name + "; MPI 3.0 or later is needed");
 }
 
 namespace {
 
-// What MPI_Get_library_version tells.
+// Returns the text of MPI_Get_library_version.
 std::string library_text(const Symbols& symbols) {
-  // 8192: the longest that any family asks for.
+  // 8192 is the longest that any family needs.
   std::string text(8192, '\0');
   int length = 0;
   auto* get = reinterpret_cast<int (*)(char*, int*)>(symbols.require("MPI_Get_library_version"));
@@ -32,7 +32,7 @@ std::string library_text(const Symbols& symbols) {
   return text;
 }
 
-// Its first words, without build options: "MPICH 5.0.2", "Open MPI v5.0.11".
+// Returns its first words without build options, such as "MPICH 5.0.2" or "Open MPI v5.0.11".
 std::string short_version(std::string text) {
   text.resize(text.find_first_of(",\n\t") == std::string::npos ? text.size() : text.find_first_of(",\n\t"));
   if (const auto label = text.find(" Version:"); label != std::string::npos) {
@@ -42,7 +42,7 @@ std::string short_version(std::string text) {
   return text;
 }
 
-// What stands behind "MPICH Device:".
+// Returns the text after "MPICH Device:".
 std::string device_in(const std::string& text) {
   constexpr std::string_view kLabel = "Device:";
   const auto label = text.find(kLabel);
@@ -134,7 +134,7 @@ class ApiOf final : public Api {
     Handle info{}, made{};
     const auto lock = enter();
     check(mpi_.info_create(&info), "MPI_Info_create");
-    // Intel MPI's; others do not look at it.
+    // Intel MPI reads this key; others ignore it.
     check(mpi_.info_set(info, "thread_id", std::to_string(number).c_str()), "MPI_Info_set");
     check(mpi_.comm_dup_with_info(narrow(comm), info, &made), "MPI_Comm_dup_with_info");
     check(mpi_.info_free(&info), "MPI_Info_free");
@@ -167,19 +167,30 @@ class ApiOf final : public Api {
     typename Abi::Status status{};
     int done = 0;
     const auto lock = enter();
-    check(mpi_.test(&handle, &done, &status), "MPI_Test");
+    const int code = mpi_.test(&handle, &done, &status);
+    // Set before the check, because MPI has freed a request that ended with an error.
     request = wide(handle);
+    check(code, "MPI_Test");
     return done != 0;
   }
 
-  void abandon(Request& request, bool receiving) override {
+  bool abandon(Request& request, bool receiving) override {
     Handle handle = narrow(request);
-    if (handle == abi_.request_null()) return;
+    if (handle == abi_.request_null()) return true;
     const auto lock = enter();
-    // Errors are of no interest: this is the way out of one.
+    // Errors are ignored, because a request is abandoned only after an error.
     if (receiving) mpi_.cancel(&handle);
-    mpi_.request_free(&handle);
+    typename Abi::Status status{};
+    int done = 0;
+    // A cancelled receive completes at one of the next tests.
+    constexpr int kLooks = 16;
+    for (int i = 0; i < kLooks && done == 0; ++i) {
+      if (mpi_.test(&handle, &done, &status) != 0) break;
+    }
     request = wide(abi_.request_null());
+    if (done != 0) return true;
+    if (handle != abi_.request_null()) mpi_.request_free(&handle);
+    return false;
   }
 
   bool probe(Comm comm, int tag, Arrival& arrival) override {

@@ -1,4 +1,4 @@
-// The few functions of libmpi that are used here, in terms of bytes: one face for all ABI families.
+// Defines one interface to the functions of libmpi that are used here, for all ABI families.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ enum class Family {
   openmpi,   // handles are addresses of the library's own objects
   mpich,     // handles are fixed integers: MPICH, MVAPICH, Cray
   intel,     // MPICH's ABI, but its own launcher and network settings
-  standard,  // MPI-5's ABI (libmpi_abi), whoever made it
+  standard,  // the ABI of MPI 5 (libmpi_abi) of any implementation
 };
 
 std::string_view name_of(Family family);
@@ -27,26 +27,25 @@ struct Arrival {
   int bytes = 0;
 };
 
-// Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return their errors
-// instead of ending the process. Functions after `initialize` may be called by any thread.
+// One opened libmpi. Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return
+// their errors instead of ending the process. After initialize(), any thread may call any function.
 class Api {
  public:
   virtual ~Api() = default;
 
   virtual Family family() const = 0;
-  virtual std::string version() = 0;  // "Open MPI v5.0.11"; before initialize too
-  virtual std::string device() = 0;   // of MPICH: "ch4:ucx ofi"; empty for others
+  virtual std::string version() = 0;  // such as "Open MPI v5.0.11"; works before initialize()
+  virtual std::string device() = 0;   // MPICH's device, such as "ch4:ucx ofi"; empty for others
   virtual bool initialized() = 0;
   virtual bool finalized() = 0;
 
-  // Initialises for several threads if wanted, unless that has happened. Otherwise, and where MPI gives less, calls are
-  // made one at a time.
-  // False when that leaves the user's own calls unprotected.
+  // Initializes MPI unless it is initialized, for several threads if `for_threads`. If MPI does not support several
+  // threads, this class makes one call at a time. Returns false if the user's own MPI calls are then unprotected.
   virtual bool initialize(bool for_threads) = 0;
-  // Whether MPI itself allows calls by several threads at once. After `initialize`.
+  // Returns true if MPI itself allows calls by several threads at once. Call it after initialize().
   virtual bool is_multithreaded() const = 0;
   virtual void finalize() = 0;
-  // Ends this process, and through the launcher all others.
+  // Ends this process and, through the launcher, all others.
   virtual void abort(int exit_code) = 0;
 
   virtual Comm world() = 0;
@@ -54,24 +53,25 @@ class Api {
   virtual int size(Comm comm) = 0;
   // Collective over `comm`.
   virtual Comm duplicate(Comm comm) = 0;
-  // Collective over `ranks` of `parent`; calls with different tags may overlap.
+  // Collective over `ranks` of `parent`. Calls with different tags may overlap.
   virtual Comm create(Comm parent, std::span<const int> ranks, int tag) = 0;
-  // The same ranks again, by a connection of their own where MPI has several; connections are numbered from 0.
-  // Collective over `comm`.
+  // Makes a communicator of the same ranks with its own connection, if MPI has several. Connections are numbered from
+  // 0. Collective over `comm`.
   virtual Comm duplicate_as_stream(Comm comm, int number) = 0;
   virtual void free(Comm comm) = 0;
 
   virtual Request send(Comm comm, const void* data, int bytes, int to, int tag) = 0;
   virtual Request receive(Comm comm, void* data, int bytes, int from, int tag) = 0;
   virtual bool test(Request& request) = 0;
-  // Gives an unfinished request up; the memory it used may be touched until its peer has gone on.
-  virtual void abandon(Request& request, bool receiving) = 0;
-  // Has a message with this tag arrived from anybody?
+  // Abandons an unfinished request. Returns true if MPI no longer uses its memory. Otherwise MPI may use the memory
+  // until it is finalized, because a receive with a matched message cannot be cancelled.
+  virtual bool abandon(Request& request, bool receiving) = 0;
+  // Returns true if a message with this tag has arrived from any rank.
   virtual bool probe(Comm comm, int tag, Arrival& arrival) = 0;
 };
 
-// `library` is dlopen's; it stays open for the life of the process, as MPI's exit handlers need it.
-// Throws Error(unavailable) naming the first function that is missing.
+// `library` is a handle of dlopen(). It stays open for the life of the process, because MPI's exit handlers need it.
+// Throws Error(unavailable) that names the first missing function.
 std::unique_ptr<Api> make_api(void* library, const std::string& path);
 
 }  // namespace perseus::mpi

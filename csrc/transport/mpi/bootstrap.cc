@@ -3,18 +3,20 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "transport/mpi/apart.h"
-#include "transport/mpi/moves.h"
+#include "base/lent_memory.h"
+#include "transport/mpi/abandonable_call.h"
+#include "transport/mpi/data_movement.h"
 #include "transport/mpi/process.h"
 
 namespace perseus::mpi {
 
-MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
-    : communicator_(api, comm, {.limit = limit}) {}
+MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit, const Liveness* liveness)
+    : communicator_(api, comm, {.liveness = liveness, .limit = limit}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
   const auto ranks = static_cast<std::size_t>(size());
-  std::vector<std::int64_t> blocks(ranks), lengths(ranks);
+  LentVector<std::int64_t> blocks(ranks);
+  std::vector<std::int64_t> lengths(ranks);
   blocks[0] = static_cast<std::int64_t>(mine.size());
   communicator_.gather_small(blocks.data(), sizeof(std::int64_t));
   std::int64_t total = 0;
@@ -22,13 +24,13 @@ std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
     lengths[(static_cast<std::size_t>(rank()) + i) % ranks] = blocks[i];
     total += blocks[i];
   }
-  std::string all(static_cast<std::size_t>(total), '\0');
+  LentVector<char> all(static_cast<std::size_t>(total));
   mpi::allgather(communicator_, mine.data(), all.data(), lengths);
 
   std::vector<std::string> parts;
   std::size_t at = 0;
   for (const auto length : lengths) {
-    parts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+    parts.emplace_back(all.data() + at, static_cast<std::size_t>(length));
     at += static_cast<std::size_t>(length);
   }
   return parts;
@@ -40,12 +42,13 @@ namespace perseus {
 
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
   auto ranks = job.selection;
-  auto& api = job.meeting ? mpi::start_met(job, ranks) : mpi::start(job);
+  auto& api = job.rendezvous ? mpi::start_by_rendezvous(job, ranks) : mpi::start(job);
   const auto make = [api = &api, ranks] { return mpi::communicator_of(*api, ranks); };
-  if (!job.meeting) return std::make_unique<mpi::MpiBootstrap>(api, make(), job.start_timeout);
+  if (!job.rendezvous) return std::make_unique<mpi::MpiBootstrap>(api, make(), job.start_timeout);
   try {
-    const auto comm = mpi::apart<mpi::Comm>(make, nullptr, job.start_timeout);
-    return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout);
+    const auto* liveness = job.rendezvous->liveness;
+    const auto comm = mpi::run_abandonable<mpi::Comm>(make, liveness, job.start_timeout);
+    return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout, liveness);
   } catch (const Error& error) {
     mpi::mark_broken(error.what());
     throw;

@@ -1,4 +1,4 @@
-// The bootstrap of ranks that an mpirun has started.
+// The bootstrap for ranks that an mpirun has started.
 #pragma once
 
 #include "bootstrap/mpi.h"
@@ -8,8 +8,8 @@ namespace perseus::mpi {
 
 class MpiBootstrap final : public Bootstrap {
  public:
-  // Owns `comm`, which has the ranks of the job.
-  MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit);
+  // Takes ownership of `comm`, which has the ranks of the job.
+  MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit, const Liveness* liveness = nullptr);
 
   std::string_view name() const override { return "mpi"; }
   int rank() const override { return communicator_.rank(); }

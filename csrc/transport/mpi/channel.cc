@@ -9,8 +9,8 @@
 namespace perseus::mpi {
 namespace {
 
-// The last words of a session (a farewell, an error) are worth a short wait.
-constexpr std::chrono::milliseconds kLastWords{500};
+// The time to wait for the last messages of a session, such as a shutdown message or an error.
+constexpr std::chrono::milliseconds kShutdownGrace{500};
 
 }  // namespace
 
@@ -18,38 +18,38 @@ MpiChannel::~MpiChannel() {
   try {
     if (!api_.finalized()) close();
   } catch (const Error&) {
-    // Nobody is left to hear it.
+    // No rank is left that would receive it.
   }
 }
 
 void MpiChannel::close() {
   const bool lost = liveness_ != nullptr && liveness_->any_lost();
   try {
-    post_->close();
+    messages_->close();
   } catch (const Error&) {
-    // Who would hear that nothing follows is lost.
+    // The receiver of the last message is lost.
   }
   if (!lost) {
-    ControlMessage unheard;
-    const auto deadline = std::chrono::steady_clock::now() + kLastWords;
-    while (post_->keeps_any() && std::chrono::steady_clock::now() < deadline) {
-      if (!post_->receive(unheard)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    ControlMessage discarded;
+    const auto deadline = std::chrono::steady_clock::now() + kShutdownGrace;
+    while (messages_->keeps_any() && std::chrono::steady_clock::now() < deadline) {
+      if (!messages_->receive(discarded)) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
-  retired_.add(std::move(post_));
+  closing_channels_.add(std::move(messages_));
 }
 
 void MpiChannel::send(int to, std::string bytes) {
   if (to == rank()) {
     to_self_.push_back({to, std::move(bytes)});
-    doorbell_.ring();
+    doorbell_.notify();
     return;
   }
-  post_->send(to, std::move(bytes));
+  messages_->send(to, std::move(bytes));
 }
 
 bool MpiChannel::receive(ControlMessage& message) {
-  if (to_self_.empty()) return post_->receive(message);
+  if (to_self_.empty()) return messages_->receive(message);
   message = std::move(to_self_.front());
   to_self_.pop_front();
   return true;

@@ -1,4 +1,4 @@
-// The control channel of a group over MPI: nothing rings here, so the engine looks from time to time.
+// The control channel of a group over MPI. Messages do not notify the doorbell, so the engine polls.
 #pragma once
 
 #include <deque>
@@ -6,22 +6,25 @@
 #include <string>
 
 #include "transport/control_channel.h"
-#include "transport/mpi/post.h"
+#include "transport/mpi/control_messages.h"
 
 namespace perseus::mpi {
 
 class MpiChannel final : public ControlChannel {
  public:
-  // Owns `comm`, and leaves it to `retired` when it goes.
-  MpiChannel(Api& api, Comm comm, const WaitOptions& options, Retired& retired)
-      : api_(api), liveness_(options.liveness), retired_(retired), post_(std::make_unique<Post>(api, comm, options)) {}
+  // Takes ownership of `comm`. The destructor passes it to `closing_channels`.
+  MpiChannel(Api& api, Comm comm, const WaitOptions& options, ClosingChannels& closing_channels)
+      : api_(api),
+        liveness_(options.liveness),
+        closing_channels_(closing_channels),
+        messages_(std::make_unique<ControlMessages>(api, comm, options)) {}
   ~MpiChannel() override;
 
-  int rank() const override { return post_->rank(); }
-  int size() const override { return post_->size(); }
+  int rank() const override { return messages_->rank(); }
+  int size() const override { return messages_->size(); }
   void send(int to, std::string bytes) override;
-  bool keeps_for(int to) const override { return post_->keeps_for(to); }
-  bool keeps_any() const override { return post_->keeps_any(); }
+  bool keeps_for(int to) const override { return messages_->keeps_for(to); }
+  bool keeps_any() const override { return messages_->keeps_any(); }
   bool receive(ControlMessage& message) override;
   Doorbell& doorbell() override { return doorbell_; }
   bool needs_polling() const override { return true; }
@@ -31,8 +34,8 @@ class MpiChannel final : public ControlChannel {
 
   Api& api_;
   const Liveness* liveness_;
-  Retired& retired_;
-  std::unique_ptr<Post> post_;
+  ClosingChannels& closing_channels_;
+  std::unique_ptr<ControlMessages> messages_;
   std::deque<ControlMessage> to_self_;
   Doorbell doorbell_;
 };

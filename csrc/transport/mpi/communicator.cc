@@ -9,13 +9,14 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/lent_memory.h"
 
 namespace perseus::mpi {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// MPI counts in int; a power of two keeps pieces aligned.
+// MPI counts are of type int; a power of two keeps pieces aligned.
 constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 
 using std::chrono::microseconds;
@@ -23,20 +24,20 @@ using std::chrono::microseconds;
 constexpr microseconds kShortestSleep{10};
 constexpr microseconds kLongestSleep{200};
 
-// The pauses between looks of one wait: a share of the time waited so far, so that what is soon there is soon seen, and
-// what takes long costs little.
-class Patience {
+// The pauses between the polls of one wait. A pause is a fraction of the time waited so far, so that short waits end
+// soon and long waits cost little.
+class Backoff {
  public:
-  explicit Patience(const WaitOptions& options) : options_(options), since_(Clock::now()) {}
-  ~Patience() {
+  explicit Backoff(const WaitOptions& options) : options_(options), since_(Clock::now()) {}
+  ~Backoff() {
     if (timer_slack_ > 0) prctl(PR_SET_TIMERSLACK, timer_slack_, 0, 0, 0);
   }
-  Patience(const Patience&) = delete;
-  Patience& operator=(const Patience&) = delete;
+  Backoff(const Backoff&) = delete;
+  Backoff& operator=(const Backoff&) = delete;
 
   void progressed() { since_ = Clock::now(); }
 
-  // False when nothing has happened for too long.
+  // Returns false if there was no progress for too long.
   bool pause() {
     if (options_.liveness != nullptr && options_.liveness->any_lost()) options_.liveness->status().throw_if_failed();
     const auto waited = Clock::now() - since_;
@@ -51,7 +52,7 @@ class Patience {
   }
 
  private:
-  // By default the kernel adds 50 µs to every sleep; the caller's own setting comes back after the wait.
+  // Stops the kernel from adding 50 µs to every sleep. The destructor restores the caller's setting.
   void sharpen_timer() {
     if (timer_slack_ >= 0) return;
     timer_slack_ = std::max(0, prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0));
@@ -60,16 +61,19 @@ class Patience {
 
   const WaitOptions& options_;
   Clock::time_point since_;
-  int timer_slack_ = -1;  // nanoseconds; -1: not looked at
+  int timer_slack_ = -1;  // the caller's setting in nanoseconds; −1: not read yet
 };
 
 }  // namespace
 
 Messages::~Messages() {
   if (pending_.empty()) return;
-  communicator_->give_up();
-  if (communicator_->api().finalized()) return;
-  for (auto& pending : pending_) communicator_->api().abandon(pending.request, pending.receiving);
+  bool lent = false;
+  if (!communicator_->api().finalized()) {
+    for (auto& pending : pending_) lent = !communicator_->api().abandon(pending.request, pending.receiving) || lent;
+  }
+  communicator_->give_up(lent);
+  if (lent) keep_lent_memory();
 }
 
 Messages::Messages(Communicator& communicator, std::int64_t turn)
@@ -77,7 +81,7 @@ Messages::Messages(Communicator& communicator, std::int64_t turn)
       comm_(communicator.streams_[static_cast<std::size_t>(turn % communicator.streams())]) {}
 
 void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
-  const Sends::Call call(communicator_->options().sends);
+  const SendGuard::Call call(communicator_->options().sends);
   for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
     const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
     const auto* from = static_cast<const std::byte*>(data) + at;
@@ -94,20 +98,29 @@ void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
 }
 
 bool Messages::done() {
-  std::erase_if(pending_, [this](Pending& pending) { return communicator_->api().test(pending.request); });
+  // This does not use std::erase_if: if a test throws, each request must be in the list exactly once.
+  for (std::size_t i = 0; i < pending_.size();) {
+    if (!communicator_->api().test(pending_[i].request)) {
+      ++i;
+      continue;
+    }
+    pending_[i] = pending_.back();
+    pending_.pop_back();
+  }
   return pending_.empty();
 }
 
 void Messages::wait() {
-  Patience patience(communicator_->options());
+  Backoff backoff(communicator_->options());
   for (auto before = pending_.size(); !done();) {
     if (pending_.size() != before) {
       before = pending_.size();
-      patience.progressed();
-    } else if (!patience.pause()) {
-      throw Error(ErrorKind::timed_out, "nothing came for " +
+      backoff.progressed();
+    } else if (!backoff.pause()) {
+      throw Error(ErrorKind::timed_out, "collective over MPI: no message for " +
                                             std::to_string(communicator_->options().limit.count() / 1000) + " s from " +
-                                            peers() + ", as numbered in its group");
+                                            peers() +
+                                            " (numbers within the group); check whether these ranks still run");
     }
   }
 }
@@ -136,21 +149,21 @@ Communicator::~Communicator() {
   try {
     for (const auto comm : streams_) api_.free(comm);
   } catch (const Error&) {
-    // It is of no use any more in either case.
+    // The communicator is not used any more in either case.
   }
 }
 
 void Communicator::barrier() {
-  std::byte nothing{}, token{};
+  LentVector<std::byte> tokens(2);
   for (int distance = 1; distance < size_; distance *= 2) {
     Messages messages(*this);
-    messages.receive(&token, 1, (rank_ - distance + size_) % size_, Tag::barrier);
-    messages.send(&nothing, 1, (rank_ + distance) % size_, Tag::barrier);
+    messages.receive(&tokens[0], 1, (rank_ - distance + size_) % size_, Tag::barrier);
+    messages.send(&tokens[1], 1, (rank_ + distance) % size_, Tag::barrier);
     messages.wait();
   }
 }
 
-// Bruck's algorithm: after each round a rank holds the blocks of twice as many that follow it.
+// Uses Bruck's algorithm: each round doubles the number of blocks that a rank has.
 void Communicator::gather_small(void* blocks, std::size_t bytes) {
   auto* base = static_cast<std::byte*>(blocks);
   for (int held = 1; held < size_; held *= 2) {

@@ -1,5 +1,4 @@
-// One MPI communicator and the way this library waits on it: polling that soon begins to sleep, and ends with a lost
-// peer.
+// Wraps one MPI communicator, and waits for messages by polling with growing pauses until a peer is lost.
 #pragma once
 
 #include <algorithm>
@@ -10,37 +9,37 @@
 
 #include "bootstrap/liveness.h"
 #include "transport/mpi/api.h"
-#include "transport/mpi/sends.h"
+#include "transport/mpi/send_guard.h"
 
 namespace perseus::mpi {
 
-// Messages of one communicator that overlap in time differ in their tag.
+// The tags of messages. Messages of one communicator that overlap in time have different tags.
 enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, allgather, alltoall, control };
 
 struct WaitOptions {
   const Liveness* liveness = nullptr;
-  std::chrono::microseconds spin{30};  // polls so long before it sleeps between looks
-  std::chrono::milliseconds limit{0};  // a wait without any progress for so long is an error; 0: none
-  Sends* sends = nullptr;              // guards what is sent, unless it is null
-  bool has_no_mpirun = false;          // which would end ranks that wait in MPI for a lost one
+  std::chrono::microseconds spin{30};  // time to poll without sleeping
+  std::chrono::milliseconds limit{0};  // a wait without progress for this time is an error; 0: no limit
+  SendGuard* sends = nullptr;          // guards the sends; null: no guard
+  bool has_no_mpirun = false;          // no mpirun ends ranks that wait in MPI for a lost one
 };
 
 class Communicator;
 
-// Messages under way. What is unfinished when it goes out of scope (an error is on its way) is given up.
+// Messages in flight. The destructor abandons unfinished messages, which happens only after an error.
 class Messages {
  public:
-  // Consecutive turns go by different streams; who sends and who receives take the same.
+  // Consecutive turns use different streams. Sender and receiver pass the same turn.
   explicit Messages(Communicator& communicator, std::int64_t turn = 0);
   ~Messages();
   Messages(Messages&&) = default;
   Messages& operator=(Messages&&) = delete;
 
-  // Any length; zero bytes are no message on either side.
+  // Messages may have any length. A message of zero bytes is not sent and not received.
   void send(const void* data, std::size_t bytes, int to, Tag tag);
   void receive(void* data, std::size_t bytes, int from, Tag tag);
 
-  // True once all have come and gone. Throws Error.
+  // Returns true once all messages are sent and received. Throws Error.
   bool done();
   // Throws Error(peer_lost | timed_out | transport).
   void wait();
@@ -59,11 +58,12 @@ class Messages {
   std::vector<Pending> pending_;
 };
 
+// One group of ranks connected by MPI.
 class Communicator {
  public:
-  // Owns `comm`, which returns its errors. Used by one thread at a time.
+  // Takes ownership of `comm`, which returns its errors. One thread at a time uses a communicator.
   Communicator(Api& api, Comm comm, const WaitOptions& options) : Communicator(api, std::vector{comm}, options) {}
-  // Communicators of the same ranks, each by a connection of its own.
+  // Takes ownership of communicators of the same ranks, each with its own connection.
   Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -75,22 +75,28 @@ class Communicator {
   int size() const { return size_; }
   const WaitOptions& options() const { return options_; }
 
-  // How many streams messages are spread over; all ranks change it between the same two operations.
+  // The number of streams over which messages are spread. All ranks change it between the same two operations.
   int streams() const { return in_use_; }
   void use_streams(int count) { in_use_ = std::clamp(count, 1, static_cast<int>(streams_.size())); }
 
-  // From here on nobody's loss ends a wait.
+  // Returns true if MPI may still use the memory of abandoned messages.
+  bool has_lent_memory() const { return has_lent_memory_; }
+
+  // From here on, the loss of a rank does not end a wait.
   void outlive_session() { options_.liveness = nullptr; }
 
   void barrier();
 
-  // Every rank's `bytes` bytes, for few of them: log2(size) rounds. `blocks` holds size() * bytes, the own one first,
-  // and afterwards the block of rank (rank() + i) % size() at i.
+  // Gathers `bytes` bytes of every rank in log2(size) rounds; meant for few bytes. `blocks` has room for size() blocks.
+  // The rank's own block is the first; afterwards block i is that of rank (rank() + i) % size().
   void gather_small(void* blocks, std::size_t bytes);
 
  private:
   friend class Messages;
-  void give_up() { healthy_ = false; }
+  void give_up(bool lent) {
+    healthy_ = false;
+    has_lent_memory_ = has_lent_memory_ || lent;
+  }
 
   Api& api_;
   std::vector<Comm> streams_;
@@ -98,7 +104,8 @@ class Communicator {
   WaitOptions options_;
   int rank_;
   int size_;
-  bool healthy_ = true;  // nothing was given up: the communicator may be freed in order
+  bool healthy_ = true;  // no request was abandoned, so that the communicator may be freed
+  bool has_lent_memory_ = false;
 };
 
 }  // namespace perseus::mpi

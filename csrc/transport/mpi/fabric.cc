@@ -1,11 +1,10 @@
 #include "transport/mpi/fabric.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
-#include "transport/mpi/apart.h"
+#include "base/lent_memory.h"
+#include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/bootstrap.h"
 #include "transport/mpi/channel.h"
 #include "transport/mpi/process.h"
@@ -27,17 +26,17 @@ std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const 
 
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(Api& api, Comm job, int streams, Retired& retired, const WaitOptions& options)
-      : retired_(retired),
+  MpiFabric(Api& api, Comm job, int streams, ClosingChannels& closing_channels, const WaitOptions& options)
+      : closing_channels_(closing_channels),
         options_(options),
         streams_(streams),
         world_(api, made<Comm>([api = &api, job] { return api->duplicate(job); }), options_) {}
 
-  Link connect(std::span<const int> members, const Exchange& /*exchange*/) override {
+  Link connect(std::span<const int> members, const BootstrapAllgather& /*exchange*/) override {
     Link link;
     if (std::find(members.begin(), members.end(), world_.rank()) == members.end()) return link;
     Api& api = world_.api();
-    retired_.sweep();
+    closing_channels_.sweep();
     auto comms = made<std::vector<Comm>>(
         [&api, world = world_.comm(), streams = streams_, ranks = std::vector<int>(members.begin(), members.end())] {
           auto all = make_streams(api, world, streams, ranks);
@@ -47,21 +46,16 @@ class MpiFabric final : public Fabric {
     const auto control = comms.back();
     comms.pop_back();
     link.transport = std::make_unique<MpiTransport>(api, std::move(comms), options_);
-    link.control = std::make_unique<MpiChannel>(api, control, options_, retired_);
+    link.control = std::make_unique<MpiChannel>(api, control, options_, closing_channels_);
     return link;
   }
 
-  // Intel MPI's streams belong to a thread each, and threads of an MPI without streams wait for one another.
+  // Intel MPI's streams belong to one thread each, and without streams the threads of an MPI wait for one another.
   bool works_beside() const override { return streams_ > 1 && world_.api().family() != Family::intel; }
 
-  // Nobody else can reach this memory, so it is ordinary.
-  void* allocate(std::size_t bytes) override {
-    const auto rounded = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
-    void* memory = std::aligned_alloc(64, rounded);
-    if (memory != nullptr) std::memset(memory, 0, rounded);
-    return memory;
-  }
-  void release(void* memory) override { std::free(memory); }
+  // Memory from here is ordinary, because peers cannot reach it.
+  void* allocate(std::size_t bytes) override { return allocate_lent(bytes, true); }
+  void release(void* memory) override { free_lent(memory); }
 
   std::string description() const override {
     const auto streams = streams_ == 1 ? "" : ", " + std::to_string(streams_) + " streams";
@@ -69,25 +63,25 @@ class MpiFabric final : public Fabric {
   }
 
  private:
-  // With an mpirun around us it ends those that wait here for a rank that is lost.
+  // Runs a call that waits for other ranks. If there is an mpirun, it ends the ranks that wait here for a lost one.
   template <class Result, class Call>
   Result made(const Call& call) const {
     if (!options_.has_no_mpirun) return call();
     try {
-      return apart<Result>(call, options_.liveness, std::chrono::milliseconds(0));
+      return run_abandonable<Result>(call, options_.liveness, std::chrono::milliseconds(0));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::transport) mark_broken(error.what());
       throw;
     }
   }
 
-  Retired& retired_;
+  ClosingChannels& closing_channels_;
   WaitOptions options_;
   int streams_;
   Communicator world_;
 };
 
-// What one host's MPI has, another's may not: the least of all.
+// Returns the smallest number of streams of all ranks, because MPI on one host may have more than on another.
 int common_streams(Bootstrap& bootstrap) {
   auto least = stream_count();
   for (const auto& count : bootstrap.allgather(std::to_string(least))) least = std::min(least, std::stoi(count));
@@ -102,11 +96,11 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
   const WaitOptions options{.liveness = &liveness, .spin = spin, .sends = &sends(), .has_no_mpirun = has_no_mpirun()};
   liveness.on_lost([&liveness, alone = options.has_no_mpirun] {
     const auto status = liveness.status();
-    // MPI can go on, in a later session, unless a process has ended.
+    // A later session can use MPI again unless a process has ended.
     if (alone || !liveness.may_live()) sends().lose(status.text());
     if (alone) mark_broken(status.text());
   });
-  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), retired(), options);
+  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), closing_channels(), options);
 }
 
 bool is_intel(const Bootstrap& bootstrap) {

@@ -1,4 +1,5 @@
-// Groups of ranks connected by MPI: own communicators for each, so that groups may run at once on several threads.
+// Makes the fabric that connects ranks by MPI. Each group has its own communicators, so that several threads may use
+// several groups at once.
 #pragma once
 
 #include <chrono>
@@ -10,12 +11,12 @@
 
 namespace perseus::mpi {
 
-// Null when the ranks were not started by an MPI. `spin`: how long a wait polls before it begins to sleep between
-// looks.
+// Returns null if the ranks were not started by an MPI. A wait polls for the time `spin` before it sleeps between
+// polls.
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness,
                                         std::chrono::microseconds spin = std::chrono::microseconds(30));
 
-// Whether the ranks are connected by Intel MPI.
+// Returns true if the ranks are connected by Intel MPI.
 bool is_intel(const Bootstrap& bootstrap);
 
 }  // namespace perseus::mpi

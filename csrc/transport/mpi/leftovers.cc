@@ -12,7 +12,7 @@ void unlink_shared_memory() {
   for (std::string line; std::getline(maps, line);) {
     const auto at = line.find("/dev/shm/mpich_");
     if (at == std::string::npos || line.ends_with("(deleted)")) continue;
-    // A neighbour may have been first.
+    // Another rank of the host may have unlinked the file already.
     [[maybe_unused]] const auto done = unlink(line.c_str() + at);
   }
 }

@@ -54,12 +54,12 @@ Error nothing_fits(const Launcher& launcher, const std::vector<Candidate>& candi
   return {ErrorKind::unavailable, text + ". " + remedy(launcher)};
 }
 
-// Of ranks without an mpirun.
+// The advice for ranks without an mpirun.
 constexpr const char* kStartsAlone =
     "Install MPICH on all hosts with `pip install 'perseus-like[mpich]'`, or start the job with mpirun or perseusrun";
 
 void* open_library(const std::string& path, int how) {
-  // Open MPI's plugins, and mpi4py imported later, look for MPI's symbols among the global ones.
+  // RTLD_GLOBAL, because Open MPI's plugins and a later import of mpi4py need MPI's symbols.
   if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | how)) return library;
   const char* reason = dlerror();
   throw Error(ErrorKind::unavailable, "cannot open " + path + ": " + (reason == nullptr ? "unknown reason" : reason));
@@ -83,9 +83,9 @@ void open_libfabric(const std::string& libmpi) {
 std::string choose_library(const MpiJob& job) {
   if (!job.library.empty()) return job.library;
   const auto candidates = find_libraries(job.environment, ancestor_folders());
-  const auto best = best_for(job.meeting ? LauncherKind::mpich : job.launcher.kind, candidates);
+  const auto best = best_for(job.rendezvous ? LauncherKind::mpich : job.launcher.kind, candidates);
   if (best) return best->path;
-  if (!job.meeting) throw nothing_fits(job.launcher, candidates);
+  if (!job.rendezvous) throw nothing_fits(job.launcher, candidates);
   throw Error(ErrorKind::unavailable,
               (candidates.empty() ? "no libmpi can be found"
                                   : "there is only Open MPI's libmpi (" + candidates.front().path +

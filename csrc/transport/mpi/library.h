@@ -1,4 +1,4 @@
-// Which libmpi this process opens, and whether it belongs to whoever has started the ranks.
+// Chooses the libmpi that this process opens, and checks that it belongs to the launcher of the ranks.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,20 @@
 
 namespace perseus::mpi {
 
-// The one asked for, else the one that fits the launcher; for ranks that have none, one that can start without. Throws
-// Error(unavailable) that names the remedy.
+// Returns the path of the library that the user has set, else of one that fits the launcher. For ranks without a
+// launcher, returns one that can start without. Throws Error(unavailable) that says what to do.
 std::string choose_library(const MpiJob& job);
 
-// `loaded`: it is in this process already. Throws Error(unavailable).
+// Opens a library. `loaded` means that it is already loaded in this process. Throws Error(unavailable).
 std::unique_ptr<Api> open_api(const std::string& path, bool loaded);
 
-// Intel's wheel keeps libfabric beside libmpi, where the loader does not look, and its providers beside that.
+// Opens the libfabric of Intel's wheel, which is beside libmpi, where the loader does not search.
 void open_libfabric(const std::string& libmpi);
 
-// Throws Error(unavailable) where this MPI needs an mpirun of its own, so that PmiServer cannot play its part.
+// Throws Error(unavailable) if this MPI needs its own mpirun, so that PmiServer cannot replace it.
 void check_starts_alone(Api& api, const std::string& path);
 
-// Both throw Error(unavailable): where the library, or the world that it sees, is not the launcher's.
+// Both throw Error(unavailable) if the library, or the world that it sees, is not the launcher's.
 void check_family(const Api& api, const Launcher& launcher, const std::string& path, bool loaded);
 void check_world(Api& api, const Launcher& launcher, const std::string& path);
 

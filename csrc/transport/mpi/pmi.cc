@@ -8,10 +8,10 @@
 namespace perseus::mpi {
 namespace {
 
-// Hydra's: clients hold a line in a buffer of their own.
+// The limits of Hydra, because clients read a line into a fixed buffer.
 constexpr std::size_t kNameBytes = 256, kKeyBytes = 64, kValueBytes = 1024;
 
-// "cmd=get kvsname=… key=…": the word behind `name`, or all of the rest of the line.
+// Returns the word after `name` in a line such as "cmd=get kvsname=… key=…", or the rest of the line.
 std::string_view word(std::string_view line, std::string_view name, bool rest = false) {
   for (std::size_t at = 0; (at = line.find(name, at)) != std::string_view::npos; at += name.size()) {
     const auto behind = at + name.size();
@@ -39,7 +39,9 @@ std::string take(std::string_view& bytes) {
       return text;
     }
   }
-  throw Error(ErrorKind::transport, "the addresses of another rank's MPI arrived incomplete");
+  throw Error(ErrorKind::transport,
+              "start of MPI: another rank sent malformed addresses of its MPI; check that all ranks run the same "
+              "version of perseus_like");
 }
 
 struct Block {

@@ -1,4 +1,4 @@
-// What an MPI asks whoever has started it, and the answers: PMI-1, as MPICH and Intel MPI speak it. A line each.
+// Answers the requests of MPICH and Intel MPI to their launcher, in the protocol PMI-1, which has one line per message.
 #pragma once
 
 #include <functional>
@@ -11,21 +11,24 @@
 
 namespace perseus::mpi {
 
-// Which ranks share a host, as MPICH reads it: blocks of (first host, hosts, ranks on each). Empty where that is too
-// long for one value; MPI then compares the names of hosts. `hosts`: every rank's.
+// Returns which ranks share a host in MPICH's format: blocks of (first host, hosts, ranks on each). `hosts` has the
+// host of every rank. Returns an empty text if it would be too long for one value; MPI then compares the names of
+// hosts.
 std::string process_mapping(const std::vector<int>& hosts);
 
+// Computes the answers for one rank.
 class PmiAnswers {
  public:
-  // Collective over the ranks: every rank's bytes, by rank; nothing once MPI has started, whose last barrier needs
-  // none.
+  // Gathers the bytes of every rank, by rank. Collective over the ranks. Returns nothing once MPI has started, whose
+  // last barrier needs no exchange.
   using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
 
-  // `name`: of this job on this host. MPICH names the memory by it that ranks of a host share, so that ranks with the
-  // same one share theirs, be they of another job or of one that was killed.
+  // `name` identifies this job on this host. MPICH names the shared memory of a host by it, so no other job, also none
+  // that was killed, may have the same name.
   PmiAnswers(const std::vector<int>& hosts, std::string name, Exchange exchange);
 
-  // The answer to a line, both without their ends; nothing where none is expected. Throws what the exchange throws.
+  // Returns the answer to a line, both without line ends, or nothing if no answer is expected. Throws what the exchange
+  // throws.
   std::optional<std::string> answer(std::string_view line);
 
  private:
@@ -37,8 +40,8 @@ class PmiAnswers {
   std::string name_;
   Exchange exchange_;
   std::map<std::string, std::string, std::less<>> values_;
-  std::vector<std::pair<std::string, std::string>> news_;  // of this rank, since the last barrier
-  bool in_lines_ = false;                                  // of a command that has several
+  std::vector<std::pair<std::string, std::string>> news_;  // this rank's values since the last barrier
+  bool in_lines_ = false;                                  // inside a command of several lines
 };
 
 }  // namespace perseus::mpi

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <initializer_list>
@@ -20,8 +21,9 @@ namespace perseus::mpi {
 namespace {
 
 constexpr std::size_t kLongestLine = 65536;
+constexpr std::chrono::milliseconds kPollInterval{50};  // the interval at which a wait checks for lost ranks
 
-// Variables of this process that are as before when it goes out of scope.
+// Changes variables of this process; the destructor restores them.
 class Variables {
  public:
   Variables() = default;
@@ -31,7 +33,7 @@ class Variables {
     for (auto it = before_.rbegin(); it != before_.rend(); ++it) set_environment(it->first, it->second);
   }
 
-  // Nothing takes it away.
+  // Removes the variable if there is no value.
   void set(const std::string& name, const std::optional<std::string>& value) {
     before_.emplace_back(name, environment(name));
     set_environment(name, value);
@@ -41,7 +43,7 @@ class Variables {
   std::vector<std::pair<std::string, std::optional<std::string>>> before_;
 };
 
-// What launchers around this one have left: torchrun may itself have been started by an mpirun or srun.
+// Returns the variables of outer launchers: torchrun may itself have been started by an mpirun or srun.
 std::vector<std::string> launchers_variables() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -76,7 +78,8 @@ PmiServer::~PmiServer() {
   thread_.join();
 }
 
-void PmiServer::run(const std::function<void()>& initialize, std::chrono::milliseconds limit) {
+void PmiServer::run(const std::function<void()>& initialize, std::chrono::milliseconds limit,
+                    const Liveness* liveness) {
   Variables variables;
   for (const auto& name : launchers_variables()) variables.set(name, std::nullopt);
   variables.set("PMI_FD", std::to_string(theirs_.get()));
@@ -84,7 +87,7 @@ void PmiServer::run(const std::function<void()>& initialize, std::chrono::millis
   variables.set("PMI_SIZE", std::to_string(size_));
   variables.set("MPIR_CVAR_PMI_VERSION", "1");
   variables.set("MPIR_CVAR_PMI_DISABLE_GROUP", "1");
-  // On a thread of its own: it cannot be told that a rank will not come, and this one must not wait for ever.
+  // MPI_Init runs on its own thread, because it cannot be interrupted if a rank never comes.
   std::thread([this, initialize] {
     pthread_setname_np(pthread_self(), "perseus-start");
     std::exception_ptr failure;
@@ -98,19 +101,26 @@ void PmiServer::run(const std::function<void()>& initialize, std::chrono::millis
     failure_ = failure;
     changed_.notify_all();
   }).detach();
-  wait(limit);
+  wait(limit, liveness);
 }
 
-void PmiServer::wait(std::chrono::milliseconds limit) {
+void PmiServer::wait(std::chrono::milliseconds limit, const Liveness* liveness) {
+  using Clock = std::chrono::steady_clock;
   std::exception_ptr failure;
-  PmiAnswers::Exchange exchange;  // let go of outside the lock
+  Status lost;
+  PmiAnswers::Exchange exchange;  // destroyed outside the lock
   {
     std::unique_lock lock(mutex_);
-    bool stands_still = false;
-    while (!has_run_ && !failure_ && !stands_still) {
+    auto deadline = Clock::now() + limit;
+    for (bool stands_still = false; !has_run_ && !failure_ && !stands_still && lost.ok();) {
       const int before = steps_;
       const auto moves = [&] { return has_run_ || failure_ || steps_ != before; };
-      stands_still = !changed_.wait_for(lock, limit, moves) && !in_exchange_;
+      if (changed_.wait_until(lock, std::min(deadline, Clock::now() + kPollInterval), moves) || in_exchange_) {
+        deadline = Clock::now() + limit;
+        continue;
+      }
+      stands_still = Clock::now() >= deadline;
+      if (liveness != nullptr) lost = liveness->status();
     }
     given_up_ = !has_run_;
     failure = failure_;
@@ -118,11 +128,12 @@ void PmiServer::wait(std::chrono::milliseconds limit) {
   }
   if (failure) std::rethrow_exception(failure);
   if (!given_up_) return;
+  lost.throw_if_failed();
   throw Error(ErrorKind::timed_out,
-              "MPI_Init of rank " + std::to_string(rank_) + " has not come further for " +
+              "MPI_Init of rank " + std::to_string(rank_) + " has made no progress for " +
                   std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
-                  " s (PERSEUS_START_TIMEOUT). Do all ranks run, and do their hosts reach each other by the network "
-                  "that MPI has chosen? FI_TCP_IFACE names another interface");
+                  " s (PERSEUS_START_TIMEOUT). Check that all ranks run and that their hosts reach each other over the "
+                  "network that MPI has chosen; FI_TCP_IFACE selects another interface");
 }
 
 std::vector<std::string> PmiServer::exchange(std::string_view mine) {
@@ -136,7 +147,7 @@ std::vector<std::string> PmiServer::exchange(std::string_view mine) {
   return exchange(mine);
 }
 
-// False once nobody is answered any more.
+// Returns false once MPI gets no answers any more.
 bool PmiServer::answer(std::string_view line) {
   std::optional<std::string> answer;
   std::exception_ptr failure;
@@ -158,7 +169,7 @@ bool PmiServer::answer(std::string_view line) {
   }
   if (!answer) return true;
   const auto bytes = *answer + '\n';
-  return send_all(ours_.get(), bytes.data(), bytes.size(), Deadline::max()) == Wire::ok;
+  return send_all(ours_.get(), bytes.data(), bytes.size(), Deadline::max()) == IoResult::ok;
 }
 
 void PmiServer::serve() {

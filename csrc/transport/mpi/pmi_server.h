@@ -1,4 +1,4 @@
-// The launcher's part in MPI_Init, played within the process: a thread that answers at the other end of a socket.
+// Replaces the launcher during MPI_Init by a thread of the process that answers at the other end of a socket.
 #pragma once
 
 #include <chrono>
@@ -10,42 +10,46 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/liveness.h"
 #include "bootstrap/local_socket.h"
 #include "transport/mpi/pmi.h"
 
 namespace perseus::mpi {
 
-// Lives as long as MPI does, which may ask at any time.
+// The server of one rank. It must live as long as MPI, which may send requests at any time.
 class PmiServer {
  public:
-  // `hosts`: every rank's, by rank. `world`: a name that no other job has, the same on all ranks.
+  // `hosts` has the host of every rank. `world` is the name of the MPI world, which is the same on all ranks and in no
+  // other job.
   PmiServer(int rank, const std::vector<int>& hosts, const std::string& world, PmiAnswers::Exchange exchange);
   ~PmiServer();
   PmiServer(const PmiServer&) = delete;
   PmiServer& operator=(const PmiServer&) = delete;
 
-  // Runs MPI_Init, with what it looks for in the environment, which is as before afterwards. Throws what `initialize`
-  // throws and what an exchange throws; Error(timed_out) when nothing has happened for `limit`, the time in exchanges
-  // not counted, as they have their own. After these two MPI_Init is left behind, on its thread.
-  void run(const std::function<void()>& initialize, std::chrono::milliseconds limit);
+  // Runs MPI_Init with the variables that it needs, and restores the environment afterwards. Throws what `initialize`
+  // and the exchange throw. Throws Error(timed_out) if nothing has happened for `limit`, not counting the time of
+  // exchanges, which have their own limit. Throws Error(peer_lost) if `liveness` has lost a rank and no exchange is in
+  // progress; an exchange ends by itself then. After each of these failures, MPI_Init is abandoned on its thread.
+  void run(const std::function<void()>& initialize, std::chrono::milliseconds limit,
+           const Liveness* liveness = nullptr);
 
  private:
   void serve();
   bool answer(std::string_view line);
   std::vector<std::string> exchange(std::string_view mine);
-  void wait(std::chrono::milliseconds limit);
+  void wait(std::chrono::milliseconds limit, const Liveness* liveness);
 
   int rank_, size_;
   UniqueFd ours_, theirs_;
-  PmiAnswers answers_;  // the thread's
+  PmiAnswers answers_;  // used by the thread only
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  int steps_ = 0;  // grows with whatever is asked or answered
+  int steps_ = 0;  // counts requests and answers
   bool in_exchange_ = false;
-  bool given_up_ = false;       // nobody is answered any more: an error would end the process
+  bool given_up_ = false;       // MPI gets no answers any more, because an error would end the process
   bool has_run_ = false;        // MPI_Init has returned
-  std::exception_ptr failure_;  // of MPI_Init, or of an exchange
+  std::exception_ptr failure_;  // of MPI_Init or of an exchange
   PmiAnswers::Exchange exchange_;
 
   std::thread thread_;

@@ -13,38 +13,38 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 #include "bootstrap/selection.h"
-#include "transport/mpi/apart.h"
+#include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/communicator.h"
 #include "transport/mpi/leftovers.h"
 #include "transport/mpi/library.h"
-#include "transport/mpi/offers.h"
 #include "transport/mpi/pmi_server.h"
 #include "transport/mpi/search.h"
 #include "transport/mpi/streams.h"
+#include "transport/mpi/world_agreement.h"
 
 namespace perseus::mpi {
 namespace {
 
-// Of MPI_Comm_create_group. Communicators of process sets have other parents.
+// The tag for MPI_Comm_create_group. Communicators of process sets have other parents.
 constexpr int kSelectionTag = 1;
 
 constexpr const char* kFinalized = "MPI_Finalize was already called in this process, and MPI cannot start again";
 
-// MPI itself is one per process and for once only, so this is the one thing here that outlives a session.
+// The state of MPI. It outlives a session, because a process can initialize MPI only once.
 struct State {
   std::mutex mutex;  // guards the rest
   std::unique_ptr<Api> api;
   std::string path;
-  pid_t initialized_by = 0;  // a forked child must not end its parent's MPI
-  Comm farewell{};           // for the last barrier
+  pid_t initialized_by = 0;  // the process; a forked child must not finalize its parent's MPI
+  Comm final_barrier{};      // the communicator of the last barrier
   int streams = 1;
-  std::unique_ptr<PmiServer> launcher;  // where no mpirun has started this process
-  std::string world;                    // of such ranks: made up by the first of them
-  std::string broken;                   // why MPI was given up; a thread may still be in it
-  Retired retired;                      // has a mutex of its own
-  Sends sends;                          // as well
+  std::unique_ptr<PmiServer> launcher;  // if no mpirun has started this process
+  std::string world;                    // the name of the world of such ranks, chosen by rank 0
+  std::string broken;                   // why MPI is unusable; a thread may still be in it
+  ClosingChannels closing_channels;     // has its own mutex
+  SendGuard sends;                      // as well
 };
 
 State& state() {
@@ -52,34 +52,34 @@ State& state() {
   return *state;
 }
 
-// Sets what is to be set before MPI_Init.
+// Sets the variables for several streams before MPI_Init.
 Streams arrange_streams(Api& api, const MpiJob& job, bool initialized) {
   const auto is_first = [](int host) { return host == 0; };
-  if (job.meeting && std::all_of(job.meeting->hosts.begin(), job.meeting->hosts.end(), is_first)) return {};
-  // Hydra's word on who is on this host: where nobody is elsewhere there is nothing to arrange.
-  if (!job.meeting && job.environment.get("MPI_LOCALNRANKS") == std::to_string(job.launcher.size)) return {};
-  const StreamWish wish{.count = job.streams,
-                        .version = api.version(),
-                        .device = api.device(),
-                        .initialized = initialized,
-                        .fast_network = has_fast_network()};
-  auto streams = plan_streams(wish, job.environment);
+  if (job.rendezvous && std::all_of(job.rendezvous->hosts.begin(), job.rendezvous->hosts.end(), is_first)) return {};
+  // Hydra states the number of ranks on this host. If all ranks are on this host, streams are not needed.
+  if (!job.rendezvous && job.environment.get("MPI_LOCALNRANKS") == std::to_string(job.launcher.size)) return {};
+  const StreamOptions options{.count = job.streams,
+                              .version = api.version(),
+                              .device = api.device(),
+                              .initialized = initialized,
+                              .fast_network = has_fast_network()};
+  auto streams = plan_streams(options, job.environment);
   for (const auto& [name, value] : streams.variables) set_environment(name, value);
   return streams;
 }
 
-// Between MPI_Init and the first session.
+// Logs the streams between MPI_Init and the first session.
 void settle(State& state, const MpiJob& job, const Streams& streams) {
   Api& api = *state.api;
   state.streams = streams.count;
   if (streams.why_one.empty() || api.rank(api.world()) != 0) return;
   log(job.insists_on_streams ? LogLevel::warning : LogLevel::info,
-      "one stream between hosts, where " + std::to_string(job.streams) + " were asked for: " + streams.why_one);
+      "using one stream between hosts instead of " + std::to_string(job.streams) + ": " + streams.why_one);
 }
 
-void own(State& state, Comm farewell) {
+void own(State& state, Comm final_barrier) {
   state.initialized_by = getpid();
-  state.farewell = farewell;
+  state.final_barrier = final_barrier;
   unlink_shared_memory();
 }
 
@@ -102,12 +102,13 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   if (ours) own(state, communicator_of(api, job.selection));
 }
 
-// Opens the library; what keeps it from being used is said to the others.
-Offer offer_of(State& mpi, const MpiJob& job) {
-  Offer offer;
-  offer.fresh_world = random_star_address();
+// Opens the library. If that fails, the problem is sent to the other ranks.
+RankState state_of_rank(State& mpi, const MpiJob& job) {
+  RankState state;
+  state.fresh_world = random_rendezvous_address();
   try {
-    if (!mpi.broken.empty()) throw Error(ErrorKind::unavailable, "MPI was given up in this process: " + mpi.broken);
+    if (!mpi.broken.empty())
+      throw Error(ErrorKind::unavailable, "MPI cannot be used any more in this process: " + mpi.broken);
     if (!mpi.api) {
       mpi.path = loaded_library();
       const bool loaded = !mpi.path.empty();
@@ -115,11 +116,11 @@ Offer offer_of(State& mpi, const MpiJob& job) {
       mpi.api = open_api(mpi.path, loaded);
     }
     Api& api = *mpi.api;
-    offer.version = api.version();
+    state.version = api.version();
     if (api.finalized()) throw Error(ErrorKind::unavailable, kFinalized);
     if (!mpi.world.empty()) {
-      offer.world = mpi.world;
-      offer.rank_in_world = api.rank(api.world());
+      state.world = mpi.world;
+      state.rank_in_world = api.rank(api.world());
     } else if (api.initialized()) {
       throw Error(ErrorKind::unavailable, "MPI was initialised before in this process, in a world of " +
                                               std::to_string(api.size(api.world())) +
@@ -128,23 +129,24 @@ Offer offer_of(State& mpi, const MpiJob& job) {
       check_starts_alone(api, mpi.path);
     }
   } catch (const Error& error) {
-    offer.problem = error.what();
+    state.problem = error.what();
   }
-  return offer;
+  return state;
 }
 
-// MPI_Init, with the ranks' word on how it went.
-void initialize_met(State& mpi, const MpiJob& job, const std::string& world) {
+// Runs MPI_Init and exchanges its outcome with the other ranks.
+void initialize_by_rendezvous(State& mpi, const MpiJob& job, const std::string& world) {
   Api& api = *mpi.api;
-  const auto& meeting = *job.meeting;
+  const auto& rendezvous = *job.rendezvous;
   std::string failure;
   mpi.broken = "not all of its ranks came";
   try {
     if (api.family() == Family::intel) open_libfabric(mpi.path);
     const auto streams = arrange_streams(api, job, false);
-    mpi.launcher = std::make_unique<PmiServer>(meeting.rank, meeting.hosts, world, meeting.exchange);
-    mpi.launcher->run([&api, threads = job.threads] { api.initialize(threads); }, job.start_timeout);
-    if (api.size(api.world()) != static_cast<int>(meeting.hosts.size())) {
+    mpi.launcher = std::make_unique<PmiServer>(rendezvous.rank, rendezvous.hosts, world, rendezvous.exchange);
+    mpi.launcher->run([&api, threads = job.threads] { api.initialize(threads); }, job.start_timeout,
+                      rendezvous.liveness);
+    if (api.size(api.world()) != static_cast<int>(rendezvous.hosts.size())) {
       throw Error(ErrorKind::unavailable, mpi.path + " (" + api.version() + ") sees a world of " +
                                               std::to_string(api.size(api.world())) + ": it cannot start without " +
                                               "its mpirun. Start the job with that, or install another MPI");
@@ -152,20 +154,24 @@ void initialize_met(State& mpi, const MpiJob& job, const std::string& world) {
     settle(mpi, job, streams);
   } catch (const Error& error) {
     failure = error.what();
+    if (error.kind() == ErrorKind::peer_lost) {  // the other ranks know
+      mpi.broken = failure;
+      throw;
+    }
   }
   if (!failure.empty()) mpi.broken = failure;
-  check_outcome(meeting, failure);
+  check_outcome(rendezvous, failure);
   mpi.broken.clear();
 }
 
-// Others that fail as well are done by then; those that hang in a collective never are.
+// The time within which other failing ranks reach the final barrier. Ranks that hang in a collective never do.
 constexpr std::chrono::milliseconds kGrace{1000};
 
-// Where no launcher ends those that wait for a rank that was lost, or that works on by itself.
-constexpr std::chrono::milliseconds kPatience{5000};
+// The limit of the final barrier if no launcher ends ranks that wait for a lost or a busy one.
+constexpr std::chrono::milliseconds kLossTimeout{5000};
 
-// The last barrier tells whether all ranks are on their way out; only then does MPI_Finalize end soon.
-Status all_leave(Api& api, Comm comm, std::chrono::milliseconds limit) {
+// Waits until all ranks shut down; only then does MPI_Finalize return soon.
+Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
     Communicator everybody(api, comm, {.limit = limit});
     everybody.barrier();
@@ -175,13 +181,13 @@ Status all_leave(Api& api, Comm comm, std::chrono::milliseconds limit) {
   }
 }
 
-// As above, where no launcher ends a process that hangs in MPI because of one that has ended.
-Status all_leave_apart(Api& api, Comm comm, std::chrono::milliseconds limit) {
+// The same for ranks that no launcher ends while they hang in MPI because another rank has ended.
+Status abandonable_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
-    const auto leave = [&api, comm, limit] { return all_leave(api, comm, limit); };
-    return apart<Status>(leave, nullptr, limit + kGrace);
+    const auto leave = [&api, comm, limit] { return run_final_barrier(api, comm, limit); };
+    return run_abandonable<Status>(leave, nullptr, limit + kGrace);
   } catch (const Error&) {
-    return {ErrorKind::timed_out, "not all ranks are on their way out"};
+    return {ErrorKind::timed_out, "not all ranks have shut down in time"};
   }
 }
 
@@ -196,7 +202,7 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
     try {
       api.finalize();
     } catch (const Error&) {
-      // The process ends anyway, and MPI has said what it had to say.
+      // The process ends anyway, and MPI has written its message.
     }
     const std::scoped_lock lock(progress->mutex);
     progress->done = true;
@@ -212,7 +218,7 @@ Api& start(const MpiJob& job) {
   State& mpi = state();
   const std::scoped_lock lock(mpi.mutex);
   if (!mpi.broken.empty()) {
-    throw Error(ErrorKind::unavailable, "MPI was given up in this process: " + mpi.broken);
+    throw Error(ErrorKind::unavailable, "MPI cannot be used any more in this process: " + mpi.broken);
   }
   if (!mpi.api) {
     mpi.path = loaded_library();
@@ -231,25 +237,25 @@ Api& start(const MpiJob& job) {
   return *mpi.api;
 }
 
-Api& start_met(const MpiJob& job, std::vector<int>& ranks) {
+Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks) {
   State& mpi = state();
   const std::scoped_lock lock(mpi.mutex);
   const bool opened = mpi.api != nullptr;
-  const auto mine = offer_of(mpi, job);
+  const auto mine = state_of_rank(mpi, job);
   Agreed agreed;
   try {
-    agreed = agree(*job.meeting, mine);
+    agreed = agree(*job.rendezvous, mine);
   } catch (...) {
     if (!opened) mpi.api.reset();
     throw;
   }
   ranks = agreed.ranks;
   if (!ranks.empty()) return *mpi.api;
-  initialize_met(mpi, job, agreed.world);
+  initialize_by_rendezvous(mpi, job, agreed.world);
   mpi.world = agreed.world;
   const auto duplicate = [api = mpi.api.get()] { return api->duplicate(api->world()); };
   try {
-    own(mpi, apart<Comm>(duplicate, nullptr, job.start_timeout));
+    own(mpi, run_abandonable<Comm>(duplicate, job.rendezvous->liveness, job.start_timeout));
   } catch (const Error& error) {
     mpi.broken = error.what();
     throw;
@@ -271,7 +277,7 @@ std::optional<Family> family_in_use() {
   return mpi.api ? std::optional(mpi.api->family()) : std::nullopt;
 }
 
-Sends& sends() { return state().sends; }
+SendGuard& sends() { return state().sends; }
 
 bool has_no_mpirun() {
   auto& mpi = state();
@@ -291,7 +297,7 @@ int stream_count() {
   return mpi.streams;
 }
 
-Retired& retired() { return state().retired; }
+ClosingChannels& closing_channels() { return state().closing_channels; }
 
 }  // namespace perseus::mpi
 
@@ -318,19 +324,19 @@ bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
   if (!mpi.api || mpi.initialized_by != getpid() || !mpi.broken.empty() || mpi.api->finalized()) return true;
   mpi::Api& api = *mpi.api;
   const bool alone = mpi.launcher != nullptr;
-  if (alone) limit = std::min(limit, mpi::kPatience);
-  const auto patience = failing ? std::min(limit, mpi::kGrace) : limit;
-  // A message to a rank that has ended may never come back from MPI.
+  if (alone) limit = std::min(limit, mpi::kLossTimeout);
+  const auto barrier_limit = failing ? std::min(limit, mpi::kGrace) : limit;
+  // A send to a rank that has ended may never return from MPI.
   const auto lost = mpi.sends.status();
   const auto left = !lost.ok() ? lost
-                    : alone    ? mpi::all_leave_apart(api, mpi.farewell, patience)
-                               : mpi::all_leave(api, mpi.farewell, patience);
+                    : alone    ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
+                               : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
   if (left.ok()) return mpi::finalize_within(api, limit);
-  if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "MPI is left without MPI_Finalize: " + left.text());
+  if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "ending without MPI_Finalize: " + left.text());
   // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.
   const bool overlooked = api.family() == mpi::Family::mpich || api.family() == mpi::Family::standard;
   if (failing && overlooked && !alone) {
-    // all_leave() takes that long otherwise.
+    // run_final_barrier() takes this time otherwise.
     if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
     api.abort(1);
   }

@@ -1,4 +1,4 @@
-// The MPI of this process: opened and initialised once, shared by all sessions that follow one another.
+// Manages the MPI of this process, which is opened and initialized once and used by all its sessions in turn.
 #pragma once
 
 #include <optional>
@@ -7,40 +7,41 @@
 
 #include "bootstrap/mpi.h"
 #include "transport/mpi/api.h"
-#include "transport/mpi/post.h"
-#include "transport/mpi/sends.h"
+#include "transport/mpi/control_messages.h"
+#include "transport/mpi/send_guard.h"
 
 namespace perseus::mpi {
 
-// Opens the libmpi that is already loaded, else the one that fits the launcher; initialises it unless that has
-// happened; checks that its world is the launcher's. Later calls return the same. Throws Error(unavailable |
-// transport).
+// Opens the libmpi that is already loaded, else the one that fits the launcher, initializes it unless it is
+// initialized, and checks that its world is the launcher's. Later calls return the same object. Throws
+// Error(unavailable | transport).
 Api& start(const MpiJob& job);
 
-// The same for ranks that no mpirun has started (`job.meeting`), and for those of them that have been in one MPI world
-// before: `ranks` are these ranks there, empty for all in order. Throws Error(unavailable) on all ranks alike, and what
-// the exchange throws.
-Api& start_met(const MpiJob& job, std::vector<int>& ranks);
+// The same for ranks that no mpirun has started (`job.rendezvous`). If these ranks have been in one MPI world before,
+// `ranks` becomes their ranks there; it is empty for all ranks in order. Throws the same Error(unavailable) on all
+// ranks, and what the exchange throws.
+Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks);
 
-// Of the library that is open.
+// Returns the family of the open library.
 std::optional<Family> family_in_use();
 
-// Guards this process's sends once a rank is lost.
-Sends& sends();
+// Returns the guard of this process's sends.
+SendGuard& sends();
 
 // Returns true if these ranks were started without an mpirun, which would end those that wait for a lost one.
 bool has_no_mpirun();
 
-// Of such ranks: MPI is left as it is from now on. It cannot lose a rank, and a thread may still wait in it.
+// Marks MPI as unusable in this process, for ranks without an mpirun: MPI cannot continue after the loss of a rank, and
+// a thread may still wait in it.
 void mark_broken(const std::string& why);
 
-// A new communicator of these ranks of the world, of all where none are named. Collective over them.
+// Makes a communicator of these ranks of the world, or of all ranks if the list is empty. Collective over them.
 Comm communicator_of(Api& api, const std::vector<int>& selection);
 
-// Connections that data between two ranks can be spread over.
+// Returns the number of connections between two ranks over which data can be spread.
 int stream_count();
 
-// What channels of this process have left behind.
-Retired& retired();
+// Returns the communicators of this process's destroyed channels.
+ClosingChannels& closing_channels();
 
 }  // namespace perseus::mpi

@@ -11,12 +11,12 @@
 namespace perseus::mpi {
 namespace {
 
-constexpr std::size_t kSmallBytes = 64 << 10;  // in all from the peers: gathering wins while latency counts more
+constexpr std::size_t kSmallBytes = 64 << 10;  // up to this number of bytes from all peers, gathering is faster
 constexpr std::size_t kShortestSegment = 64 << 10;
 constexpr std::size_t kLongestSegment = 512 << 10;
-constexpr std::size_t kStagingBytes = 64 << 20;  // contributions under way, at most
-constexpr std::int64_t kLeastAhead = 4;          // segments under way
-constexpr std::int64_t kGrain = 64;              // elements: blocks and segments begin at multiples of it
+constexpr std::size_t kStagingBytes = 64 << 20;  // most bytes of contributions in flight
+constexpr std::int64_t kLeastAhead = 4;          // least number of segments in flight
+constexpr std::int64_t kGrain = 64;              // blocks and segments begin at multiples of this number of elements
 
 std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
 
@@ -24,7 +24,7 @@ struct Range {
   std::int64_t begin = 0, count = 0;
 };
 
-// Sends every peer its part of this rank's input, segment by segment, and combines what comes for the own part.
+// Sends every peer its part of this rank's input, segment by segment, and combines the contributions to the own part.
 class Contributions {
  public:
   // Rank r owns elements [begins[r], begins[r + 1]).
@@ -34,8 +34,8 @@ class Contributions {
         reduction_(reduction),
         in_(in),
         begins_(std::move(begins)),
-        width_(size_of(reduction.wire)),
-        direct_(in.contiguous() != nullptr && reduction.wire == reduction.dtype && reduction.scale.pre == 1.0) {
+        width_(size_of(reduction.wire_dtype)),
+        direct_(in.contiguous() != nullptr && reduction.wire_dtype == reduction.dtype && reduction.scale.pre == 1.0) {
     std::int64_t longest = 0;
     for (int r = 0; r < communicator.size(); ++r) longest = std::max(longest, owned(r));
     ahead_ = std::max<std::int64_t>(kLeastAhead, 2 * communicator.streams());
@@ -71,8 +71,8 @@ class Contributions {
     }
   }
 
-  // The oldest segment: waits for what comes and combines it.
-  void combine(std::int64_t segment, void* to, bool to_wire) {
+  // Waits for the contributions to the oldest segment and combines them.
+  void combine(std::int64_t segment, void* to, bool as_wire_dtype) {
     const auto part = own(segment);
     std::vector<const void*> from;
     for (int r = 0; r < communicator_.size(); ++r) {
@@ -80,10 +80,10 @@ class Contributions {
     }
     receiving_.front().wait();
     receiving_.pop_front();
-    if (part.count > 0) host::reduce_packed(reduction_, from, to, to_wire, part.count);
+    if (part.count > 0) host::reduce_packed(reduction_, from, to, as_wire_dtype, part.count);
   }
 
-  // The oldest segment has left: the memory of its input may be written.
+  // Waits until the oldest segment is sent; the memory of its input may then be written.
   void wait_sent() {
     sending_.front().wait();
     sending_.pop_front();
@@ -102,7 +102,7 @@ class Contributions {
     return std::max(kGrain, static_cast<std::int64_t>(bytes / width_) / kGrain * kGrain);
   }
 
-  // This rank's contribution to a range, ready to travel.
+  // Returns this rank's contribution to a range in the wire dtype.
   const void* packed(Range part) {
     if (direct_) return in_.contiguous(part.begin);
     auto* to = packed_ + offset(part.begin, width_);
@@ -119,18 +119,18 @@ class Contributions {
   const Scattered& in_;
   std::vector<std::int64_t> begins_;
   std::size_t width_;
-  bool direct_;  // the input itself can travel
+  bool direct_;  // the input can be sent without packing
   std::int64_t segment_ = 1, segments_ = 0, ahead_ = kLeastAhead;
   std::byte* packed_ = nullptr;
   std::byte* arrived_ = nullptr;
   std::deque<Messages> receiving_, sending_;
 };
 
-// Few bytes: everybody gets everything and combines all of it.
+// Reduces few bytes: each rank gathers all contributions and combines them.
 void allreduce_small(Communicator& communicator, Staging& staging, const Reduction& reduction, const Scattered& in,
                      const Scattered& out) {
   const int size = communicator.size();
-  const auto bytes = offset(in.count(), size_of(reduction.wire));
+  const auto bytes = offset(in.count(), size_of(reduction.wire_dtype));
   auto* blocks = resized(staging.contributions, bytes * static_cast<std::size_t>(size));
   in.pack(reduction, 0, in.count(), blocks);
   communicator.gather_small(blocks, bytes);
@@ -145,7 +145,7 @@ void allreduce_small(Communicator& communicator, Staging& staging, const Reducti
   if (!direct) out.unpack(reduction, 0, out.count(), to);
 }
 
-// What the owners have combined, on its way to everybody.
+// Distributes the combined elements from their owners to all ranks.
 class Results {
  public:
   Results(Communicator& communicator, Staging& staging, const Reduction& reduction, const Scattered& out,
@@ -154,8 +154,8 @@ class Results {
         reduction_(reduction),
         out_(out),
         contributions_(contributions),
-        width_(size_of(reduction.wire)),
-        direct_(out.contiguous() != nullptr && reduction.wire == reduction.dtype) {
+        width_(size_of(reduction.wire_dtype)),
+        direct_(out.contiguous() != nullptr && reduction.wire_dtype == reduction.dtype) {
     memory_ = direct_ ? out.contiguous() : resized(staging.packed, offset(out.count(), width_));
   }
 
@@ -198,7 +198,7 @@ class Results {
   const Scattered& out_;
   const Contributions& contributions_;
   std::size_t width_;
-  bool direct_;  // results land where they belong
+  bool direct_;  // results are received into their final place
   std::byte* memory_ = nullptr;
   std::deque<Messages> under_way_;
   std::int64_t finished_ = 0;
@@ -217,7 +217,7 @@ void allreduce(Communicator& communicator, Staging& staging, const Reduction& re
   const auto width = size_of(reduction.dtype);
   const Scattered from(in, width), to(out, width);
   if (from.count() == 0) return;
-  const auto bytes = offset(from.count(), size_of(reduction.wire));
+  const auto bytes = offset(from.count(), size_of(reduction.wire_dtype));
   if (bytes * static_cast<std::size_t>(communicator.size() - 1) <= kSmallBytes) {
     allreduce_small(communicator, staging, reduction, from, to);
     return;
@@ -245,9 +245,9 @@ void reduce_scatter(Communicator& communicator, Staging& staging, const Reductio
   const Scattered from({&whole, 1}, width);
   const auto mine = static_cast<std::size_t>(counts[static_cast<std::size_t>(communicator.rank())]) * width;
 
-  // In place, results would overwrite what is still to be sent.
-  std::vector<std::byte> aside(in == out ? mine : 0);
-  auto* to = in == out ? aside.data() : static_cast<std::byte*>(out);
+  // If the operation is in place, results would overwrite elements that are still to be sent.
+  std::vector<std::byte> copy(in == out ? mine : 0);
+  auto* to = in == out ? copy.data() : static_cast<std::byte*>(out);
   Contributions contributions(communicator, staging, reduction, from, begins);
   const auto segments = contributions.segments(), ahead = contributions.ahead();
   const auto origin = contributions.own(0).begin;
@@ -257,7 +257,7 @@ void reduce_scatter(Communicator& communicator, Staging& staging, const Reductio
     contributions.wait_sent();
     if (s + ahead < segments) contributions.start(s + ahead);
   }
-  if (in == out && mine > 0) std::memcpy(out, aside.data(), mine);
+  if (in == out && mine > 0) std::memcpy(out, copy.data(), mine);
 }
 
 }  // namespace perseus::mpi

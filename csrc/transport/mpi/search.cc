@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file's bytes, read as they are looked at.
+// Maps a file's bytes.
 class Mapped {
  public:
   explicit Mapped(const std::string& path) {
@@ -57,7 +57,8 @@ class Mapped {
 
 std::string base_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
-// mpi4py tries libmpi.so first; taking another copy of the same library (wheels hold no links) would open it twice.
+// The first name is that which mpi4py tries first. Another copy of the same library would be opened a second time,
+// because wheels contain copies instead of links.
 constexpr std::string_view kNames[] = {"libmpi.so", "libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpich.so"};
 
 bool is_libmpi(const std::string& path) {
@@ -79,10 +80,10 @@ std::vector<std::string> split(const std::string& text) {
 
 class Finder {
  public:
-  // The lib folders that belong to a folder of programs: bin/mpirun → lib, Intel's lib/release, Debian's multiarch.
+  // Searches the library folders of a folder of programs: lib, Intel's lib/release, and Debian's multiarch folders.
   void look_beside(const fs::path& programs) {
     const auto prefix = programs.parent_path();
-    if (prefix == "/" || prefix == "/usr") return;  // the system's own come last, and below every other place
+    if (prefix == "/" || prefix == "/usr") return;  // the system's libraries come last
     look_under(prefix);
   }
 
@@ -172,7 +173,7 @@ std::vector<std::string> ancestor_folders() {
     std::error_code error;
     const auto program = fs::read_symlink(about / "exe", error);
     if (!error) folders.push_back(program.parent_path().string());
-    // "pid (name) state parent …": the name may hold anything, so the last parenthesis counts.
+    // The format is "pid (name) state parent …". The name may contain parentheses, so search for the last one.
     std::ifstream file(about / "stat");
     std::string line;
     if (!std::getline(file, line)) break;

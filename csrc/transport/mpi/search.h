@@ -1,4 +1,4 @@
-// Where on this machine a libmpi may lie, and whose each is, without opening it: a wrong one opened cannot be closed.
+// Finds each libmpi on this machine and its family without opening it, because an opened library cannot be closed.
 #pragma once
 
 #include <optional>
@@ -15,26 +15,26 @@ struct Candidate {
   Family family = Family::mpich;
 };
 
-// Whose library a file is, by the words in it; nothing if it is no libmpi (wheels hold linker scripts of that name
-// too).
+// Returns the family of a library file by words in it, or nothing if the file is no libmpi. (Wheels also contain linker
+// scripts of that name.)
 std::optional<Family> identify(const std::string& path);
 
-// Can a library of this family join the ranks that this launcher has started? Hydra's two dialects understand each
-// other.
+// Returns true if a library of this family can join ranks that this launcher has started. Hydra of MPICH and of Intel
+// MPI are compatible.
 bool fits(Family family, LauncherKind launcher);
 
-// Every libmpi found, the best first: near the mpirun that started us (the folders of `ancestors`, our parent's first),
-// in Python's prefix, near the mpirun on PATH, on LD_LIBRARY_PATH, among the system's libraries.
+// Returns every libmpi found, in this order: near the mpirun that started this process (the folders of `ancestors`, the
+// parent's first), in Python's prefix, near the mpirun on PATH, on LD_LIBRARY_PATH, among the system's libraries.
 std::vector<Candidate> find_libraries(const LauncherEnvironment& environment,
                                       const std::vector<std::string>& ancestors);
 
-// The folders of the programs of this process's ancestors, as far as they may be read.
+// Returns the folders of the programs of this process's ancestors, if they are readable.
 std::vector<std::string> ancestor_folders();
 
-// The first that is of the launcher's own family, else the first that fits.
+// Returns the first candidate of the launcher's own family, else the first that fits.
 std::optional<Candidate> best_for(LauncherKind launcher, const std::vector<Candidate>& candidates);
 
-// A libmpi that is in this process already, opened by mpi4py or the user; empty: none.
+// Returns the path of a libmpi that mpi4py or the user has already loaded in this process; empty if there is none.
 std::string loaded_library();
 
 }  // namespace perseus::mpi

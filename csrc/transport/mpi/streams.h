@@ -1,5 +1,4 @@
-// Several connections between two ranks, as one TCP connection seldom fills a link: what MPIs that can have them need
-// in the environment before MPI_Init, and how many there are afterwards.
+// Plans several connections between two ranks, because one TCP connection seldom uses a link fully.
 #pragma once
 
 #include <string>
@@ -10,24 +9,26 @@
 
 namespace perseus::mpi {
 
+// The number of connections, and the variables that MPI needs for them before MPI_Init.
 struct Streams {
   int count = 1;
-  std::string why_one;                                         // where `count` is 1 though more were wanted
-  std::vector<std::pair<std::string, std::string>> variables;  // to be set before MPI_Init
+  std::string why_one;                                         // the reason if `count` is 1 though more were wanted
+  std::vector<std::pair<std::string, std::string>> variables;  // set before MPI_Init
 };
 
-struct StreamWish {
+struct StreamOptions {
   int count = 1;
-  std::string version, device;  // as Api has them
-  bool initialized = false;     // MPI runs already: nothing can be set any more
-  bool fast_network = false;    // MPI finds something better than TCP by itself
+  std::string version, device;  // see Api
+  bool initialized = false;     // MPI is initialized, so that variables have no effect any more
+  bool fast_network = false;    // MPI finds a faster network than TCP by itself
 };
 
-// MPICH has them over libfabric's tcp provider, a "VCI" each and one more for everything else; Intel MPI as endpoints
-// of its split threads, for which the communicators say whose they are. Open MPI has none. What the user has set stays.
-Streams plan_streams(const StreamWish& wish, const LauncherEnvironment& environment);
+// Plans the streams. MPICH has them over libfabric's tcp provider, with one VCI per stream and one more for all other
+// messages. Intel MPI has them as endpoints of its split threads, which a communicator selects by an info key. Open MPI
+// has none. Variables that the user has set stay as they are.
+Streams plan_streams(const StreamOptions& options, const LauncherEnvironment& environment);
 
-// InfiniBand and its like, RoCE, EFA, Omni-Path or Slingshot on this host.
+// Returns true if this host has InfiniBand, RoCE, EFA, Omni-Path or Slingshot.
 bool has_fast_network();
 
 }  // namespace perseus::mpi

@@ -2,21 +2,21 @@
 
 #include <new>
 
-#include "transport/mpi/moves.h"
+#include "transport/mpi/data_movement.h"
 #include "transport/scattered.h"
 
 namespace perseus::mpi {
 namespace {
 
-// Kept between calls, but not after an unusually large one.
+// Staging memory is kept between calls up to this size.
 constexpr std::size_t kKeptBytes = 256 << 20;
 
-constexpr Reduction kBytes{.dtype = DType::uint8, .wire = DType::uint8, .op = ReduceOp::sum, .scale = {}};
+constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 
 }  // namespace
 
-template <class Work>
-Status MpiTransport::guarded(const Work& work) {
+template <class WorkItem>
+Status MpiTransport::guarded(const WorkItem& work) {
   try {
     work();
     if (staging_.packed.size() > kKeptBytes) staging_.packed = {};
@@ -24,7 +24,8 @@ Status MpiTransport::guarded(const Work& work) {
   } catch (const Error& error) {
     return Status::from(error);
   } catch (const std::bad_alloc&) {
-    return {ErrorKind::unavailable, "not enough memory to stage a collective over MPI"};
+    return {ErrorKind::unavailable,
+            "collective over MPI: this rank has no memory left for staging; use smaller tensors or free memory"};
   }
 }
 

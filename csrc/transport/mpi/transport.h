@@ -1,4 +1,4 @@
-// The collective verbs of one group of ranks over MPI point-to-point messages, with arithmetic of our own.
+// Executes the collectives of one group over MPI point-to-point messages, and reduces with this library's kernels.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace perseus::mpi {
 
 class MpiTransport final : public Transport {
  public:
-  // Owns the communicators, which have the same ranks: messages are spread over them.
+  // Takes ownership of communicators of the same ranks, over which messages are spread.
   MpiTransport(Api& api, std::vector<Comm> streams, const WaitOptions& options)
       : communicator_(api, std::move(streams), options) {}
 
@@ -26,12 +26,13 @@ class MpiTransport final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
+  bool has_lent_memory() const override { return communicator_.has_lent_memory(); }
   int streams() const override { return communicator_.streams(); }
   void set_streams(int count) override { communicator_.use_streams(count); }
 
  private:
-  template <class Work>
-  Status guarded(const Work& work);
+  template <class WorkItem>
+  Status guarded(const WorkItem& work);
 
   Communicator communicator_;
   Staging staging_;

@@ -6,7 +6,7 @@ namespace perseus::self {
 
 void SelfChannel::send(int, std::string bytes) {
   messages_.push_back(std::move(bytes));
-  doorbell_.ring();
+  doorbell_.notify();
 }
 
 bool SelfChannel::receive(ControlMessage& message) {

@@ -1,4 +1,4 @@
-// The control channel of one rank: messages to oneself.
+// The control channel of a group with one rank, which sends messages to itself.
 #pragma once
 
 #include <deque>

@@ -9,7 +9,7 @@
 
 namespace perseus::self {
 
-Link SelfFabric::connect(std::span<const int> members, const Exchange& exchange) {
+Link SelfFabric::connect(std::span<const int> members, const BootstrapAllgather& exchange) {
   exchange("");
   if (std::find(members.begin(), members.end(), rank_) == members.end()) return {};
   return {std::make_unique<SelfTransport>(), std::make_unique<SelfChannel>()};

@@ -8,7 +8,7 @@ namespace perseus::self {
 
 namespace {
 
-// A reduction of one contribution: the factors still apply.
+// Reduces one contribution; only the factors apply.
 void scale(const Reduction& reduction, const void* in, void* out, std::int64_t count) {
   const std::array<const void*, 1> from = {in};
   const std::array<void*, 1> to = {out};

@@ -1,4 +1,4 @@
-// The world of one: the transport contract at its smallest, the file to copy from.
+// The transport of a group with one rank. It is the smallest transport and the one to copy from.
 #pragma once
 
 #include "transport/transport.h"

@@ -19,24 +19,24 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
     const auto me = static_cast<std::size_t>(rank());
     const auto* mine = static_cast<const std::byte*>(in);
     const auto store = store_for(static_cast<std::uint64_t>(total));
-    std::vector<std::byte> kept;  // others' results may be about to overwrite what they still have to read
+    std::vector<std::byte> kept;  // a copy, if this rank's result would overwrite what peers still have to read
     if (mine != place[me] && overlap(mine, bytes[me], out, total)) {
       kept.assign(mine, mine + bytes[me]);
       mine = kept.data();
     }
 
-    offer_range(mine, static_cast<std::uint64_t>(bytes[me]));
+    describe_range(mine, static_cast<std::uint64_t>(bytes[me]));
     sync();
     std::int64_t longest = 0;
     bool any_reachable = false;
     for (std::size_t m = 0; m < bytes.size(); ++m) {
-      const bool reachable = offer_of(static_cast<int>(m)).reachable != 0;
+      const bool reachable = descriptor_of(static_cast<int>(m)).reachable != 0;
       any_reachable = any_reachable || reachable;
       if (!reachable) longest = std::max(longest, bytes[m]);
     }
     const auto chunk = stage(static_cast<std::uint64_t>(longest));
     const auto part = [&](std::size_t m, std::int64_t c) {
-      const bool staged = offer_of(static_cast<int>(m)).reachable == 0;
+      const bool staged = descriptor_of(static_cast<int>(m)).reachable == 0;
       return staged ? static_cast<std::size_t>(std::clamp<std::int64_t>(bytes[m] - c * chunk, 0, chunk)) : 0;
     };
     if (bytes[me] > 0) host::copy(place[me], mine, static_cast<std::size_t>(bytes[me]), store);
@@ -52,14 +52,14 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
              });
     if (any_reachable) {
       for (std::size_t m = 0; m < bytes.size(); ++m) {
-        const auto& offer = offer_of(static_cast<int>(m));
-        if (m == me || offer.reachable == 0 || bytes[m] == 0) continue;
+        const auto& descriptor = descriptor_of(static_cast<int>(m));
+        if (m == me || descriptor.reachable == 0 || bytes[m] == 0) continue;
         const auto n = static_cast<std::size_t>(bytes[m]);
-        host::copy(place[m], reach(static_cast<int>(m), offer.run[0].in, n), n, store);
+        host::copy(place[m], reach(static_cast<int>(m), descriptor.run[0].in, n), n, store);
       }
       sync();
     }
-    next_offer();
+    next_descriptor();
   });
 }
 

@@ -9,11 +9,13 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kPage = 4096;
-// What has just been read is in the cache, and stays there.
+// Returns true if the result replaces the input, which has just been read and so is in the cache.
 bool is_in_place(Pieces in, Pieces out) { return in.front().data == out.front().data; }
 
-// True if a contribution travels as it is, so that the owner's memory serves as well as the packed copy.
-bool is_plain(const Reduction& reduction) { return reduction.wire == reduction.dtype && reduction.scale.pre == 1.0; }
+// Returns true if packing a contribution would not change it, so that peers may read the owner's memory instead.
+bool is_plain(const Reduction& reduction) {
+  return reduction.wire_dtype == reduction.dtype && reduction.scale.pre == 1.0;
+}
 
 }  // namespace
 
@@ -21,11 +23,11 @@ Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
   return guarded([&] {
     const auto count = total_of(in);
     if (count == 0) return;
-    if (static_cast<std::size_t>(count) * size_of(reduction.wire) <= staging_.small_bytes) {
+    if (static_cast<std::size_t>(count) * size_of(reduction.wire_dtype) <= staging_.small_bytes) {
       reduce_small(reduction, in, out, count);
       return;
     }
-    offer_pieces(in, out, size_of(reduction.dtype));
+    describe_pieces(in, out, size_of(reduction.dtype));
     sync();
     if (all_reachable()) {
       reduce_in_arena(reduction, count);
@@ -34,15 +36,15 @@ Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
     } else {
       reduce_in_slices(reduction, in, out, count);
     }
-    next_offer();
+    next_descriptor();
   });
 }
 
-// One sync: everybody shows its contribution and everybody reduces all of them.
+// Reduces with one sync: each member copies its contribution to its slot, and each member reduces all of them.
 void Group::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto place = staging_.small(smalls_++);
-  const auto wire_size = size_of(reduction.wire);
-  auto* mine = membership_->block(rank()) + place;
+  const auto wire_size = size_of(reduction.wire_dtype);
+  auto* mine = view_->block(rank()) + place;
   std::int64_t done = 0;
   for (const auto& piece : in) {
     if (piece.count == 0) continue;
@@ -51,16 +53,16 @@ void Group::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std:
   }
   sync();
   std::vector<const void*> from(static_cast<std::size_t>(size()));
-  Walk(out, size_of(reduction.dtype)).each(0, count, [&](std::byte* data, std::int64_t first, std::int64_t run) {
+  RunCursor(out, size_of(reduction.dtype)).each(0, count, [&](std::byte* data, std::int64_t first, std::int64_t run) {
     for (int m = 0; m < size(); ++m) {
-      from[static_cast<std::size_t>(m)] = at_element(membership_->block(m) + place, first, wire_size);
+      from[static_cast<std::size_t>(m)] = at_element(view_->block(m) + place, first, wire_size);
     }
     const std::array<void*, 1> to = {data};
     host::reduce({.reduction = reduction, .from = from, .packed = true, .to = to, .count = run});
   });
 }
 
-// Everybody reduces its share of the buffer, straight from and into all members' memory.
+// Each member reduces its share of the buffer, directly from and into the memory of all members.
 void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
   const auto members = static_cast<std::size_t>(size());
@@ -70,7 +72,7 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
                     static_cast<std::int64_t>(size_each);
   const auto share = share_of(rank(), count, unit);
 
-  // The members' runs may have different bounds: each step goes to the next bound of any.
+  // The members' runs may have different bounds; each step ends at the next bound of any member.
   std::vector<std::size_t> index(members, 0);
   std::vector<std::int64_t> inside(members, share.begin);
   for (std::size_t m = 0; m < members; ++m) {
@@ -98,17 +100,18 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
   sync();
 }
 
-// Two members: both show a chunk and both reduce it, which is one step per chunk and no second copy.
+// Reduces between two members: both copy a chunk to a slot and both reduce it, in one step per chunk without a second
+// copy.
 void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
-  const auto wire_size = size_of(reduction.wire);
+  const auto wire_size = size_of(reduction.wire_dtype);
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
   const auto store = store_for(static_cast<std::uint64_t>(count) * size_each);
   const bool plain = is_plain(reduction);
-  Walk packing(in, size_each), reading(in, size_each), writing(out, size_each);
+  RunCursor packing(in, size_each), reading(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
 
-  // With plain pieces the next chunk is copied while this one is reduced.
+  // If the pieces are plain, the next chunk is copied while this one is reduced.
   std::int64_t packed = 0;  // elements, in all chunks
   const auto place = [&](std::int64_t element) {
     return at_element(slot(rank(), element / chunk), element % chunk, wire_size);
@@ -120,11 +123,11 @@ void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, s
     });
     packed = std::max(packed, end);
   };
-  // What of the next chunk lies in one run; it is copied along.
-  const auto beside = [&](std::int64_t c, std::int64_t run) -> host::Beside {
+  // The part of the next chunk that lies in one run; it is copied while this chunk is reduced.
+  const auto side_copy = [&](std::int64_t c, std::int64_t run) -> host::SideCopy {
     const auto end = std::min(count, (c + 1) * chunk);
     if (!plain || packed < c * chunk || packed >= end) return {};
-    host::Beside copy;
+    host::SideCopy copy;
     packing.first(packed, std::min(run, end - packed), [&](std::byte* data, std::int64_t n) {
       copy = {place(packed), data, static_cast<std::size_t>(n) * wire_size};
       packed += n;
@@ -148,25 +151,25 @@ void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, s
                                  .to = destination,
                                  .count = run,
                                  .store = store,
-                                 .beside = beside(c + 1, run)});
+                                 .side_copy = side_copy(c + 1, run)});
                  });
   };
   pipeline((count + chunk - 1) / chunk, pack, consume);
 }
 
-// More members: each reduces its share of a chunk and shows it, and all collect the shares. In round c a member reduces
-// chunk c - 1, collects c - 2 and packs c. It has seen all end round c - 1 then, who have reduced c - 2 and collected
-// c - 3: two slots and two results.
+// Reduces between more than two members: each reduces its share of a chunk and publishes it, and all collect the
+// shares. In round c a member reduces chunk c - 1, collects chunk c - 2 and packs chunk c. All members have then ended
+// round c - 1, in which they reduced chunk c - 2 and collected chunk c - 3, so two slots and two results suffice.
 void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
-  const auto wire_size = size_of(reduction.wire);
+  const auto wire_size = size_of(reduction.wire_dtype);
   const auto line = kLine / static_cast<std::int64_t>(wire_size);
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
   const auto chunks = (count + chunk - 1) / chunk;
   const auto length = [&](std::int64_t c) { return std::min(chunk, count - c * chunk); };
   const auto store =
       is_in_place(in, out) ? host::Store::cached : store_for(static_cast<std::uint64_t>(count) * size_each);
-  Walk packing(in, size_each), writing(out, size_each);
+  RunCursor packing(in, size_each), writing(out, size_each);
   std::vector<const void*> from(static_cast<std::size_t>(size()));
 
   const auto pack = [&](std::int64_t c) {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/memory_limits.h"
 
 namespace perseus::shm {
 
@@ -18,10 +17,10 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr std::size_t kMostBytes = 64 * kGiB;
-constexpr std::size_t kLeastBytes = 16 * kMiB;     // groups and channels fit into it
-constexpr std::size_t kGranule = 64 * 1024;        // pages come and go in such pieces
-constexpr std::size_t kRetainedBytes = 16 * kMiB;  // free memory whose pages are kept for the next caller
-constexpr std::size_t kCarefulBytes = kMiB;        // from here on the free memory is asked for first
+constexpr std::size_t kLeastBytes = 16 * kMiB;     // enough for groups and channels
+constexpr std::size_t kGranule = 64 * 1024;        // pages are committed and decommitted in granules
+constexpr std::size_t kRetainedBytes = 16 * kMiB;  // free memory whose pages stay committed
+constexpr std::size_t kCarefulBytes = kMiB;        // from this size on, commit() checks the system's free memory first
 
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -33,12 +32,7 @@ std::size_t address_space_in_use() {
   return file >> pages ? pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
-std::size_t memory_left() {
-  static const MemoryLimits limits;
-  return limits.left();
-}
-
-// A quarter of what the address-space limit leaves, shared by the segments of all ranks.
+// Returns each segment's part of a quarter of the address space that the limit leaves.
 std::size_t address_space_per_rank(int ranks) {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
@@ -49,30 +43,32 @@ std::size_t address_space_per_rank(int ranks) {
 
 std::string size_text(std::size_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
-// Error of a step that all ranks take together: if it fails on one, all throw.
-void agree(LocalStar& star, const std::string& failure) {
-  const auto all = star.allgather(failure);
+// Throws on all ranks if a step that all ranks take together has failed on one of them.
+void agree(LocalRendezvous& rendezvous, const std::string& failure) {
+  const auto all = rendezvous.allgather(failure);
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty()) throw Error(ErrorKind::unavailable, "local rank " + std::to_string(r) + ": " + all[r]);
+    if (!all[r].empty()) {
+      throw Error(ErrorKind::unavailable, "shared memory of local rank " + std::to_string(r) + ": " + all[r]);
+    }
   }
 }
 
-std::size_t agree_on_bytes(LocalStar& star, std::size_t wanted, std::string& note) {
+std::size_t agree_on_bytes(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note) {
   const auto asked = wanted != 0 ? wanted : std::min(physical_memory(), kMostBytes);
-  const auto mine = std::min(asked, address_space_per_rank(star.size()));
+  const auto mine = std::min(asked, address_space_per_rank(rendezvous.size()));
   std::string text(sizeof mine, '\0');
   std::memcpy(text.data(), &mine, sizeof mine);
   auto least = asked;
-  for (const auto& bytes : star.allgather(text)) {
+  for (const auto& bytes : rendezvous.allgather(text)) {
     std::size_t value = 0;
     if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
     least = std::min(least, value);
   }
   least = least / kGranule * kGranule;
   if (least < kLeastBytes) {
-    throw Error(ErrorKind::unavailable,
-                "the ranks of this host can share " + size_text(least) + " each, and need " + size_text(kLeastBytes) +
-                    " at least; raise the address-space limit (ulimit -v) or PERSEUS_ARENA_BYTES");
+    throw Error(ErrorKind::unavailable, "shared memory: each rank of this host can share " + size_text(least) +
+                                            " and needs at least " + size_text(kLeastBytes) +
+                                            "; raise the address-space limit (ulimit -v) or PERSEUS_ARENA_BYTES");
   }
   if (least < asked / kGranule * kGranule) {
     note = "memory shared with the ranks of this host is limited to " + size_text(least) + " per rank instead of " +
@@ -83,18 +79,18 @@ std::size_t agree_on_bytes(LocalStar& star, std::size_t wanted, std::string& not
 
 }  // namespace
 
-Segments share_segments(LocalStar& star, std::size_t wanted, std::string& note) {
-  const auto bytes = agree_on_bytes(star, wanted, note);
-  Segments segments(static_cast<std::size_t>(star.size()));
+Segments share_segments(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note) {
+  const auto bytes = agree_on_bytes(rendezvous, wanted, note);
+  Segments segments(static_cast<std::size_t>(rendezvous.size()));
   std::string failure;
-  auto& mine = segments[static_cast<std::size_t>(star.rank())];
+  auto& mine = segments[static_cast<std::size_t>(rendezvous.rank())];
   try {
     mine = std::make_shared<Segment>(Segment::create(bytes));
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree(star, failure);
-  auto fds = star.exchange_fds(mine->fd());
+  agree(rendezvous, failure);
+  auto fds = rendezvous.exchange_fds(mine->fd());
   try {
     for (std::size_t r = 0; r < segments.size(); ++r) {
       if (!segments[r]) segments[r] = std::make_shared<Segment>(Segment::adopt(std::move(fds[r]), bytes));
@@ -102,7 +98,7 @@ Segments share_segments(LocalStar& star, std::size_t wanted, std::string& note) 
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree(star, failure);
+  agree(rendezvous, failure);
   return segments;
 }
 
@@ -128,7 +124,13 @@ void Arena::release(void* memory) {
   if (memory == nullptr) return;
   std::scoped_lock lock(mutex_);
   const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(memory) - mine_.base());
+  if (kept_.contains(offset)) return;
   if (heap_.release(offset) && committed_bytes_ > heap_.used() + kRetainedBytes) decommit_free();
+}
+
+void Arena::keep_given_memory() {
+  std::scoped_lock lock(mutex_);
+  for (const auto& [offset, bytes] : heap_.given_ranges()) kept_.insert(offset);
 }
 
 bool Arena::commit(Heap::Range range) {
@@ -137,7 +139,7 @@ bool Arena::commit(Heap::Range range) {
   if (range.bytes >= kCarefulBytes) {
     const auto missing = std::count(committed_.begin() + static_cast<std::ptrdiff_t>(first),
                                     committed_.begin() + static_cast<std::ptrdiff_t>(last) + 1, false);
-    if (missing > 0 && static_cast<std::size_t>(missing) * kGranule > memory_left()) return false;
+    if (missing > 0 && !limits_.allow(static_cast<std::size_t>(missing) * kGranule)) return false;
   }
   for (auto g = first; g <= last; ++g) {
     if (committed_[g]) continue;

@@ -1,4 +1,4 @@
-// Memory that every rank of a host can reach: one segment per rank, all of them mapped here.
+// Allocates memory that every rank of a host can reach.
 #pragma once
 
 #include <cstddef>
@@ -7,22 +7,25 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
-#include "bootstrap/local_star.h"
+#include "base/memory_limits.h"
+#include "bootstrap/local_rendezvous.h"
 #include "transport/shm/heap.h"
 #include "transport/shm/segment.h"
 
 namespace perseus::shm {
 
-// By local rank. Threads that play ranks in one process share them.
+// The segments by local rank. In tests, threads that are ranks of one process share them.
 using Segments = std::vector<std::shared_ptr<Segment>>;
 
-// Makes this rank's segment and maps all others'; collective over the star. `wanted` 0 means by the machine's memory.
-// Where address space or memory is short all agree on less, and `note` says so. Throws Error(unavailable).
-Segments share_segments(LocalStar& star, std::size_t wanted, std::string& note);
+// Makes this rank's segment and maps all others. Collective over the rendezvous. `wanted` is the size in bytes; 0 means
+// a size computed from the machine's memory. If address space or memory is short, all ranks agree on less, and `note`
+// says so. Throws Error(unavailable).
+Segments share_segments(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note);
 
-// All calls from any thread.
+// The shared memory of one rank and the mapped segments of its peers on the host. Thread-safe.
 class Arena {
  public:
   Arena(Segments segments, int local_rank);
@@ -30,16 +33,21 @@ class Arena {
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(segments_.size()); }
 
-  // 64-byte aligned, from 64 KiB on page aligned; nullptr when address space or memory has run out.
+  // Allocates 64-byte aligned memory, page-aligned from 64 KiB on. Returns nullptr if address space or memory has run
+  // out.
   void* allocate(std::size_t bytes);
   void release(void* memory);
 
-  // Where [data, data + bytes) lies in this rank's segment, if it does.
+  // Never allocates memory again that is allocated now, even if it is released: after a failure a slow peer may still
+  // write to it.
+  void keep_given_memory();
+
+  // Returns the offset of [data, data + bytes) if the range lies in this rank's segment.
   std::optional<std::uint64_t> offset_of(const void* data, std::size_t bytes) const;
-  // The place of a range of a peer's segment, or nullptr when the range is not inside it.
+  // Returns the address of a range of a peer's segment, or nullptr if the range is not inside it.
   std::byte* at(int local_rank, std::uint64_t offset, std::uint64_t bytes) const;
 
-  // In a forked child: what it writes to this rank's memory from now on is its own copy, see Segment::make_private().
+  // Call in a forked child: its later writes to this rank's memory go to a copy. See Segment::make_private().
   void make_private() const { mine_.make_private(); }
 
  private:
@@ -51,8 +59,10 @@ class Arena {
   Segment& mine_;
   std::mutex mutex_;  // guards the rest
   Heap heap_;
-  std::vector<bool> committed_;  // by granule: has pages
+  std::unordered_set<std::size_t> kept_;  // offsets of ranges that are never allocated again
+  std::vector<bool> committed_;           // by granule: pages are allocated
   std::size_t committed_bytes_ = 0;
+  MemoryLimits limits_;
 };
 
 }  // namespace perseus::shm

@@ -8,11 +8,11 @@ Status Group::broadcast(Pieces buffers, int root) {
   return guarded([&] {
     const auto bytes = total_of(buffers);
     if (bytes == 0 || size() == 1) return;
-    Walk walk(buffers, 1);
+    RunCursor walk(buffers, 1);
     const auto store = store_for(static_cast<std::uint64_t>(bytes));
-    if (rank() == root) offer_pieces(buffers, buffers, 1);
+    if (rank() == root) describe_pieces(buffers, buffers, 1);
     sync();
-    if (offer_of(root).reachable != 0) {
+    if (descriptor_of(root).reachable != 0) {
       if (rank() != root) {
         std::int64_t done = 0;
         for (const auto& run : runs_of(root, 1, bytes)) {
@@ -42,7 +42,7 @@ Status Group::broadcast(Pieces buffers, int root) {
                  if (!is_root) move(c, false);
                });
     }
-    next_offer();
+    next_descriptor();
   });
 }
 

@@ -22,16 +22,15 @@ std::uint32_t Mailbox::ring_bytes_for(int members) {
   return std::clamp(share, kLeastRingBytes, kMostRingBytes);
 }
 
-Channel::Channel(std::shared_ptr<Membership> membership, Mailbox mailbox, std::vector<int> world_ranks,
-                 Liveness& liveness)
-    : membership_(std::move(membership)),
+Channel::Channel(std::shared_ptr<GroupView> view, Mailbox mailbox, std::vector<int> world_ranks, Liveness& liveness)
+    : view_(std::move(view)),
       mailbox_(mailbox),
       world_ranks_(std::move(world_ranks)),
       liveness_(liveness),
       peers_(static_cast<std::size_t>(size())) {
   const auto ring = [&](int owner, int from) {
-    return Ring(reinterpret_cast<RingState*>(membership_->block(owner) + mailbox_.ring_offset(from)),
-                mailbox_.ring_bytes);
+    return RingBuffer(reinterpret_cast<RingBufferState*>(view_->block(owner) + mailbox_.ring_offset(from)),
+                      mailbox_.ring_bytes);
   };
   for (int member = 0; member < size(); ++member) {
     auto& peer = peers_[static_cast<std::size_t>(member)];
@@ -41,13 +40,13 @@ Channel::Channel(std::shared_ptr<Membership> membership, Mailbox mailbox, std::v
 }
 
 Doorbell& Channel::doorbell_of(int member) const {
-  return *reinterpret_cast<Doorbell*>(membership_->block(member) + mailbox_.offset);
+  return *reinterpret_cast<Doorbell*>(view_->block(member) + mailbox_.offset);
 }
 
 void Channel::send(int to, std::string bytes) {
   if (to == rank()) {
     to_self_.push_back(std::move(bytes));
-    doorbell().ring();
+    doorbell().notify();
     return;
   }
   auto& peer = peers_[static_cast<std::size_t>(to)];
@@ -66,9 +65,9 @@ void Channel::flush(int member) {
     return written > 0;
   };
   bool wrote = write();
-  // Room may have come between the write and the call for it.
-  while (peer.sent < peer.pending.size() && !peer.out.starve()) wrote = write() || wrote;
-  if (wrote) doorbell_of(member).ring();
+  // The reader may have made room between the write and the request.
+  while (peer.sent < peer.pending.size() && !peer.out.request_room()) wrote = write() || wrote;
+  if (wrote) doorbell_of(member).notify();
   if (peer.sent < peer.pending.size()) return;
   peer.pending.clear();
   peer.sent = 0;
@@ -101,7 +100,7 @@ bool Channel::receive(ControlMessage& message) {
 }
 
 std::optional<std::uint64_t> Channel::lay_out(int /*to*/, const void* data, std::size_t bytes) {
-  auto& arena = membership_->arena();
+  auto& arena = view_->arena();
   void* memory = arena.allocate(bytes);
   if (memory == nullptr) return std::nullopt;
   std::memcpy(memory, data, bytes);
@@ -109,21 +108,21 @@ std::optional<std::uint64_t> Channel::lay_out(int /*to*/, const void* data, std:
 }
 
 void Channel::take_back(std::uint64_t place) {
-  auto& arena = membership_->arena();
-  if (void* memory = arena.at(membership_->local_rank_of(rank()), place, 1)) arena.release(memory);
+  auto& arena = view_->arena();
+  if (void* memory = arena.at(view_->local_rank_of(rank()), place, 1)) arena.release(memory);
 }
 
 const void* Channel::find(int from, std::uint64_t place, std::size_t bytes) {
-  return membership_->arena().at(membership_->local_rank_of(from), place, bytes);
+  return view_->arena().at(view_->local_rank_of(from), place, bytes);
 }
 
 void Channel::fetch(int member) {
   auto& peer = peers_[static_cast<std::size_t>(member)];
   if (peer.broken || peer.in.readable() == 0) return;
-  if (peer.in.corrupted()) return give_up_on(member, "wrote more into its ring than fits");
+  if (peer.in.corrupted()) return disconnect(member, "wrote more into its ring than fits");
   std::array<char, 4096> bytes{};
   while (const auto count = peer.in.read(bytes.data(), bytes.size())) peer.arriving.append(bytes.data(), count);
-  if (peer.in.take_starved()) doorbell_of(member).ring();
+  if (peer.in.take_room_request()) doorbell_of(member).notify();
 }
 
 bool Channel::take_frame(int member, ControlMessage& message) {
@@ -132,7 +131,7 @@ bool Channel::take_frame(int member, ControlMessage& message) {
   if (peer.arriving.size() < sizeof length) return false;
   std::memcpy(&length, peer.arriving.data(), sizeof length);
   if (length > kLongestFrame) {
-    give_up_on(member, "sent a message of an impossible length");
+    disconnect(member, "sent a message of an impossible length");
     return false;
   }
   if (peer.arriving.size() - sizeof length < length) return false;
@@ -141,7 +140,7 @@ bool Channel::take_frame(int member, ControlMessage& message) {
   return true;
 }
 
-void Channel::give_up_on(int member, const char* why) {
+void Channel::disconnect(int member, const char* why) {
   auto& peer = peers_[static_cast<std::size_t>(member)];
   peer.broken = true;
   peer.arriving.clear();

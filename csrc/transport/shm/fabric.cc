@@ -16,23 +16,23 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x7065727365757331;
 
-// What a member says about its block.
-struct BlockNote {
+// The place of a member's block, sent to the other members.
+struct BlockDescriptor {
   std::uint64_t magic = kMagic;
   std::int64_t world_rank = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;  // 0: there was no memory for it
 };
 
-std::string to_bytes(const BlockNote& note) {
+std::string to_bytes(const BlockDescriptor& note) {
   std::string bytes(sizeof note, '\0');
   std::memcpy(bytes.data(), &note, sizeof note);
   return bytes;
 }
 
-std::optional<BlockNote> find_note(const std::vector<std::string>& all, int world_rank) {
+std::optional<BlockDescriptor> find_note(const std::vector<std::string>& all, int world_rank) {
   for (const auto& bytes : all) {
-    BlockNote note;
+    BlockDescriptor note;
     if (bytes.size() != sizeof note) continue;
     std::memcpy(&note, bytes.data(), sizeof note);
     if (note.magic == kMagic && note.world_rank == world_rank) return note;
@@ -44,40 +44,41 @@ std::byte* find_block(const Arena& arena, const std::vector<std::string>& all, i
                       std::size_t bytes) {
   const auto note = find_note(all, world_rank);
   if (note && note->bytes == 0) {
-    throw Error(ErrorKind::unavailable, "rank " + std::to_string(world_rank) + " has no memory left for " +
-                                            std::to_string(bytes >> 10) +
-                                            " KiB of buffers shared with the ranks of its host");
+    throw Error(
+        ErrorKind::unavailable,
+        "process set: rank " + std::to_string(world_rank) + " has no memory left for " + std::to_string(bytes >> 10) +
+            " KiB of buffers shared with the ranks of its host; raise PERSEUS_ARENA_BYTES or use fewer process sets");
   }
   auto* block = note && note->bytes == bytes ? arena.at(local_rank, note->offset, bytes) : nullptr;
   if (block == nullptr) {
     throw Error(ErrorKind::transport,
-                "rank " + std::to_string(world_rank) +
-                    " did not say where its shared buffers are; do all ranks run the same version?");
+                "process set: rank " + std::to_string(world_rank) +
+                    " sent no place of its shared buffers; check that all ranks run the same version of perseus_like");
   }
   return block;
 }
 
 }  // namespace
 
-std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalStar> star, std::vector<int> ranks,
+std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalRendezvous> rendezvous, std::vector<int> ranks,
                                              Liveness& liveness, const FabricOptions& options) {
   std::string note;
-  auto segments = share_segments(*star, options.arena_bytes, note);
-  auto plan = agree_on_plan(*star, ranks, options);
+  auto segments = share_segments(*rendezvous, options.arena_bytes, note);
+  auto plan = agree_on_plan(*rendezvous, ranks, options);
   auto fabric = std::make_unique<ShmFabric>(std::move(segments), std::move(plan), liveness);
-  if (!note.empty() && star->rank() == 0) log(LogLevel::warning, note);
-  star->watch(liveness, ranks);
-  fabric->star_ = std::move(star);
+  if (!note.empty() && rendezvous->rank() == 0) log(LogLevel::warning, note);
+  rendezvous->watch(liveness, ranks);
+  fabric->rendezvous_ = std::move(rendezvous);
   return fabric;
 }
 
 ShmFabric::ShmFabric(Segments segments, HostPlan plan, Liveness& liveness)
     : arena_(std::make_shared<Arena>(std::move(segments), plan.local_rank)),
-      retired_(std::make_shared<Retired>()),
+      retired_(std::make_shared<RetiredBlocks>()),
       plan_(std::move(plan)),
       liveness_(liveness) {}
 
-Link ShmFabric::connect(std::span<const int> members, const Exchange& exchange) {
+Link ShmFabric::connect(std::span<const int> members, const BootstrapAllgather& exchange) {
   const int me = plan_.ranks[static_cast<std::size_t>(plan_.local_rank)];
   const auto mine = std::find(members.begin(), members.end(), me);
   if (mine == members.end()) {
@@ -91,9 +92,9 @@ Link ShmFabric::connect(std::span<const int> members, const Exchange& exchange) 
 
   retired_->sweep(*arena_);
   void* block = arena_->allocate(bytes);
-  BlockNote note{.world_rank = me};
+  BlockDescriptor note{.world_rank = me};
   if (block != nullptr) {
-    // The memory may have been used before; all-zero is the fresh state of all that lies in it.
+    // The memory may have been used before; all objects in it are all-zero initially.
     std::memset(block, 0, Staging::kHeader);
     std::memset(static_cast<std::byte*>(block) + mailbox.offset, 0, bytes - mailbox.offset);
     note.offset = arena_->offset_of(block, bytes).value();
@@ -108,19 +109,19 @@ Link ShmFabric::connect(std::span<const int> members, const Exchange& exchange) 
     local_ranks.push_back(static_cast<int>(at - plan_.ranks.begin()));
     blocks.push_back(find_block(*arena_, all, member, local_ranks.back(), bytes));
   }
-  auto membership = std::make_shared<Membership>(arena_, retired_, static_cast<int>(mine - members.begin()),
-                                                 std::move(local_ranks), std::move(blocks));
-  return {std::make_unique<Group>(membership, staging, Waiter(plan_.spin, plan_.crowded, liveness_), liveness_),
-          std::make_unique<Channel>(membership, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};
+  auto view = std::make_shared<GroupView>(arena_, retired_, static_cast<int>(mine - members.begin()),
+                                          std::move(local_ranks), std::move(blocks));
+  return {std::make_unique<Group>(view, staging, Waiter(plan_.spin, plan_.crowded, liveness_), liveness_),
+          std::make_unique<Channel>(view, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};
 }
 
-void ShmFabric::say_goodbye() {
-  if (star_) star_->say_goodbye();
+void ShmFabric::announce_shutdown() {
+  if (rendezvous_) rendezvous_->announce_shutdown();
 }
 
 void ShmFabric::close_after_fork() {
   arena_->make_private();
-  if (star_) star_->close_after_fork();
+  if (rendezvous_) rendezvous_->close_after_fork();
 }
 
 std::string ShmFabric::description() const {

@@ -5,40 +5,40 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/local_star.h"
+#include "bootstrap/local_rendezvous.h"
 #include "transport/fabric.h"
 #include "transport/shm/arena.h"
+#include "transport/shm/group_view.h"
 #include "transport/shm/host_plan.h"
-#include "transport/shm/membership.h"
 
 namespace perseus::shm {
 
 class ShmFabric final : public Fabric {
  public:
-  // Collective over the star, whose ranks are the local ranks; keeps it as the wire that tells who has died.
-  // Throws Error.
-  static std::unique_ptr<ShmFabric> create(std::unique_ptr<LocalStar> star, std::vector<int> ranks, Liveness& liveness,
-                                           const FabricOptions& options);
+  // Makes the fabric of a host. Collective over the rendezvous, whose ranks are the local ranks. The fabric keeps the
+  // rendezvous as a watch that reports ranks that have died. Throws Error.
+  static std::unique_ptr<ShmFabric> create(std::unique_ptr<LocalRendezvous> rendezvous, std::vector<int> ranks,
+                                           Liveness& liveness, const FabricOptions& options);
 
-  // For ranks that are threads of one process and share the segments.
+  // Makes a fabric for ranks that are threads of one process and share the segments.
   ShmFabric(Segments segments, HostPlan plan, Liveness& liveness);
 
-  // `members` are all of this host.
-  Link connect(std::span<const int> members, const Exchange& exchange) override;
+  // Connects members that are all on this host.
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override;
   void* allocate(std::size_t bytes) override { return arena_->allocate(bytes); }
   void release(void* memory) override { arena_->release(memory); }
   bool watches_host() const override { return true; }
-  Watch* local_watch() const override { return star_ ? star_->wires() : nullptr; }
-  void say_goodbye() override;
+  Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
+  void announce_shutdown() override;
   void close_after_fork() override;
   std::string description() const override;
 
  private:
   std::shared_ptr<Arena> arena_;
-  std::shared_ptr<Retired> retired_;
+  std::shared_ptr<RetiredBlocks> retired_;
   HostPlan plan_;
   Liveness& liveness_;
-  std::unique_ptr<LocalStar> star_;
+  std::unique_ptr<LocalRendezvous> rendezvous_;
 };
 
 }  // namespace perseus::shm

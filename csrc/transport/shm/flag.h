@@ -1,4 +1,4 @@
-// A counter that one rank raises and the others wait for, in shared memory.
+// Defines a counter in shared memory that one rank raises and the others wait for.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,15 @@
 
 namespace perseus::shm {
 
-// Steps only grow and wrap around; two that are compared are never half the range apart. All-zero is a fresh flag.
+// A counter of steps. Steps only grow and wrap around; two steps that are compared differ by less than half the range.
+// All-zero bytes are a valid initial state.
 struct alignas(64) Flag {
   std::atomic<std::uint32_t> step{0};
   std::atomic<std::uint32_t> sleepers{0};
 
-  // Everything written before is visible to whoever sees the step.
+  // Raises the counter. A rank that sees the step also sees everything written before.
   void raise(std::uint32_t to) {
-    // Sequentially consistent: a sleeper that missed the step has counted itself before.
+    // Sequentially consistent, so that a sleeper that missed the step has counted itself before.
     step.store(to, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(step);
   }

@@ -13,8 +13,8 @@ constexpr std::uint64_t kLine = 64;
 
 }  // namespace
 
-Group::Group(std::shared_ptr<Membership> membership, Staging staging, Waiter waiter, const Liveness& liveness)
-    : membership_(std::move(membership)),
+Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness)
+    : view_(std::move(view)),
       staging_(staging),
       waiter_(waiter),
       liveness_(liveness),
@@ -28,9 +28,14 @@ void Group::set_chunk_bytes(std::size_t bytes) {
 
 Status Group::fail(const Status& status) {
   failure_ = status;
-  auto& seat = membership_->seat(rank());
-  seat.broken.store(1, std::memory_order_seq_cst);
-  futex_wake(seat.flag.step);
+  auto& header = view_->header(rank());
+  header.broken.store(1, std::memory_order_seq_cst);
+  futex_wake(header.flag.step);
+  // Peers that have not noticed the failure yet still read and write the described memory.
+  if (my_descriptor().reachable != 0) {
+    has_lent_memory_ = true;
+    view_->arena().keep_given_memory();
+  }
   return failure_;
 }
 
@@ -39,27 +44,29 @@ void Group::give_up(const Status& why) {
 }
 
 void Group::throw_lost(int member) const {
-  // The member may have stopped because it knows already of a death that this process is about to hear of.
+  // The member may have stopped because it already knows of a death that this process will learn of soon.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   const std::atomic<std::uint32_t> never{0};
   while (!liveness_.any_lost() && std::chrono::steady_clock::now() < end) {
     futex_wait(never, 0, std::chrono::milliseconds(10));
   }
   liveness_.status().throw_if_failed();
-  throw Error(ErrorKind::transport, "rank " + std::to_string(member) +
-                                        " of the group gave up in the middle of a collective; its own error says why");
+  throw Error(ErrorKind::transport,
+              "collective over shared memory: rank " + std::to_string(member) +
+                  " of the group has failed during the collective; see the error of that rank for the cause");
 }
 
 void Group::wait(int member, std::uint32_t step) {
-  auto& seat = membership_->seat(member);
-  if (!waiter_.wait(seat.flag, step, seat.broken, all_came_ ? For::progress : For::arrival)) throw_lost(member);
+  auto& header = view_->header(member);
+  if (!waiter_.wait(header.flag, step, header.broken, all_arrived_ ? WaitFor::progress : WaitFor::arrival))
+    throw_lost(member);
 }
 
 void Group::wait_all(std::uint32_t step) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) wait(member, step);
   }
-  all_came_ = true;
+  all_arrived_ = true;
 }
 
 void Group::sync() {
@@ -72,74 +79,75 @@ Status Group::barrier() {
 }
 
 std::byte* Group::reach(int member, std::uint64_t offset, std::uint64_t bytes) const {
-  auto* data = membership_->arena().at(membership_->local_rank_of(member), offset, bytes);
+  auto* data = view_->arena().at(view_->local_rank_of(member), offset, bytes);
   if (data == nullptr) {
-    throw Error(ErrorKind::transport, "rank " + std::to_string(member) +
-                                          " of the group offered memory outside its segment; its process is corrupted");
+    throw Error(ErrorKind::transport,
+                "collective over shared memory: rank " + std::to_string(member) +
+                    " of the group described memory outside its segment; its process is corrupted");
   }
   return data;
 }
 
-void Group::offer_pieces(Pieces in, Pieces out, std::size_t element_size) {
-  auto& offer = my_offer();
-  const auto& arena = membership_->arena();
-  offer.reachable = 0;
-  offer.runs = 0;
+void Group::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
+  auto& descriptor = my_descriptor();
+  const auto& arena = view_->arena();
+  descriptor.reachable = 0;
+  descriptor.runs = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(in[i].count) * element_size;
     if (bytes == 0) continue;
     const auto from = arena.offset_of(in[i].data, bytes);
     const auto to = arena.offset_of(out[i].data, bytes);
     if (!from || !to) return;
-    if (offer.runs > 0) {
-      auto& last = offer.run[offer.runs - 1];
+    if (descriptor.runs > 0) {
+      auto& last = descriptor.run[descriptor.runs - 1];
       if (last.in + last.bytes == *from && last.out + last.bytes == *to) {
         last.bytes += bytes;
         continue;
       }
     }
-    if (offer.runs == Offer::kRuns) return;
-    offer.run[offer.runs++] = {*from, *to, bytes};
+    if (descriptor.runs == BufferDescriptor::kRuns) return;
+    descriptor.run[descriptor.runs++] = {*from, *to, bytes};
   }
-  offer.reachable = 1;
+  descriptor.reachable = 1;
 }
 
-void Group::offer_range(const void* data, std::uint64_t bytes) {
-  auto& offer = my_offer();
-  const auto at = membership_->arena().offset_of(data, bytes);
-  offer.reachable = at.has_value() ? 1 : 0;
-  offer.runs = 1;
-  offer.run[0] = {at.value_or(0), 0, bytes};
+void Group::describe_range(const void* data, std::uint64_t bytes) {
+  auto& descriptor = my_descriptor();
+  const auto at = view_->arena().offset_of(data, bytes);
+  descriptor.reachable = at.has_value() ? 1 : 0;
+  descriptor.runs = 1;
+  descriptor.run[0] = {at.value_or(0), 0, bytes};
 }
 
 bool Group::all_reachable() const {
   for (int member = 0; member < size(); ++member) {
-    if (offer_of(member).reachable == 0) return false;
+    if (descriptor_of(member).reachable == 0) return false;
   }
   return true;
 }
 
 Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t count) const {
-  const auto& offer = offer_of(member);
-  const auto runs = std::min<std::size_t>(offer.runs, Offer::kRuns);
+  const auto& descriptor = descriptor_of(member);
+  const auto runs = std::min<std::size_t>(descriptor.runs, BufferDescriptor::kRuns);
   Runs result(runs);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < runs; ++i) {
-    const auto run = offer.run[i];
+    const auto run = descriptor.run[i];
     result[i] = {reach(member, run.in, run.bytes), reach(member, run.out, run.bytes),
                  static_cast<std::int64_t>(run.bytes / element_size)};
     total += result[i].count;
   }
   if (total != count) {
-    throw Error(ErrorKind::transport, "rank " + std::to_string(member) + " of the group offered " +
-                                          std::to_string(total) + " elements where " + std::to_string(count) +
-                                          " were agreed on");
+    throw Error(ErrorKind::transport, "collective over shared memory: rank " + std::to_string(member) +
+                                          " of the group described " + std::to_string(total) + " elements, but " +
+                                          std::to_string(count) + " were agreed on; its process is corrupted");
   }
   return result;
 }
 
 std::int64_t Group::stage(std::uint64_t bytes) {
-  // Some chunks, so that packing one and reading another overlap; but each costs a sync.
+  // Several chunks let packing one and reading another overlap, but each chunk costs a sync.
   constexpr std::uint64_t kChunks = 4;
   constexpr std::uint64_t kLeast = 32 * 1024;
   const auto most = most_chunk_;
@@ -158,11 +166,11 @@ std::int64_t Group::stage_parts(std::uint64_t bytes) {
 
 std::byte* Group::slot(int member, std::int64_t chunk) const {
   const auto at = ring_begin_ + static_cast<std::size_t>(chunk) * chunk_bytes_;
-  return membership_->block(member) + staging_.ring() + at % (2 * most_chunk_);
+  return view_->block(member) + staging_.ring_offset() + at % (2 * most_chunk_);
 }
 
 std::byte* Group::result(int member, std::int64_t chunk) const {
-  return membership_->block(member) + staging_.result(static_cast<std::uint32_t>(chunk % Staging::kResults));
+  return view_->block(member) + staging_.result(static_cast<std::uint32_t>(chunk % Staging::kResults));
 }
 
 Group::Share Group::share_of(int member, std::int64_t count, std::int64_t unit) const {

@@ -1,4 +1,4 @@
-// The collective verbs of some ranks of one host, through memory that all of them map.
+// Executes the collectives of some ranks of one host through memory that all of them map.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,26 @@
 
 #include "bootstrap/liveness.h"
 #include "device/host/kernels.h"
-#include "transport/shm/membership.h"
-#include "transport/shm/seat.h"
+#include "transport/shm/group_view.h"
+#include "transport/shm/member_header.h"
+#include "transport/shm/run_cursor.h"
 #include "transport/shm/waiter.h"
-#include "transport/shm/walk.h"
 #include "transport/transport.h"
 
 namespace perseus::shm {
 
-// How the members stay in step. Each has one counter, its flag, that it raises as it goes along; all go through the
-// same sequence of steps. Who has seen all others reach step s knows that they are done with whatever came before s in
-// program order. Memory is reused on this knowledge alone:
-//  - an offer and a small buffer alternate, and there is a full sync in each operation that uses one;
-//  - staging slots are written only after a full sync of the same operation, and then as the pipelines say.
+// The transport over shared memory. Each member has one counter, its flag, and all members go through the same sequence
+// of steps. A member that has seen all others reach step s knows that they have finished everything before s in program
+// order. The reuse of memory relies only on this:
+//  - descriptors and small buffers alternate, and each operation that uses one has a full sync;
+//  - staging slots are written only after a full sync of the same operation, and then as pipeline() describes.
 class Group final : public Transport {
  public:
-  Group(std::shared_ptr<Membership> membership, Staging staging, Waiter waiter, const Liveness& liveness);
+  Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness);
 
   std::string_view name() const override { return "shm"; }
-  int rank() const override { return membership_->rank(); }
-  int size() const override { return membership_->size(); }
+  int rank() const override { return view_->rank(); }
+  int size() const override { return view_->size(); }
 
   Status allreduce(const Reduction& reduction, Pieces in, Pieces out) override;
   Status broadcast(Pieces buffers, int root) override;
@@ -37,11 +37,12 @@ class Group final : public Transport {
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
   void give_up(const Status& why) override;
+  bool has_lent_memory() const override { return has_lent_memory_; }
   std::size_t chunk_bytes() const override { return most_chunk_; }
   void set_chunk_bytes(std::size_t bytes) override;
 
  private:
-  // A run of a member's buffer, mapped here.
+  // A run of a member's buffer, as mapped in this process.
   struct Run {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
@@ -53,81 +54,85 @@ class Group final : public Transport {
     std::int64_t count = 0;
   };
 
-  // From so many bytes on, what is written is not expected to be found in a cache by its reader.
+  // From this size on, the reader is not expected to find the written data in a cache.
   static constexpr std::uint64_t kLargeBytes = std::uint64_t{2} << 20;
   static host::Store store_for(std::uint64_t bytes) {
     return bytes >= kLargeBytes ? host::Store::streaming : host::Store::cached;
   }
 
-  // Runs a verb's body; what it throws becomes the Status, and the group is over.
+  // Runs the body of a verb. An exception becomes the Status, and the group is unusable afterwards.
   template <class Body>
   Status guarded(const Body& body);
   Status fail(const Status& status);
   [[noreturn]] void throw_lost(int member) const;
 
-  // Steps. All throw Error once the others will never come.
-  void raise() { membership_->seat(rank()).flag.raise(++step_); }
+  // Steps. All of these throw Error if the other members will never reach the step.
+  void raise() { view_->header(rank()).flag.raise(++step_); }
   void wait(int member, std::uint32_t step);
   void wait_all(std::uint32_t step);
   void sync();
 
-  // `pack(c)` fills this member's slot c, `consume(c)` reads everybody's, for c below `chunks`. Needs a sync and
-  // stage() before it within the same operation. Packing c + 1, which may begin while c is consumed, a member has seen
-  // all raise c, who then have consumed c - 1: two slots.
+  // Runs `pack(c)`, which fills this member's slot c, and `consume(c)`, which reads slot c of all members, for each c
+  // below `chunks`. Call sync() and stage() before it within the same operation. A member packs c + 1 only after all
+  // have raised step c and therefore consumed c - 1, so two slots suffice.
   template <class Pack, class Consume>
   void pipeline(std::int64_t chunks, const Pack& pack, const Consume& consume);
 
-  // Offers: the members' buffers that others can reach. Valid until the next operation.
-  Offer& my_offer() { return membership_->seat(rank()).offers[offers_ % 2]; }
-  const Offer& offer_of(int member) const { return membership_->seat(member).offers[offers_ % 2]; }
-  void next_offer() { ++offers_; }
-  // Where a peer's offered range is mapped here. Throws Error when it is not inside the peer's segment.
+  // Descriptors of the members' buffers that other members can reach. Valid until the next operation.
+  BufferDescriptor& my_descriptor() { return view_->header(rank()).descriptors[descriptors_ % 2]; }
+  const BufferDescriptor& descriptor_of(int member) const {
+    return view_->header(member).descriptors[descriptors_ % 2];
+  }
+  void next_descriptor() { ++descriptors_; }
+  // Returns the address of a range that a peer has described. Throws Error if the range is not inside the peer's
+  // segment.
   std::byte* reach(int member, std::uint64_t offset, std::uint64_t bytes) const;
-  void offer_pieces(Pieces in, Pieces out, std::size_t element_size);
-  void offer_range(const void* data, std::uint64_t bytes);
+  void describe_pieces(Pieces in, Pieces out, std::size_t element_size);
+  void describe_range(const void* data, std::uint64_t bytes);
   Runs runs_of(int member, std::size_t element_size, std::int64_t count) const;
   bool all_reachable() const;
 
-  // Prepares the ring for a pipeline of so many bytes per member and returns the bytes of a chunk, alike on all
-  // members.
+  // Prepares the staging ring for a pipeline of `bytes` bytes per member. Returns the bytes of a chunk, which are the
+  // same on all members.
   std::int64_t stage(std::uint64_t bytes);
-  // The same where a slot has a part for each member: the bytes of a part, for parts that hold `bytes` in all.
+  // The same if a slot has a part for each member. Returns the bytes of a part, for parts of `bytes` bytes in all.
   std::int64_t stage_parts(std::uint64_t bytes);
   std::byte* slot(int member, std::int64_t chunk) const;
   std::byte* result(int member, std::int64_t chunk) const;
-  // Member's part of `count` elements; parts begin at multiples of `unit` elements.
+  // Returns a member's part of `count` elements. Parts begin at multiples of `unit` elements.
   Share share_of(int member, std::int64_t count, std::int64_t unit) const;
 
   void reduce_small(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count);
   void reduce_in_arena(const Reduction& reduction, std::int64_t count);
   void reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count);
   void reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count);
-  struct Parcels;
-  void offer_parcels(const Parcels& parcels);
-  void exchange_staged(const Parcels& parcels);
-  bool fetch_reachable(const Parcels& parcels);
+  struct Sections;
+  void describe_sections(const Sections& sections);
+  void exchange_staged(const Sections& sections);
+  bool fetch_reachable(const Sections& sections);
   void scatter_from_arena(const Reduction& reduction, void* out, Counts counts);
   void scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts);
 
-  std::shared_ptr<Membership> membership_;
+  std::shared_ptr<GroupView> view_;
   Staging staging_;
   Waiter waiter_;
   const Liveness& liveness_;
   std::uint32_t step_ = 0;
-  std::uint32_t offers_ = 0;
+  std::uint32_t descriptors_ = 0;
   std::uint32_t smalls_ = 0;
-  bool all_came_ = false;        // to this operation
-  std::size_t most_chunk_;       // a chunk is never longer
-  std::size_t chunk_bytes_ = 0;  // in this operation
-  std::size_t ring_begin_ = 0;   // where its first chunk lies
-  std::size_t ring_end_ = 0;     // where its last one ends
+  bool all_arrived_ = false;     // all members have reached this operation
+  std::size_t most_chunk_;       // the longest chunk
+  std::size_t chunk_bytes_ = 0;  // of this operation
+  std::size_t ring_begin_ = 0;   // offset of this operation's first chunk
+  std::size_t ring_end_ = 0;     // end of this operation's last chunk
   Status failure_;
+  bool has_lent_memory_ = false;  // at the time of the failure
 };
 
 template <class Body>
 Status Group::guarded(const Body& body) {
   if (!failure_.ok()) return failure_;
-  all_came_ = false;
+  all_arrived_ = false;
   try {
     body();
     return {};

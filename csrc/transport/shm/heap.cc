@@ -19,7 +19,7 @@ std::optional<Heap::Range> Heap::allocate(std::size_t bytes) {
   const bool large = bytes >= kLarge;
   const auto unit = large ? kPage : kAlignment;
   const auto wanted = std::max(round_up(bytes, unit), unit);
-  // The smallest free ranges that could do, in order; alignment may make one of them too short.
+  // Try the free ranges that are large enough from the smallest on; alignment may make one too short.
   for (auto at = free_by_size_.lower_bound({wanted, 0}); at != free_by_size_.end(); ++at) {
     const auto [size, offset] = *at;
     const auto start = round_up(offset, unit);

@@ -12,17 +12,17 @@ namespace perseus::shm {
 
 namespace {
 
-constexpr std::size_t kSmall = 8 * 1024;  // beyond it a second sync costs less than reading everybody's all
+constexpr std::size_t kSmall = 8 * 1024;  // beyond this size a second sync costs less than reading all of all members
 constexpr std::size_t kMostChunk = 4 * 1024 * 1024;
 
-// What each rank tells the others.
-struct View {
+// The settings that each rank sends to the others.
+struct RankSettings {
   cpu_set_t cores;
   std::size_t chunk_bytes;
   std::size_t headroom;
 };
 
-// Two slots, those of a peer and what is copied in and out should stay in the cache of a rank's own core.
+// Returns a chunk size for which two slots, a peer's slots and the user's memory stay in the cache of a rank's core.
 std::size_t chunk_for_caches() {
   const auto l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
   const std::size_t bytes = l2 > 0 ? static_cast<std::size_t>(l2) : 1024 * 1024;
@@ -31,8 +31,8 @@ std::size_t chunk_for_caches() {
 
 }  // namespace
 
-HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOptions& options) {
-  View mine{};
+HostPlan agree_on_plan(LocalRendezvous& rendezvous, std::vector<int> ranks, const FabricOptions& options) {
+  RankSettings mine{};
   if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_ZERO(&mine.cores);
   mine.chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : chunk_for_caches();
   mine.headroom = options.tunable ? 4 : 1;
@@ -40,8 +40,8 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
   std::memcpy(bytes.data(), &mine, sizeof mine);
 
   auto all = mine;
-  for (const auto& text : star.allgather(bytes)) {
-    View view{};
+  for (const auto& text : rendezvous.allgather(bytes)) {
+    RankSettings view{};
     if (text.size() != sizeof view) continue;
     std::memcpy(&view, text.data(), sizeof view);
     CPU_OR(&all.cores, &all.cores, &view.cores);
@@ -50,10 +50,10 @@ HostPlan agree_on_plan(LocalStar& star, std::vector<int> ranks, const FabricOpti
   }
   const bool crowded = static_cast<int>(ranks.size()) > CPU_COUNT(&all.cores);
   HostPlan plan;
-  plan.local_rank = star.rank();
+  plan.local_rank = rendezvous.rank();
   plan.chunk_bytes = all.chunk_bytes;
   plan.headroom = all.headroom;
-  // Each chunk is a switch between the threads that share a core: that costs more than the cache gains.
+  // Each chunk needs a context switch between threads that share a core, which costs more than the cache saves.
   if (crowded && options.chunk_bytes == 0) plan.chunk_bytes *= 4;
   plan.spin = options.spin;
   plan.crowded = crowded;

@@ -1,4 +1,4 @@
-// Whether two ranges of memory have a byte in common.
+// Returns true if two ranges of memory have a byte in common.
 #pragma once
 
 #include <cstdint>

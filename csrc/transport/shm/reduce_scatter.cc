@@ -19,12 +19,12 @@ Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* o
     if (total == 0) return;
     const auto size_each = static_cast<std::int64_t>(size_of(reduction.dtype));
     const auto my_bytes = counts[static_cast<std::size_t>(rank())] * size_each;
-    // Where the result goes over what others still have to read, it waits aside.
-    std::vector<std::byte> aside;
-    if (overlap(in, total * size_each, out, my_bytes)) aside.resize(static_cast<std::size_t>(my_bytes));
-    auto* to = aside.empty() ? static_cast<std::byte*>(out) : aside.data();
+    // The result is buffered if it would overwrite what peers still have to read.
+    std::vector<std::byte> buffered;
+    if (overlap(in, total * size_each, out, my_bytes)) buffered.resize(static_cast<std::size_t>(my_bytes));
+    auto* to = buffered.empty() ? static_cast<std::byte*>(out) : buffered.data();
 
-    offer_range(in, static_cast<std::uint64_t>(total * size_each));
+    describe_range(in, static_cast<std::uint64_t>(total * size_each));
     sync();
     if (all_reachable()) {
       scatter_from_arena(reduction, to, counts);
@@ -32,8 +32,8 @@ Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* o
     } else {
       scatter_staged(reduction, static_cast<const std::byte*>(in), to, counts);
     }
-    if (!aside.empty()) host::copy(out, to, aside.size(), host::Store::cached);
-    next_offer();
+    if (!buffered.empty()) host::copy(out, to, buffered.size(), host::Store::cached);
+    next_descriptor();
   });
 }
 
@@ -44,7 +44,7 @@ void Group::scatter_from_arena(const Reduction& reduction, void* out, Counts cou
   std::vector<const void*> from(counts.size());
   for (std::size_t m = 0; m < from.size(); ++m) {
     const auto bytes = static_cast<std::uint64_t>(total) * size_of(reduction.dtype);
-    auto* data = reach(static_cast<int>(m), offer_of(static_cast<int>(m)).run[0].in, bytes);
+    auto* data = reach(static_cast<int>(m), descriptor_of(static_cast<int>(m)).run[0].in, bytes);
     from[m] = at_element(data, sum(counts.first(me)), size_of(reduction.dtype));
   }
   const std::array<void*, 1> to = {out};
@@ -56,7 +56,7 @@ void Group::scatter_from_arena(const Reduction& reduction, void* out, Counts cou
 }
 
 void Group::scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts) {
-  const auto wire_size = size_of(reduction.wire);
+  const auto wire_size = size_of(reduction.wire_dtype);
   const auto members = counts.size();
   const auto me = static_cast<std::size_t>(rank());
   // A slot has a place for each receiver.

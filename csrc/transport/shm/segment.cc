@@ -37,14 +37,14 @@ Error unavailable(const std::string& what, int error) {
 }
 
 UniqueFd new_memory() {
-  // Older kernels do not know the flag that keeps the memory from being executed.
+  // Older kernels do not have the flag that prevents the memory from being executed.
   UniqueFd fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
   if (!fd && errno == EINVAL) fd.reset(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw unavailable("cannot make shared memory", errno);
   return fd;
 }
 
-// A mapping as /proc/self/maps tells it.
+// A mapping as /proc/self/maps lists it.
 struct Mapping {
   std::uintptr_t begin = 0, end = 0;
   std::uint64_t offset = 0, inode = 0;
@@ -52,7 +52,7 @@ struct Mapping {
   bool shared = false;
 };
 
-// "7f10a000-7f10b000 rw-s 00001000 00:01 2051 /memfd:perseus-arena (deleted)"
+// Parses a line such as "7f10a000-7f10b000 rw-s 00001000 00:01 2051 /memfd:perseus-arena (deleted)".
 std::optional<Mapping> mapping_in(const std::string& line) {
   std::istringstream words(line);
   std::string rights, device, path;
@@ -97,10 +97,13 @@ Segment Segment::adopt(UniqueFd fd, std::size_t bytes) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0) {
-    throw Error(ErrorKind::transport, "a rank of this host offered shared memory that is not of the size agreed on");
+    throw Error(
+        ErrorKind::transport,
+        "shared memory: a rank of this host sent memory that does not have the agreed size or seals; check that "
+        "all ranks run the same version of perseus_like");
   }
   Segment segment(std::move(fd), bytes);
-  segment.fd_.reset();  // the mapping is enough
+  segment.fd_.reset();  // the mapping stays
   return segment;
 }
 
@@ -113,12 +116,12 @@ bool Segment::commit(std::size_t offset, std::size_t bytes) {
 }
 
 void Segment::decommit(std::size_t offset, std::size_t bytes) {
-  // Where it fails the pages stay: no harm but the memory.
+  // If this fails, the pages stay allocated, which only costs memory.
   [[maybe_unused]] const int result = fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                                 static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }
 
-// A framework's tensor may be a second mapping, see show_at(): only the kernel knows them all.
+// Only the kernel knows all mappings, because a framework's tensor may be a second one; see show_at().
 void Segment::make_private() const {
   struct stat status{};
   if (fstat(fd_.get(), &status) != 0) return;
@@ -129,7 +132,7 @@ void Segment::make_private() const {
     if (mapping && mapping->shared && mapping->inode == status.st_ino) mappings.push_back(*mapping);
   }
   for (const auto& mapping : mappings) {
-    // mmap() in the mapping's place could fail after the old mapping is gone. If this fails, the old one stays.
+    // mmap() over the mapping could fail after removing it. If mremap() fails, the old mapping stays.
     const auto bytes = mapping.end - mapping.begin;
     void* const copy = mmap(nullptr, bytes, mapping.protection, MAP_PRIVATE | MAP_NORESERVE, fd_.get(),
                             static_cast<off_t>(mapping.offset));

@@ -1,4 +1,4 @@
-// One rank's shared memory: anonymous, of a fixed size, mapped here; pages are used as they are committed.
+// One rank's sealed shared memory of a fixed size, mapped in this process. Pages are allocated by commit().
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@ namespace perseus::shm {
 
 class Segment {
  public:
-  // New memory of `bytes` address space. Throws Error(unavailable).
+  // Makes a segment of `bytes` of address space. Throws Error(unavailable).
   static Segment create(std::size_t bytes);
 
-  // Maps a peer's memory. Throws Error: unavailable when there is no address space, transport when it is not what
-  // `create` makes (its size is fixed, so that no access inside it can ever fail).
+  // Maps a peer's segment. Throws Error(unavailable) if there is no address space, and Error(transport) if create() has
+  // not made the memory. Its sealed size guarantees that no access inside it can fail.
   static Segment adopt(UniqueFd fd, std::size_t bytes);
 
   Segment(Segment&& other) noexcept;
@@ -24,13 +24,13 @@ class Segment {
   std::size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
-  // Takes pages from the system now, or returns false; touching them later cannot fail then.
+  // Allocates pages now, so that touching them later cannot fail. Returns false if the system has none.
   bool commit(std::size_t offset, std::size_t bytes);
-  // Gives pages back; they read as zero afterwards.
+  // Frees pages; they read as zero afterwards.
   void decommit(std::size_t offset, std::size_t bytes);
 
-  // In a forked child, of memory that create() made: every mapping of it, at whatever place, becomes copy-on-write.
-  // Writes of the child from then on reach no other process.
+  // Makes every mapping of memory from create() copy-on-write. Call it in a forked child, whose later writes then reach
+  // no other process.
   void make_private() const;
 
  private:

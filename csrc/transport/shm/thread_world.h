@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: for tests, which see the real addresses then.
+// Makes fabrics for ranks that are threads of one process, for tests.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace perseus::shm {
 
-// One fabric per rank; thread r uses fabric r. They share `liveness`.
+// Makes one fabric per rank; thread r uses fabric r. They share `liveness`.
 std::vector<std::unique_ptr<ShmFabric>> make_thread_fabrics(int ranks, Liveness& liveness,
                                                             const FabricOptions& options);
 

@@ -8,13 +8,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kNap{50'000};  // so long a lost peer may go unnoticed
+constexpr std::chrono::microseconds kLongestSleep{50'000};  // limits the time until a lost peer is noticed
 constexpr std::chrono::microseconds kCrowdedSpin{2};
-// A sleep of less than so many spins was a peer's wake-up: two that poll less and less for that reason would only wake
-// each other from then on.
+// A sleep shorter than this number of spins was the wake-up time of a peer. It must not shorten polling: two members
+// that poll less and less for this reason would only wake each other from then on.
 constexpr int kWakeUpSpins = 4;
 
-// Processors differ tenfold in the length of their pause instruction.
+// Returns the number of pause instructions in a time. Their length differs tenfold between processors.
 int pauses_in(std::chrono::microseconds time) {
   constexpr int kSample = 64;
   auto best = Clock::duration::max();
@@ -36,16 +36,16 @@ Waiter::Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liven
       polls_(longest_),
       liveness_(liveness) {}
 
-bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken, For what) {
-  const int most = what == For::arrival ? polls_ : longest_;
+bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken, WaitFor what) {
+  const int most = what == WaitFor::arrival ? polls_ : longest_;
   for (int i = 0; i < most; ++i) {
     pause();
     if (flag.reached(step)) {
-      if (what == For::arrival) poll_longer();
+      if (what == WaitFor::arrival) poll_longer();
       return true;
     }
   }
-  if (what == For::progress) return sleep(flag, step, broken);
+  if (what == WaitFor::progress) return sleep(flag, step, broken);
   const auto lay_down = Clock::now();
   const bool reached = sleep(flag, step, broken);
   if (Clock::now() - lay_down < short_sleep_) {
@@ -63,7 +63,7 @@ bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32
     const auto seen = flag.step.load(std::memory_order_seq_cst);
     reached = static_cast<std::int32_t>(seen - step) >= 0;
     if (reached || liveness_.any_lost() || broken.load(std::memory_order_acquire) != 0) break;
-    futex_wait(flag.step, seen, kNap);
+    futex_wait(flag.step, seen, kLongestSleep);
   }
   flag.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return reached;

@@ -13,70 +13,70 @@ namespace perseus::xccl {
 
 namespace {
 
-std::atomic<bool> left_behind{false};
+std::atomic<bool> has_abandoned_call{false};
 
 }  // namespace
 
-bool Caller::left_any_behind() { return left_behind; }
+bool Caller::any_abandoned() { return has_abandoned_call; }
 
-struct Caller::Desk {
+struct Caller::State {
   std::mutex mutex;  // guards the rest
   std::condition_variable changed;
-  std::function<int()> call;  // empty: nothing to do
+  std::function<int()> call;  // empty if there is nothing to do
   int result = 0;
-  bool running = false;  // the call
+  bool running = false;  // the call is running
   bool closed = false;
-  bool left = false;  // the thread
+  bool left = false;  // the thread has ended
 };
 
-Caller::Caller() : desk_(std::make_shared<Desk>()) {
-  std::thread([desk = desk_] {
+Caller::Caller() : state_(std::make_shared<State>()) {
+  std::thread([state = state_] {
     pthread_setname_np(pthread_self(), "perseus-xccl");
-    std::unique_lock lock(desk->mutex);
+    std::unique_lock lock(state->mutex);
     for (;;) {
-      desk->changed.wait(lock, [&] { return desk->call != nullptr || desk->closed; });
-      if (desk->call == nullptr) break;
-      const auto call = desk->call;
-      desk->running = true;
+      state->changed.wait(lock, [&] { return state->call != nullptr || state->closed; });
+      if (state->call == nullptr) break;
+      const auto call = state->call;
+      state->running = true;
       lock.unlock();
       const int result = call();
       lock.lock();
-      desk->running = false;
-      desk->result = result;
-      desk->call = nullptr;
-      desk->changed.notify_all();
+      state->running = false;
+      state->result = result;
+      state->call = nullptr;
+      state->changed.notify_all();
     }
-    desk->left = true;
-    desk->changed.notify_all();
+    state->left = true;
+    state->changed.notify_all();
   }).detach();
 }
 
-// Detached, since it may never end; where it does, nothing of it is left when this returns.
+// The thread is detached because it may never end. Unless a call was abandoned, the destructor waits for its end.
 Caller::~Caller() {
-  std::unique_lock lock(desk_->mutex);
-  desk_->closed = true;
-  desk_->changed.notify_all();
-  if (!given_up_) desk_->changed.wait(lock, [&] { return desk_->left; });
+  std::unique_lock lock(state_->mutex);
+  state_->closed = true;
+  state_->changed.notify_all();
+  if (!abandoned_) state_->changed.wait(lock, [&] { return state_->left; });
 }
 
-int Caller::run(std::function<int()> call, const std::function<void()>& look) {
-  std::unique_lock lock(desk_->mutex);
-  desk_->call = std::move(call);
-  desk_->changed.notify_all();
-  while (!desk_->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return desk_->call == nullptr; })) {
+int Caller::run(std::function<int()> call, const std::function<void()>& poll) {
+  std::unique_lock lock(state_->mutex);
+  state_->call = std::move(call);
+  state_->changed.notify_all();
+  while (!state_->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return state_->call == nullptr; })) {
     lock.unlock();
     try {
-      look();
+      poll();
     } catch (...) {
       lock.lock();
-      given_up_ = true;
-      left_behind = true;
-      if (!desk_->running) desk_->call = nullptr;
+      abandoned_ = true;
+      has_abandoned_call = true;
+      if (!state_->running) state_->call = nullptr;
       throw;
     }
     lock.lock();
   }
-  return desk_->result;
+  return state_->result;
 }
 
 }  // namespace perseus::xccl

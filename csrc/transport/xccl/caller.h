@@ -1,4 +1,4 @@
-// A thread for calls that may block for ever: the one that waits can give them up.
+// Runs calls that may block forever on another thread, so that the waiting thread can abandon them.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace perseus::xccl {
 
-// Used by one thread at a time. A call that was given up stays where it is: its thread is left behind with what it
-// holds, and no further call can be made.
+// A thread for calls that may block forever. One thread at a time uses it. An abandoned call keeps its thread and what
+// it holds, and no further call can be made.
 class Caller {
  public:
   Caller();
@@ -15,18 +15,19 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // The call's result. `look` is called every few milliseconds meanwhile; what it throws gives the call up.
-  int run(std::function<int()> call, const std::function<void()>& look);
+  // Runs `call` and returns its result. `poll` is called every few milliseconds meanwhile; if it throws, the call is
+  // abandoned.
+  int run(std::function<int()> call, const std::function<void()>& poll);
 
-  bool given_up() const { return given_up_; }
+  bool abandoned() const { return abandoned_; }
 
-  // Whether a thread was ever left behind in this process: the library is in a state that nobody knows.
-  static bool left_any_behind();
+  // Returns true if a call was ever abandoned in this process, which leaves the library in an unknown state.
+  static bool any_abandoned();
 
  private:
-  struct Desk;
-  std::shared_ptr<Desk> desk_;  // shared with the thread, which may outlive this
-  bool given_up_ = false;
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
+  bool abandoned_ = false;
 };
 
 }  // namespace perseus::xccl

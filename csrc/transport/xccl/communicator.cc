@@ -9,10 +9,10 @@
 namespace perseus::xccl {
 namespace {
 
-// Between looks at the device and at the peers.
+// The longest pause between checks of the device and the peers.
 constexpr std::chrono::microseconds kLongestPause{200};
-// Some libraries wait for the peers when a communicator ends.
-constexpr std::chrono::seconds kPatienceAtEnd{2};
+// Some libraries wait for the peers when a communicator is destroyed.
+constexpr std::chrono::seconds kDestroyTimeout{2};
 
 }  // namespace
 
@@ -20,7 +20,7 @@ void Communicator::Handle::abort(const Library& library) {
   const std::scoped_lock lock(mutex);
   if (aborted) return;
   aborted = true;
-  // Its result is of no interest: this is the way out of a failure.
+  // The result is ignored, because this follows a failure.
   if (comm != nullptr && library.call.comm_abort != nullptr && !library.traits.blocking) library.call.comm_abort(comm);
 }
 
@@ -41,7 +41,7 @@ Communicator::Communicator(std::shared_ptr<const Library> library, std::shared_p
   });
 }
 
-// Every library waits here until all ranks have come, and none can be told to stop.
+// Makes the communicator. The library waits here for all ranks and cannot be interrupted.
 void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
   struct Made {
     std::shared_ptr<Device> device;
@@ -61,7 +61,7 @@ void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
         ErrorKind::timed_out,
         library_->title() + " did not connect " + std::to_string(size_) + " ranks within " +
             std::to_string(limit.count() / 1000) +
-            " s; can they reach each other, by the interfaces that it chose? PERSEUS_START_TIMEOUT is the limit");
+            " s (PERSEUS_START_TIMEOUT); check that the ranks reach each other over the interfaces that it has chosen");
   });
   try {
     library_->check(code, "CommInitRank");
@@ -72,18 +72,18 @@ void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
 }
 
 Communicator::~Communicator() {
-  if (left_behind()) return;
+  if (has_abandoned_call()) return;
   if (liveness_.any_lost()) abort();
   const std::scoped_lock lock(handle_->mutex);
   const auto comm = handle_->comm;
   if (handle_->aborted || comm == nullptr) return;
   handle_->aborted = true;
   for (const auto& [key, op] : own_ops_) library_->call.red_op_destroy(op, comm);
-  // Nobody is left to be told where this fails.
+  // A failure here is ignored, because no caller is left.
   const auto destroy = [comm, keep = library_] { return keep->call.comm_destroy(comm); };
   try {
     if (caller_) {
-      const auto end = std::chrono::steady_clock::now() + kPatienceAtEnd;
+      const auto end = std::chrono::steady_clock::now() + kDestroyTimeout;
       caller_->run(destroy, [&] {
         liveness_.status().throw_if_failed();
         if (std::chrono::steady_clock::now() > end) throw Error(ErrorKind::timed_out, "not destroyed in time");
@@ -92,7 +92,7 @@ Communicator::~Communicator() {
       destroy();
     }
   } catch (const Error&) {
-    // The call is left behind.
+    // The call is abandoned.
   }
 }
 
@@ -100,7 +100,7 @@ void Communicator::run_call(const char* function, std::function<int()> call) {
   if (handle_->is_aborted()) check();
   const int code = caller_ ? caller_->run(std::move(call), [this] { check(); }) : call();
   if (code == kSuccess || code == library_->traits.in_progress) return;
-  // A lost peer is the reason more often than not, and says more.
+  // A lost peer is the usual cause, and its text is more useful.
   liveness_.status().throw_if_failed();
   library_->check(code, function, handle_->comm);
 }
@@ -139,7 +139,8 @@ void Communicator::check() {
     liveness_.status().throw_if_failed();
   }
   if (handle_->is_aborted()) {
-    throw Error(ErrorKind::transport, library_->title() + " was given up after a failure on " + device_->name());
+    throw Error(ErrorKind::transport, library_->title() + " was aborted after a failure on " + device_->name() +
+                                          "; the first error of this rank has the cause");
   }
   const auto get = library_->call.comm_get_async_error;
   if (get == nullptr || library_->traits.blocking) return;
@@ -160,7 +161,7 @@ void Communicator::wait() {
     check();
     std::this_thread::sleep_for(pause);
   }
-  // A stream also comes to its end because its communicator was aborted, on whichever thread.
+  // An abort by any thread also completes the stream.
   if (!library_->traits.blocking) check();
 }
 

@@ -1,4 +1,4 @@
-// One communicator of a library: made, used, ended or given up, with every failure in our terms.
+// Wraps one communicator of a library shaped like NCCL, and turns its failures into Error.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@
 namespace perseus::xccl {
 
 struct Options {
-  std::chrono::milliseconds start_timeout{60'000};  // for all ranks to come to a new communicator
-  // Verbs return when their work is queued on the device's stream. Whoever waits for it calls check() meanwhile, and
-  // once more when it is done: an abort, too, lets the stream come to its end.
+  std::chrono::milliseconds start_timeout{60'000};  // limit for all ranks to join a new communicator
+  // Verbs return when their work is queued on the device stream. A thread that waits for the work calls check()
+  // meanwhile and once more at its end, because an abort also completes the stream.
   bool queue_only = false;
 };
 
-// Used by one thread at a time. Where a peer is lost, or the library reports an error, the communicator is aborted, so
-// that what waits in it ends, on a stream too. A library that has no such way (Traits::blocking) is called on a thread
-// of its own, which is left behind then. Members throw Error.
+// A communicator of the library. One thread at a time uses it. If a peer is lost or the library reports an error, the
+// communicator is aborted, which ends the work that waits in it. A library that cannot abort (Traits::blocking) is
+// called on its own thread, which is then abandoned. Members throw Error.
 class Communicator {
  public:
   // Collective over `size` ranks, all of which have the same `id`.
@@ -39,37 +39,38 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Calls one of the library's functions: call(functions, comm) → its code. `function` is its name without the prefix.
-  // `call` holds what it needs by value: it may be left behind.
+  // Calls one of the library's functions by call(functions, comm), which returns the function's code. `function` is its
+  // name without the prefix. `call` holds everything by value, because it may be abandoned.
   template <class Call>
   void run(const char* function, Call call) {
     run_call(function, [library = library_, comm = handle_->comm, call] { return call(library->call, comm); });
   }
 
-  // Between the two, calls are queued as one; nothing where the library has no groups.
+  // Calls between these two are queued as one. They do nothing if the library has no groups.
   void group_start();
   void group_end();
 
-  // Multiplies every contribution by `factor` and adds. Kept for the next time. `scalar` is `factor` as a `type`.
+  // Returns an operation that multiplies every contribution by `factor` and adds, and keeps it for later calls.
+  // `scalar` is `factor` as a `type`.
   Op pre_mul_sum(DataType type, double factor, void* scalar);
 
-  // Ends what register_memory() of the transport began; whatever happens is of no interest any more.
+  // Ends a registration of XcclTransport::register_memory(), and ignores failures.
   void deregister(void* handle);
 
-  // Throws what has gone wrong with what is under way, after aborting it. Cheap enough for a wait loop.
+  // Throws the failure of work in progress, after aborting it. Cheap enough for a wait loop.
   void check();
 
-  // Until the device has done all. Does nothing with Options::queue_only.
+  // Blocks until the device has completed all work. Does nothing with Options::queue_only.
   void wait();
 
-  // A call was left behind, and may still use the memory it was given.
-  bool left_behind() const { return caller_ && caller_->given_up(); }
+  // Returns true if a call was abandoned, which may still use its memory.
+  bool has_abandoned_call() const { return caller_ && caller_->abandoned(); }
 
-  // Nothing goes on: who waits in a call of this communicator comes back with an error, where the library can do so.
+  // Aborts the communicator, if the library can: threads that wait in one of its calls return with an error.
   void abort() { handle_->abort(*library_); }
 
  private:
-  // Shared with Liveness's wake, which may come on another thread at any time.
+  // Shared with the callback for Liveness, which may run on another thread at any time.
   struct Handle {
     std::mutex mutex;  // held while the library ends it
     Comm comm = nullptr;
@@ -91,7 +92,7 @@ class Communicator {
   Liveness& liveness_;
   bool queue_only_;
   std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
-  std::unique_ptr<Caller> caller_;  // null where no call blocks
+  std::unique_ptr<Caller> caller_;  // null if no call of the library blocks
   std::map<std::pair<DataType, double>, Op> own_ops_;
 };
 

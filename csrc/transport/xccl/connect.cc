@@ -1,4 +1,4 @@
-// How the ranks of a new communicator find each other.
+// Connects the ranks of a new communicator.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -10,26 +10,26 @@
 namespace perseus::xccl {
 namespace {
 
-// What a member tells the others before they connect.
-struct Note {
-  int rank = 0;         // of the world
+// The information that a member sends to the others before they connect.
+struct MemberInfo {
+  int rank = 0;         // world rank
   std::string library;  // "NCCL 2.32.3"
-  std::string why_not;  // why it cannot connect; empty: it can
-  std::string id;       // from the first member only
-  bool waited = false;  // it cannot connect because the others did not come
+  std::string why_not;  // why it cannot connect; empty if it can
+  std::string id;       // the communicator's id; only from the first member
+  bool waited = false;  // it could not connect because other members did not come
 };
 
-// Numbers and texts with their length, one after the other.
-std::string to_bytes(const Note& note) {
+// Returns each member of the struct as text with its length.
+std::string to_bytes(const MemberInfo& info) {
   std::string bytes;
   for (const auto& text :
-       {std::to_string(note.rank), note.library, note.why_not, note.id, std::string(note.waited ? "1" : "")}) {
+       {std::to_string(info.rank), info.library, info.why_not, info.id, std::string(info.waited ? "1" : "")}) {
     bytes += std::to_string(text.size()) + ' ' + text;
   }
   return bytes;
 }
 
-std::optional<Note> note_from(std::string_view bytes) {
+std::optional<MemberInfo> note_from(std::string_view bytes) {
   std::vector<std::string> texts;
   while (!bytes.empty()) {
     std::size_t length = 0, at = 0;
@@ -41,47 +41,49 @@ std::optional<Note> note_from(std::string_view bytes) {
     bytes.remove_prefix(at + 1 + length);
   }
   if (texts.size() != 5) return std::nullopt;
-  return Note{std::stoi(texts[0]), texts[1], texts[2], texts[3], !texts[4].empty()};
+  return MemberInfo{std::stoi(texts[0]), texts[1], texts[2], texts[3], !texts[4].empty()};
 }
 
-// The members' notes, in their order.
-std::vector<Note> exchange_notes(const Note& mine, std::span<const int> members, const Exchange& exchange) {
-  std::vector<Note> notes(members.size());
-  std::vector<bool> heard(members.size(), false);
+// Returns the information of all members, in their order.
+std::vector<MemberInfo> exchange_infos(const MemberInfo& mine, std::span<const int> members,
+                                       const BootstrapAllgather& exchange) {
+  std::vector<MemberInfo> infos(members.size());
+  std::vector<bool> has_sent(members.size(), false);
   for (const auto& bytes : exchange(to_bytes(mine))) {
-    const auto note = bytes.empty() ? std::nullopt : note_from(bytes);
-    if (!note) continue;
-    const auto place = std::find(members.begin(), members.end(), note->rank) - members.begin();
+    const auto info = bytes.empty() ? std::nullopt : note_from(bytes);
+    if (!info) continue;
+    const auto place = std::find(members.begin(), members.end(), info->rank) - members.begin();
     if (place == std::ssize(members)) continue;
-    notes[static_cast<std::size_t>(place)] = *note;
-    heard[static_cast<std::size_t>(place)] = true;
+    infos[static_cast<std::size_t>(place)] = *info;
+    has_sent[static_cast<std::size_t>(place)] = true;
   }
-  const auto silent = std::find(heard.begin(), heard.end(), false);
-  if (silent == heard.end()) return notes;
-  throw Error(ErrorKind::transport, "rank " +
-                                        std::to_string(members[static_cast<std::size_t>(silent - heard.begin())]) +
-                                        " said nothing about its library; do all ranks run the same version?");
+  const auto silent = std::find(has_sent.begin(), has_sent.end(), false);
+  if (silent == has_sent.end()) return infos;
+  throw Error(ErrorKind::transport,
+              "rank " + std::to_string(members[static_cast<std::size_t>(silent - has_sent.begin())]) +
+                  " sent no description of its library; check that all ranks run the same version of "
+                  "perseus_like");
 }
 
-// The same text on all members; empty where all can connect.
-std::string first_failure(const std::vector<Note>& notes) {
-  // Who has waited in vain knows less than who did not come.
+// Returns the same text on all members; empty if all can connect.
+std::string first_failure(const std::vector<MemberInfo>& infos) {
+  // A member that did not come knows more than one that waited in vain.
   for (const bool waited : {false, true}) {
-    for (const auto& note : notes) {
-      if (note.why_not.empty() || note.waited != waited) continue;
-      return "rank " + std::to_string(note.rank) + ": " + note.why_not;
+    for (const auto& info : infos) {
+      if (info.why_not.empty() || info.waited != waited) continue;
+      return "rank " + std::to_string(info.rank) + ": " + info.why_not;
     }
   }
-  const auto& first = notes.front();
-  for (const auto& note : notes) {
-    if (note.library == first.library) continue;
-    return "rank " + std::to_string(first.rank) + " has " + first.library + " and rank " + std::to_string(note.rank) +
-           " has " + note.library + ", which do not connect; install the same version for all ranks";
+  const auto& first = infos.front();
+  for (const auto& info : infos) {
+    if (info.library == first.library) continue;
+    return "rank " + std::to_string(first.rank) + " has " + first.library + " and rank " + std::to_string(info.rank) +
+           " has " + info.library + ", which do not connect; install the same version for all ranks";
   }
   return "";
 }
 
-// All members come here at about the same time, and this takes no longer than they wait for each other.
+// Shortens the timeout, because all members start at about the same time.
 Options shortened(Options options) {
   options.start_timeout = options.start_timeout * 3 / 4;
   return options;
@@ -89,46 +91,46 @@ Options shortened(Options options) {
 
 }  // namespace
 
-std::unique_ptr<XcclTransport> connect(const Joining& joining, std::span<const int> members, int rank,
-                                       const Exchange& exchange, Liveness& liveness, const Options& options) {
+std::unique_ptr<XcclTransport> connect(const Participant& participant, std::span<const int> members, int rank,
+                                       const BootstrapAllgather& exchange, Liveness& liveness, const Options& options) {
   const auto place = std::find(members.begin(), members.end(), rank);
   if (place == members.end()) {
     exchange("");
     exchange("");
     return nullptr;
   }
-  const auto& library = joining.library;
-  Note mine{.rank = rank,
-            .library = library ? library->title() : "",
-            .why_not = library ? "" : joining.why_not,
-            .id = {},
-            .waited = false};
+  const auto& library = participant.library;
+  MemberInfo mine{.rank = rank,
+                  .library = library ? library->title() : "",
+                  .why_not = library ? "" : participant.why_not,
+                  .id = {},
+                  .waited = false};
   UniqueId id{};
   if (library && place == members.begin()) {
     try {
-      joining.device->activate();
+      participant.device->activate();
       library->check(library->call.get_unique_id(&id), "GetUniqueId");
       mine.id.assign(id.bytes, sizeof id.bytes);
     } catch (const Error& error) {
       mine.why_not = error.what();
     }
   }
-  const auto notes = exchange_notes(mine, members, exchange);
-  const auto failure = first_failure(notes);
+  const auto infos = exchange_infos(mine, members, exchange);
+  const auto failure = first_failure(infos);
   std::unique_ptr<Communicator> communicator;
   mine.why_not = failure;
   if (failure.empty()) {
     try {
-      std::memcpy(id.bytes, notes.front().id.data(), std::min(sizeof id.bytes, notes.front().id.size()));
+      std::memcpy(id.bytes, infos.front().id.data(), std::min(sizeof id.bytes, infos.front().id.size()));
       communicator =
-          std::make_unique<Communicator>(library, joining.device, id, static_cast<int>(place - members.begin()),
+          std::make_unique<Communicator>(library, participant.device, id, static_cast<int>(place - members.begin()),
                                          static_cast<int>(members.size()), liveness, shortened(options));
     } catch (const Error& error) {
       mine.why_not = error.what();
       mine.waited = error.kind() == ErrorKind::timed_out;
     }
   }
-  const auto results = exchange_notes(mine, members, exchange);
+  const auto results = exchange_infos(mine, members, exchange);
   liveness.status().throw_if_failed();
   const auto text = failure.empty() ? first_failure(results) : failure;
   if (!text.empty()) throw Error(ErrorKind::unavailable, text);

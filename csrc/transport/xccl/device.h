@@ -1,4 +1,4 @@
-// The memory that a communicator's buffers lie in, and the stream on which a library works there.
+// Defines the interface to the memory of a communicator's buffers and the device stream on which a library works.
 #pragma once
 
 #include <cstddef>
@@ -11,41 +11,44 @@
 
 namespace perseus::xccl {
 
-// What is asked for happens in the order of one stream, and is done at some time after the call has returned. On host
-// memory there is no stream: it is done then. All throw Error.
+// A device and its stream. Calls queue work in the order of the stream and may return before it is done. Host memory
+// has no stream, so the work is done when a call returns. All functions throw Error.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // For texts: "host memory", "GPU 0".
+  // Returns the name for texts, such as "host memory" or "GPU 0".
   virtual std::string name() const = 0;
 
-  // Handed to the library with every call; null on host memory.
+  // Returns the stream to pass to the library with every call; null for host memory.
   virtual void* stream() const = 0;
 
-  // Makes the device current on the calling thread: the library's calls may come on a thread of their own.
+  // Makes the device current on the calling thread.
   virtual void activate() {}
 
-  // Staging memory. It is released only when the stream has done with it.
+  // Allocate and free staging memory. It is freed only after the work on the stream that uses it.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
 
-  // All elements of `from` (reduction.dtype) times scale.pre, converted to reduction.wire, into consecutive memory.
+  // Multiplies all elements of `from` (reduction.dtype) by scale.pre, converts them to reduction.wire_dtype and writes
+  // them to consecutive memory.
   virtual void pack(const Reduction& reduction, Pieces from, void* to) = 0;
 
-  // What was reduced (reduction.wire, consecutive) divided by scale.divisor, times scale.post, converted to
-  // reduction.dtype, into all elements of `to`. `from` may be the memory of a single piece.
+  // Divides reduced consecutive elements (reduction.wire_dtype) by scale.divisor, multiplies them by scale.post,
+  // converts them to reduction.dtype and writes them to all elements of `to`. `from` may be the memory of a single
+  // piece.
   virtual void unpack(const Reduction& reduction, const void* from, Pieces to) = 0;
 
-  // Whether it can add contributions up itself: then nothing has to be refused that a library cannot reduce.
+  // Returns true if the device can combine contributions itself. It then also supports reductions that the library
+  // lacks.
   virtual bool reduces() const = 0;
 
-  // Combines contributions that were packed, in their order, into `to` (reduction.wire); divisor and post are applied.
+  // Combines packed contributions in their order into `to` (reduction.wire_dtype), and applies divisor and post.
   virtual void reduce(const Reduction& reduction, std::span<const void* const> from, void* to, std::int64_t count) = 0;
 
-  // Whether all that was asked for is done, the library's part too.
+  // Returns true if all queued work is done, including the library's.
   virtual bool done() = 0;
 };
 

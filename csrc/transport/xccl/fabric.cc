@@ -12,13 +12,18 @@ namespace {
 
 class OneCclFabric final : public Fabric {
  public:
-  OneCclFabric(std::unique_ptr<Fabric> below, int rank, Liveness& liveness, const Options& options, Joining joining)
-      : below_(std::move(below)), rank_(rank), liveness_(liveness), options_(options), joining_(std::move(joining)) {}
+  OneCclFabric(std::unique_ptr<Fabric> below, int rank, Liveness& liveness, const Options& options,
+               Participant participant)
+      : below_(std::move(below)),
+        rank_(rank),
+        liveness_(liveness),
+        options_(options),
+        participant_(std::move(participant)) {}
 
-  Link connect(std::span<const int> members, const Exchange& exchange) override {
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     auto link = below_->connect(members, exchange);
     if (members.size() == 1) return link;
-    if (auto transport = xccl::connect(joining_, members, rank_, exchange, liveness_, options_)) {
+    if (auto transport = xccl::connect(participant_, members, rank_, exchange, liveness_, options_)) {
       link.transport = std::move(transport);
     }
     return link;
@@ -28,11 +33,12 @@ class OneCclFabric final : public Fabric {
   void release(void* memory) override { below_->release(memory); }
   bool watches_host() const override { return below_->watches_host(); }
   Watch* local_watch() const override { return below_->local_watch(); }
-  void say_goodbye() override { below_->say_goodbye(); }
+  void announce_shutdown() override { below_->announce_shutdown(); }
   void close_after_fork() override { below_->close_after_fork(); }
 
   std::string description() const override {
-    return (joining_.library ? joining_.library->title() : "oneCCL") + ", control messages by " + below_->description();
+    return (participant_.library ? participant_.library->title() : "oneCCL") + ", control messages by " +
+           below_->description();
   }
 
  private:
@@ -40,27 +46,27 @@ class OneCclFabric final : public Fabric {
   int rank_;
   Liveness& liveness_;
   Options options_;
-  Joining joining_;
+  Participant participant_;
 };
 
 }  // namespace
 
 std::unique_ptr<Fabric> make_oneccl_fabric(std::unique_ptr<Fabric> below, const Topology& topology, Liveness& liveness,
                                            const FabricOptions& options, bool has_intel_mpi) {
-  Joining joining{.library = nullptr, .why_not = "", .device = std::make_shared<HostDevice>()};
+  Participant participant{.library = nullptr, .why_not = "", .device = std::make_shared<HostDevice>()};
   try {
-    joining.library = open_oneccl({options.oneccl_library, options.python_prefix}, topology, has_intel_mpi);
-    if (Caller::left_any_behind()) {
-      joining.library = nullptr;
+    participant.library = open_oneccl({options.oneccl_library, options.python_prefix}, topology, has_intel_mpi);
+    if (Caller::any_abandoned()) {
+      participant.library = nullptr;
       throw Error(ErrorKind::unavailable,
-                  "oneCCL still waits in this process for a rank that was lost; start the process anew");
+                  "oneCCL still waits in this process for a rank that was lost; start a new process");
     }
   } catch (const Error& error) {
-    joining.why_not = error.what();
+    participant.why_not = error.what();
   }
   return std::make_unique<OneCclFabric>(std::move(below), topology.rank(), liveness,
                                         Options{.start_timeout = options.start_timeout, .queue_only = false},
-                                        std::move(joining));
+                                        std::move(participant));
 }
 
 }  // namespace perseus::xccl

@@ -1,4 +1,4 @@
-// Groups of ranks whose collectives oneCCL carries; all else stays with the fabric below.
+// Makes the fabric that executes collectives over oneCCL and uses another fabric for everything else.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace perseus::xccl {
 
-// `below` connects the same ranks, and keeps control messages, messages between two ranks, and the arena. A group of
-// one rank needs no library. Where it cannot be opened on some rank, all ranks throw alike when the first group is
-// made. `has_intel_mpi`: the job was started with it.
+// `below` connects the same ranks and provides control messages, point-to-point messages and the arena. A group of one
+// rank needs no library. If a rank cannot open the library, all ranks throw the same Error when the first group is
+// made. `has_intel_mpi` means that Intel MPI has started the job.
 std::unique_ptr<Fabric> make_oneccl_fabric(std::unique_ptr<Fabric> below, const Topology& topology, Liveness& liveness,
                                            const FabricOptions& options, bool has_intel_mpi);
 

@@ -1,5 +1,4 @@
-// The functions of a library that is shaped like NCCL. Names, order of arguments and numbers are the same in all of
-// them.
+// Declares the functions of libraries shaped like NCCL. All of them have the same names, arguments and constants.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +8,8 @@ namespace perseus::xccl {
 using Comm = void*;
 using Stream = void*;
 
-// As wide as any library has it. It is passed by value and in memory, so that a library with a smaller one reads its
-// beginning.
+// The id of a communicator, as large as in any library. It is passed by value in memory, so that a library with a
+// smaller id reads the beginning.
 struct UniqueId {
   static constexpr std::size_t kBytes = 4096;
   char bytes[kBytes];
@@ -27,14 +26,14 @@ enum class DataType : int {
   bfloat16 = 9,
 };
 
-// Values from 5 on are made by red_op_create_pre_mul_sum.
+// An operation. red_op_create_pre_mul_sum makes values from 5 on.
 using Op = int;
 inline constexpr Op kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kFirstOwnOp = 5;
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kScalarOnHost = 1;  // read before the call returns
 
-// All that return a number return kSuccess or a code of their own.
+// The table of functions. Those that return int return kSuccess or an error code.
 struct Functions {
   int (*get_version)(int*) = nullptr;
   int (*get_unique_id)(UniqueId*) = nullptr;
@@ -49,7 +48,7 @@ struct Functions {
   int (*all_gather)(const void*, void*, std::size_t, DataType, Comm, Stream) = nullptr;
   int (*reduce_scatter)(const void*, void*, std::size_t, DataType, Op, Comm, Stream) = nullptr;
 
-  // Null where a library has none.
+  // The following are null if the library does not have them.
   int (*comm_abort)(Comm) = nullptr;
   int (*comm_get_async_error)(Comm, int*) = nullptr;
   int (*send)(const void*, std::size_t, DataType, int peer, Comm, Stream) = nullptr;

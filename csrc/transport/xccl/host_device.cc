@@ -15,8 +15,8 @@ constexpr std::size_t kAlignment = 64;
 void* HostDevice::allocate(std::size_t bytes) {
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (memory == nullptr) {
-    throw Error(ErrorKind::unavailable,
-                "not enough memory to stage a collective of " + std::to_string(bytes) + " bytes");
+    throw Error(ErrorKind::unavailable, "collective over host memory: this rank has no " + std::to_string(bytes) +
+                                            " bytes left for staging; use smaller tensors or free memory");
   }
   return memory;
 }
@@ -31,17 +31,17 @@ void HostDevice::pack(const Reduction& reduction, Pieces from, void* to) {
   auto* at = static_cast<std::byte*>(to);
   for (const auto& piece : from) {
     if (piece.count > 0) host::pack(reduction, piece.data, at, piece.count, host::Store::cached);
-    at += static_cast<std::size_t>(piece.count) * size_of(reduction.wire);
+    at += static_cast<std::size_t>(piece.count) * size_of(reduction.wire_dtype);
   }
 }
 
-// A reduction of one contribution: what comes after the sum still applies.
+// Reduces one contribution; only the factors after the sum apply.
 void HostDevice::unpack(const Reduction& reduction, const void* from, Pieces to) {
   const auto* at = static_cast<const std::byte*>(from);
   for (const auto& piece : to) {
     const void* const contribution = at;
     host::reduce_packed(reduction, {&contribution, 1}, piece.data, false, piece.count);
-    at += static_cast<std::size_t>(piece.count) * size_of(reduction.wire);
+    at += static_cast<std::size_t>(piece.count) * size_of(reduction.wire_dtype);
   }
 }
 

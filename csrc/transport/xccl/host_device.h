@@ -1,4 +1,4 @@
-// Host memory: no stream, the processor does it all.
+// The device for host memory, where the processor does all work without a stream.
 #pragma once
 
 #include "transport/xccl/device.h"

@@ -18,7 +18,9 @@ class Finder {
   void require(Function*& function, const char* name) const {
     find(function, name);
     if (function != nullptr) return;
-    throw Error(ErrorKind::unavailable, path_ + " has no " + prefix_ + name + ": it is too old, or another library");
+    throw Error(ErrorKind::unavailable,
+                path_ + " has no " + prefix_ + name +
+                    ": it is too old or another library; install a newer one or correct its path");
   }
 
   template <class Function>

@@ -1,4 +1,4 @@
-// One opened library, and how it differs from its sisters.
+// Describes one opened library and how it differs from others shaped like NCCL.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,35 @@
 namespace perseus::xccl {
 
 struct Traits {
-  // A collective returns when its data is there, and cannot be ended before. Otherwise it is queued on a stream.
+  // A collective blocks until it is done and cannot be aborted. Otherwise it is queued on a stream.
   bool blocking = false;
-  // Has send, recv and groups. Otherwise it has all_to_all.
+  // The library has send, recv and groups. Otherwise it has all_to_all.
   bool point_to_point = true;
-  // Adds 16-bit floats in 16 bits. Where it may not, the ranks exchange them through it and add in float32.
+  // The library adds 16-bit floats in 16 bits. Unless that is allowed, the ranks exchange them and add in float32.
   bool adds_16_bits = true;
-  // What comm_get_async_error says of work that is under way.
+  // The code of comm_get_async_error for work in progress.
   int in_progress = 7;
-  // Bytes of one call at most.
+  // The most bytes of one call.
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
 struct Library {
-  std::string name;     // "NCCL"
-  std::string version;  // "2.32.3"
-  std::string prefix;   // of its functions, for texts: "nccl"
-  std::string advice;   // where ranks cannot connect; may be empty
+  std::string name;     // such as "NCCL"
+  std::string version;  // such as "2.32.3"
+  std::string prefix;   // of its functions, for texts, such as "nccl"
+  std::string advice;   // added to the error if ranks cannot connect; may be empty
   Functions call;
   Traits traits;
 
-  // "NCCL 2.32.3"
+  // Returns name and version, such as "NCCL 2.32.3".
   std::string title() const { return name + " " + version; }
 
-  // Throws Error(transport) with the function's name and the library's own words where `code` is a failure.
+  // Throws Error(transport) with the function's name and the library's own text if `code` is a failure.
   void check(int code, const char* function, Comm comm = nullptr) const;
 };
 
-// Fills the table from what dlopen gave; `prefix` begins the names. Throws Error(unavailable) naming the first function
-// that has to be there and is not.
+// Fills the table from a handle of dlopen(). The names begin with `prefix`. Throws Error(unavailable) that names the
+// first required function that is missing.
 Functions find_functions(void* opened, const std::string& prefix, const std::string& path);
 
 }  // namespace perseus::xccl

@@ -4,30 +4,29 @@
 
 namespace perseus::xccl {
 
-std::shared_ptr<const Library> open_nccl(const Places& places) {
-  Sought sought{.title = "NCCL",
-                .file = "libnccl.so.2",
-                .setting = "PERSEUS_NCCL_LIBRARY",
-                .remedy = "Install it with `pip install nvidia-nccl-cu12` (-cu13 where CUDA is 13)",
-                .folders = below_site_packages(places.python_prefix, "nvidia/nccl/lib")};
-  if (!places.python_prefix.empty()) sought.folders.push_back(places.python_prefix + "/lib");
-  const auto opened = open_library(sought, places.given);
+std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths) {
+  LibrarySpec spec{.title = "NCCL",
+                   .file = "libnccl.so.2",
+                   .setting = "PERSEUS_NCCL_LIBRARY",
+                   .remedy = "Install it with `pip install nvidia-nccl-cu12` (-cu13 where CUDA is 13)",
+                   .folders = below_site_packages(paths.python_prefix, "nvidia/nccl/lib")};
+  if (!paths.python_prefix.empty()) spec.folders.push_back(paths.python_prefix + "/lib");
+  const auto opened = open_library(spec, paths.given);
 
   auto library = std::make_shared<Library>();
-  library->name = sought.title;
+  library->name = spec.title;
   library->prefix = "nccl";
   library->advice =
-      "NCCL_DEBUG=WARN says more. Where the driver is older than NCCL's CUDA, take nvidia-nccl-cu12 in place of -cu13, "
-      "or "
-      "a newer driver; PERSEUS_NCCL_LIBRARY names another NCCL";
+      "NCCL_DEBUG=WARN prints details. If the driver is older than NCCL's CUDA, install nvidia-nccl-cu12 instead of "
+      "-cu13, or a newer driver; PERSEUS_NCCL_LIBRARY selects another NCCL";
   library->call = find_functions(opened.handle, library->prefix, opened.path);
   int version = 0;
   library->check(library->call.get_version(&version), "GetVersion");
   library->version = version_text(version);
-  // Send, receive and the operators with a factor came with 2.7 and 2.11.
+  // NCCL has send and receive since 2.7, and operations with a factor since 2.11.
   if (library->call.send == nullptr || library->call.red_op_create_pre_mul_sum == nullptr) {
     throw Error(ErrorKind::unavailable,
-                opened.path + " is " + library->title() + "; 2.11 or later is needed. " + sought.remedy);
+                opened.path + " is " + library->title() + "; 2.11 or later is needed. " + spec.remedy);
   }
   return library;
 }

@@ -1,4 +1,4 @@
-// NCCL: for the memory of NVIDIA's GPUs.
+// Opens NCCL, for the memory of NVIDIA's GPUs.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace perseus::xccl {
 
-// Throws Error(unavailable) with what to install. Opening it needs no GPU; a communicator does.
-std::shared_ptr<const Library> open_nccl(const Places& places);
+// Throws Error(unavailable) that says what to install. Opening the library needs no GPU; a communicator does.
+std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths);
 
 }  // namespace perseus::xccl

@@ -1,4 +1,4 @@
-// Intel's oneCCL from 2022 on, on host memory.
+// Opens Intel's oneCCL 2022 or later, for host memory.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace perseus::xccl {
 
-// oneCCL's own environment variables are set where the user has not: the plugin for host memory, the local ranks, and
-// what it connects ranks through: Intel MPI where `has_intel_mpi`, else libfabric. Throws Error(unavailable).
-std::shared_ptr<const Library> open_oneccl(const Places& places, const Topology& topology, bool has_intel_mpi);
+// Sets oneCCL's own environment variables unless the user has set them: the plugin for host memory, the local ranks,
+// and the network layer, which is Intel MPI if `has_intel_mpi`, else libfabric. Throws Error(unavailable).
+std::shared_ptr<const Library> open_oneccl(const LibraryPaths& paths, const Topology& topology, bool has_intel_mpi);
 
 }  // namespace perseus::xccl

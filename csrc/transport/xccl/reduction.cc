@@ -13,9 +13,9 @@
 namespace perseus::xccl {
 namespace {
 
-constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // staged at once
-constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;  // in all from the peers: gathering wins
-constexpr std::int64_t kGrain = 64;                           // elements: slices are multiples of it
+constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // most bytes staged at once
+constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;  // up to this size from all peers, gathering is faster
+constexpr std::int64_t kGrain = 64;                           // slices are multiples of this number of elements
 
 std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
 std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
@@ -51,131 +51,134 @@ std::optional<Op> op_of(ReduceOp op, bool of_booleans) {
   return std::nullopt;
 }
 
-// How a library does a reduction.
+// The library's operation for a reduction.
 struct Native {
   DataType type;
   Op op;
-  Reduction around;  // what is left to do before and after it
+  Reduction around;  // the work that remains before and after it
 
-  // The input itself can travel; the result is left where it belongs.
-  bool takes_input() const { return around.wire == around.dtype && around.scale.pre == 1.0; }
+  // Returns true if the library can read the input directly.
+  bool takes_input() const { return around.wire_dtype == around.dtype && around.scale.pre == 1.0; }
   bool gives_output() const {
-    return around.wire == around.dtype && around.scale.post == 1.0 && around.scale.divisor == 1;
+    return around.wire_dtype == around.dtype && around.scale.post == 1.0 && around.scale.divisor == 1;
   }
 };
 
-// Nothing where the library has no such reduction, or does it otherwise than transport.h promises while the device can
-// do it itself: 16-bit floats added in 16 bits, and a minimum of NaNs, which is a NaN with us.
+// Returns nothing if the library does not have the reduction. Also returns nothing if its result differs from that
+// which transport.h specifies and the device can compute it: 16-bit floats that are added in 16 bits, and a minimum
+// with NaNs, which is NaN here.
 std::optional<Native> find_native(const Library& library, const Device& device, const Reduction& reduction) {
-  const bool of_booleans = reduction.wire == DType::boolean;
-  const auto type = type_of(reduction.wire);
+  const bool of_booleans = reduction.wire_dtype == DType::boolean;
+  const auto type = type_of(reduction.wire_dtype);
   const auto op = op_of(reduction.op, of_booleans);
   if (!type || !op) return std::nullopt;
   if (device.reduces()) {
     const bool extreme = reduction.op == ReduceOp::min || reduction.op == ReduceOp::max;
-    if (of_booleans || (extreme && is_floating(reduction.wire))) return std::nullopt;
-    if (is_16_bit(reduction.wire) && !library.traits.adds_16_bits) return std::nullopt;
+    if (of_booleans || (extreme && is_floating(reduction.wire_dtype))) return std::nullopt;
+    if (is_16_bit(reduction.wire_dtype) && !library.traits.adds_16_bits) return std::nullopt;
   }
   Native native{*type, *op, reduction};
-  if (is_16_bit(reduction.wire) && reduction.op == ReduceOp::sum) {
+  if (is_16_bit(reduction.wire_dtype) && reduction.op == ReduceOp::sum) {
     const auto& scale = reduction.scale;
     native.around.scale = {.pre = scale.pre * scale.post / static_cast<double>(scale.divisor)};
   }
   return native;
 }
 
-// Lets the library multiply, where it can and where that saves a pass over the data.
-void let_it_scale(const Way& way, Native& native) {
+// Moves the factors into the library's operation if that saves a pass over the data.
+void scale_in_library(const Context& context, Native& native) {
   const auto& scale = native.around.scale;
-  if (way.device().reduces() || way.through.library().call.red_op_create_pre_mul_sum == nullptr) return;
-  if (native.op != kSum || !is_floating(native.around.wire) || scale.is_identity()) return;
+  if (context.device().reduces() || context.through.library().call.red_op_create_pre_mul_sum == nullptr) return;
+  if (native.op != kSum || !is_floating(native.around.wire_dtype) || scale.is_identity()) return;
   const double factor = scale.pre * scale.post / static_cast<double>(scale.divisor);
   std::array<std::byte, sizeof(double)> scalar{};
   const auto convert = [&](DType from, const void* value) {
-    host::pack({.dtype = from, .wire = native.around.wire, .op = ReduceOp::sum, .scale = {}}, value, scalar.data(), 1,
-               host::Store::cached);
+    host::pack({.dtype = from, .wire_dtype = native.around.wire_dtype, .op = ReduceOp::sum, .scale = {}}, value,
+               scalar.data(), 1, host::Store::cached);
   };
   const auto narrow = static_cast<float>(factor);
-  if (native.around.wire == DType::float64) {
+  if (native.around.wire_dtype == DType::float64) {
     convert(DType::float64, &factor);
   } else {
     convert(DType::float32, &narrow);
   }
-  native.op = way.through.pre_mul_sum(native.type, factor, scalar.data());
+  native.op = context.through.pre_mul_sum(native.type, factor, scalar.data());
   native.around.scale = {};
 }
 
-Native native_or_throw(const Way& way, const Reduction& reduction) {
-  supports(way.through.library(), way.device(), reduction).throw_if_failed();
-  auto native = *find_native(way.through.library(), way.device(), reduction);
-  let_it_scale(way, native);
+Native native_or_throw(const Context& context, const Reduction& reduction) {
+  supports(context.through.library(), context.device(), reduction).throw_if_failed();
+  auto native = *find_native(context.through.library(), context.device(), reduction);
+  scale_in_library(context, native);
   return native;
 }
 
-// `count` elements of `in` and `out` that a library can do in one call, or that are staged at once.
-void allreduce_natively(const Way& way, const Native& native, const Scattered& in, const Scattered& out,
+// Reduces `count` elements that the library can process in one call or that are staged at once.
+void allreduce_natively(const Context& context, const Native& native, const Scattered& in, const Scattered& out,
                         std::int64_t begin, std::int64_t count) {
   const auto& around = native.around;
-  const auto bytes = size(count * width_of(around.wire));
+  const auto bytes = size(count * width_of(around.wire_dtype));
   const auto place = [&](const Scattered& memory) -> std::byte* {
     const auto pieces = memory.cut(begin, count);
-    return pieces.size() == 1 && around.wire == around.dtype ? static_cast<std::byte*>(pieces.front().data) : nullptr;
+    return pieces.size() == 1 && around.wire_dtype == around.dtype ? static_cast<std::byte*>(pieces.front().data)
+                                                                   : nullptr;
   };
   auto* result = place(out);
-  if (result == nullptr) result = way.staging.get(Staging::packed, bytes);
+  if (result == nullptr) result = context.staging.get(Staging::packed, bytes);
   const void* from = native.takes_input() ? place(in) : nullptr;
   if (from == nullptr) {
-    way.device().pack(around, in.cut(begin, count), result);
+    context.device().pack(around, in.cut(begin, count), result);
     from = result;
   }
-  way.through.run("AllReduce", [=, type = native.type, op = native.op, stream = way.device().stream()](
-                                   const Functions& call, Comm comm) {
+  context.through.run("AllReduce", [=, type = native.type, op = native.op, stream = context.device().stream()](
+                                       const Functions& call, Comm comm) {
     return call.all_reduce(from, result, size(count), type, op, comm, stream);
   });
   if (place(out) != nullptr && native.gives_output()) return;
-  way.device().unpack(around, result, out.cut(begin, count));
+  context.device().unpack(around, result, out.cut(begin, count));
 }
 
-// What is packed in order to be combined by the device: what comes after is in the combining.
+// Returns the reduction for packing contributions that the device combines; the combining applies the later factors.
 Reduction without_scale(Reduction reduction) {
   reduction.scale = {};
   return reduction;
 }
 
-// Combines a contribution of each rank, `stride` bytes apart.
-void combine(const Way& way, const Reduction& reduction, const std::byte* contributions, std::size_t stride, void* to,
-             std::int64_t count) {
+// Combines one contribution of each rank. The contributions are `stride` bytes apart.
+void combine(const Context& context, const Reduction& reduction, const std::byte* contributions, std::size_t stride,
+             void* to, std::int64_t count) {
   std::vector<const void*> from;
-  for (std::size_t r = 0; r < size(way.through.size()); ++r) from.push_back(contributions + r * stride);
-  way.device().reduce(reduction, from, to, count);
+  for (std::size_t r = 0; r < size(context.through.size()); ++r) from.push_back(contributions + r * stride);
+  context.device().reduce(reduction, from, to, count);
 }
 
-// Through the library as bytes, added by the device: each rank adds a slice, or all of it where it is little.
-void allreduce_by_device(const Way& way, const Reduction& reduction, const Scattered& in, const Scattered& out,
+// Exchanges the data as bytes over the library and adds on the device. Each rank adds a slice, or all of a small
+// tensor.
+void allreduce_by_device(const Context& context, const Reduction& reduction, const Scattered& in, const Scattered& out,
                          std::int64_t begin, std::int64_t count) {
-  const auto width = width_of(reduction.wire);
-  const std::int64_t ranks = way.through.size();
+  const auto width = width_of(reduction.wire_dtype);
+  const std::int64_t ranks = context.through.size();
   const bool small = count * width * (ranks - 1) <= kSmallBytes;
   const auto slice = small ? count : ((count + ranks - 1) / ranks + kGrain - 1) / kGrain * kGrain;
   const auto slice_bytes = slice * width;
   const auto all = size(slice_bytes * (small ? 1 : ranks));
-  auto* packed = way.staging.get(Staging::packed, all);
-  auto* arrived = way.staging.get(Staging::arrived, size(slice_bytes * ranks));
-  auto* result = way.staging.get(Staging::result, all);
-  way.device().pack(reduction, in.cut(begin, count), packed);
+  auto* packed = context.staging.get(Staging::packed, all);
+  auto* arrived = context.staging.get(Staging::received, size(slice_bytes * ranks));
+  auto* result = context.staging.get(Staging::result, all);
+  context.device().pack(reduction, in.cut(begin, count), packed);
   if (small) {
     const std::vector<std::int64_t> each(size(ranks), slice_bytes);
-    allgather(way, packed, arrived, each);
-    combine(way, reduction, arrived, size(slice_bytes), result, count);
+    allgather(context, packed, arrived, each);
+    combine(context, reduction, arrived, size(slice_bytes), result, count);
   } else {
-    exchange_equal(way, packed, arrived, slice_bytes);
-    const auto own = std::clamp<std::int64_t>(count - way.through.rank() * slice, 0, slice);
-    auto* mine = result + size(way.through.rank() * slice_bytes);
-    combine(way, reduction, arrived, size(slice_bytes), mine, own);
+    exchange_equal(context, packed, arrived, slice_bytes);
+    const auto own = std::clamp<std::int64_t>(count - context.through.rank() * slice, 0, slice);
+    auto* mine = result + size(context.through.rank() * slice_bytes);
+    combine(context, reduction, arrived, size(slice_bytes), mine, own);
     const std::vector<std::int64_t> each(size(ranks), slice_bytes);
-    allgather(way, mine, result, each);
+    allgather(context, mine, result, each);
   }
-  way.device().unpack(without_scale(reduction), result, out.cut(begin, count));
+  context.device().unpack(without_scale(reduction), result, out.cut(begin, count));
 }
 
 std::vector<std::int64_t> offsets_of(Counts counts) {
@@ -188,120 +191,121 @@ Piece piece(const void* memory, std::int64_t at, std::int64_t count, DType dtype
   return {const_cast<std::byte*>(static_cast<const std::byte*>(memory)) + size(at * width_of(dtype)), count};
 }
 
-// Each rank's part is reduced to it, as one group where the library has groups.
-void reduce_parts(const Way& way, const Native& native, const std::byte* from, std::byte* to, Counts counts) {
-  const auto width = width_of(native.around.wire);
-  const auto most = std::max<std::int64_t>(1, way.through.library().traits.most_bytes / width);
+// Reduces each rank's part to this rank, in one group of calls if the library has groups.
+void reduce_parts(const Context& context, const Native& native, const std::byte* from, std::byte* to, Counts counts) {
+  const auto width = width_of(native.around.wire_dtype);
+  const auto most = std::max<std::int64_t>(1, context.through.library().traits.most_bytes / width);
   const auto longest = *std::max_element(counts.begin(), counts.end());
-  // Libraries may use the memory for the result on other ranks too.
-  auto* scratch = way.staging.get(Staging::arrived, size(std::min(longest, most) * width));
-  way.through.group_start();
-  for (int root = 0; root < way.through.size(); ++root) {
+  // Libraries may use the memory for the result also on other ranks.
+  auto* scratch = context.staging.get(Staging::received, size(std::min(longest, most) * width));
+  context.through.group_start();
+  for (int root = 0; root < context.through.size(); ++root) {
     const auto count = counts[size(root)];
     for (std::int64_t at = 0; at < count; at += most) {
-      auto* result = root == way.through.rank() ? to + at * width : scratch;
-      way.through.run("Reduce", [=, type = native.type, op = native.op, stream = way.device().stream()](
-                                    const Functions& call, Comm comm) {
+      auto* result = root == context.through.rank() ? to + at * width : scratch;
+      context.through.run("Reduce", [=, type = native.type, op = native.op, stream = context.device().stream()](
+                                        const Functions& call, Comm comm) {
         return call.reduce(from + at * width, result, size(std::min(most, count - at)), type, op, root, comm, stream);
       });
     }
     from += count * width;
   }
-  way.through.group_end();
+  context.through.group_end();
 }
 
-void scatter_natively(const Way& way, const Native& native, const void* in, void* out, Counts counts) {
+void scatter_natively(const Context& context, const Native& native, const void* in, void* out, Counts counts) {
   const auto& around = native.around;
-  const auto width = width_of(around.wire);
+  const auto width = width_of(around.wire_dtype);
   const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  const auto mine = counts[size(way.through.rank())];
+  const auto mine = counts[size(context.through.rank())];
   const auto* from = static_cast<const std::byte*>(in);
   if (!native.takes_input()) {
-    auto* packed = way.staging.get(Staging::packed, size(total * width));
+    auto* packed = context.staging.get(Staging::packed, size(total * width));
     const auto whole = piece(in, 0, total, around.dtype);
-    way.device().pack(around, {&whole, 1}, packed);
+    context.device().pack(around, {&whole, 1}, packed);
     from = packed;
   }
-  // In place, the result would overwrite what is still to be sent.
-  const bool direct = around.wire == around.dtype && in != out;
-  auto* result = direct ? static_cast<std::byte*>(out) : way.staging.get(Staging::result, size(mine * width));
+  // If the operation is in place, the result would overwrite data that is still to be sent.
+  const bool direct = around.wire_dtype == around.dtype && in != out;
+  auto* result = direct ? static_cast<std::byte*>(out) : context.staging.get(Staging::result, size(mine * width));
   const bool equal = std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
-  if (equal && total * width <= way.through.library().traits.most_bytes) {
-    way.through.run("ReduceScatter", [=, type = native.type, op = native.op, stream = way.device().stream()](
-                                         const Functions& call, Comm comm) {
+  if (equal && total * width <= context.through.library().traits.most_bytes) {
+    context.through.run("ReduceScatter", [=, type = native.type, op = native.op, stream = context.device().stream()](
+                                             const Functions& call, Comm comm) {
       return call.reduce_scatter(from, result, size(mine), type, op, comm, stream);
     });
   } else {
-    reduce_parts(way, native, from, result, counts);
+    reduce_parts(context, native, from, result, counts);
   }
   if (direct && native.gives_output()) return;
   const auto own = piece(out, 0, mine, around.dtype);
-  way.device().unpack(around, result, {&own, 1});
+  context.device().unpack(around, result, {&own, 1});
 }
 
-// Segment by segment: as many elements for each rank.
-void scatter_by_device(const Way& way, const Reduction& reduction, const void* in, void* out, Counts counts) {
-  const auto width = width_of(reduction.wire);
+// Processes segments with equally many elements for each rank.
+void scatter_by_device(const Context& context, const Reduction& reduction, const void* in, void* out, Counts counts) {
+  const auto width = width_of(reduction.wire_dtype);
   const auto ranks = static_cast<std::int64_t>(counts.size());
   const auto longest = *std::max_element(counts.begin(), counts.end());
   const auto segment = std::min(longest, std::max<std::int64_t>(1, kChunkBytes / ranks / width));
   const auto begins = offsets_of(counts);
-  const auto mine = counts[size(way.through.rank())];
-  auto* packed = way.staging.get(Staging::packed, size(segment * ranks * width));
-  auto* arrived = way.staging.get(Staging::arrived, size(segment * ranks * width));
-  auto* result = way.staging.get(Staging::result, size(mine * width));
+  const auto mine = counts[size(context.through.rank())];
+  auto* packed = context.staging.get(Staging::packed, size(segment * ranks * width));
+  auto* arrived = context.staging.get(Staging::received, size(segment * ranks * width));
+  auto* result = context.staging.get(Staging::result, size(mine * width));
   for (std::int64_t at = 0; at < longest; at += segment) {
     for (std::size_t r = 0; r < counts.size(); ++r) {
       const auto count = std::clamp<std::int64_t>(counts[r] - at, 0, segment);
       const auto part = piece(in, begins[r] + at, count, reduction.dtype);
-      way.device().pack(reduction, {&part, 1}, packed + r * size(segment * width));
+      context.device().pack(reduction, {&part, 1}, packed + r * size(segment * width));
     }
-    exchange_equal(way, packed, arrived, segment * width);
+    exchange_equal(context, packed, arrived, segment * width);
     const auto own = std::clamp<std::int64_t>(mine - at, 0, segment);
-    combine(way, reduction, arrived, size(segment * width), result + at * width, own);
+    combine(context, reduction, arrived, size(segment * width), result + at * width, own);
   }
   const auto own = piece(out, 0, mine, reduction.dtype);
-  way.device().unpack(without_scale(reduction), result, {&own, 1});
+  context.device().unpack(without_scale(reduction), result, {&own, 1});
 }
 
 }  // namespace
 
 Status supports(const Library& library, const Device& device, const Reduction& reduction) {
   if (device.reduces() || find_native(library, device, reduction)) return {};
-  const auto what = std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.wire));
-  return {ErrorKind::invalid_argument, library.title() + " has no " + what + " on " + device.name() +
-                                           "; convert the tensor (int16 to int32, say), or move it to the CPU first"};
+  const auto what = std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.wire_dtype));
+  return {ErrorKind::invalid_argument,
+          library.title() + " has no " + what + " on " + device.name() +
+              "; convert the tensor, for example from int16 to int32, or move it to the CPU first"};
 }
 
-void allreduce(const Way& way, const Reduction& reduction, Pieces in, Pieces out) {
+void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pieces out) {
   const auto width = size_of(reduction.dtype);
   const Scattered from(in, width), to(out, width);
   if (from.count() == 0) return;
   const bool natively =
-      find_native(way.through.library(), way.device(), reduction).has_value() || !way.device().reduces();
+      find_native(context.through.library(), context.device(), reduction).has_value() || !context.device().reduces();
   const auto each = [&](std::int64_t chunk_bytes, const auto& work) {
-    const auto chunk = std::max<std::int64_t>(kGrain, chunk_bytes / width_of(reduction.wire) / kGrain * kGrain);
+    const auto chunk = std::max<std::int64_t>(kGrain, chunk_bytes / width_of(reduction.wire_dtype) / kGrain * kGrain);
     for (std::int64_t begin = 0; begin < from.count(); begin += chunk) {
       work(begin, std::min(chunk, from.count() - begin));
     }
   };
   if (!natively) {
-    each(kChunkBytes, [&](auto begin, auto count) { allreduce_by_device(way, reduction, from, to, begin, count); });
+    each(kChunkBytes, [&](auto begin, auto count) { allreduce_by_device(context, reduction, from, to, begin, count); });
     return;
   }
-  const auto native = native_or_throw(way, reduction);
-  const bool staged = to.contiguous() == nullptr || reduction.wire != reduction.dtype;
-  const auto most = way.through.library().traits.most_bytes;
+  const auto native = native_or_throw(context, reduction);
+  const bool staged = to.contiguous() == nullptr || reduction.wire_dtype != reduction.dtype;
+  const auto most = context.through.library().traits.most_bytes;
   each(staged ? std::min(kChunkBytes, most) : most,
-       [&](auto begin, auto count) { allreduce_natively(way, native, from, to, begin, count); });
+       [&](auto begin, auto count) { allreduce_natively(context, native, from, to, begin, count); });
 }
 
-void reduce_scatter(const Way& way, const Reduction& reduction, const void* in, void* out, Counts counts) {
+void reduce_scatter(const Context& context, const Reduction& reduction, const void* in, void* out, Counts counts) {
   if (std::all_of(counts.begin(), counts.end(), [](auto count) { return count == 0; })) return;
-  if (way.device().reduces() && !find_native(way.through.library(), way.device(), reduction)) {
-    scatter_by_device(way, reduction, in, out, counts);
+  if (context.device().reduces() && !find_native(context.through.library(), context.device(), reduction)) {
+    scatter_by_device(context, reduction, in, out, counts);
   } else {
-    scatter_natively(way, native_or_throw(way, reduction), in, out, counts);
+    scatter_natively(context, native_or_throw(context, reduction), in, out, counts);
   }
 }
 

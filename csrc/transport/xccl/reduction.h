@@ -1,14 +1,14 @@
-// The verbs that add, over one communicator. All throw Error.
+// Implements the verbs that reduce, over one communicator. All functions throw Error.
 #pragma once
 
-#include "transport/xccl/moves.h"
+#include "transport/xccl/data_movement.h"
 
 namespace perseus::xccl {
 
-void allreduce(const Way& way, const Reduction& reduction, Pieces in, Pieces out);
-void reduce_scatter(const Way& way, const Reduction& reduction, const void* in, void* out, Counts counts);
+void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pieces out);
+void reduce_scatter(const Context& context, const Reduction& reduction, const void* in, void* out, Counts counts);
 
-// See XcclTransport::supports.
+// See XcclTransport::supports().
 Status supports(const Library& library, const Device& device, const Reduction& reduction);
 
 }  // namespace perseus::xccl

@@ -17,10 +17,10 @@ std::string last_error() {
   return text == nullptr ? "unknown reason" : text;
 }
 
-std::string first_file(const Sought& sought) {
-  for (const auto& folder : sought.folders) {
+std::string first_file(const LibrarySpec& spec) {
+  for (const auto& folder : spec.folders) {
     std::error_code error;
-    auto path = fs::path(folder) / sought.file;
+    auto path = fs::path(folder) / spec.file;
     if (fs::exists(path, error)) return path.string();
   }
   return "";
@@ -28,21 +28,20 @@ std::string first_file(const Sought& sought) {
 
 }  // namespace
 
-Opened open_library(const Sought& sought, const std::string& given,
-                    const std::function<void(const std::string& path)>& prepare) {
-  if (void* loaded = dlopen(sought.file.c_str(), RTLD_NOW | RTLD_NOLOAD)) return {loaded, sought.file};
-  const auto found = given.empty() ? first_file(sought) : given;
-  const auto path = found.empty() ? sought.file : found;
+OpenedLibrary open_library(const LibrarySpec& spec, const std::string& given,
+                           const std::function<void(const std::string& path)>& prepare) {
+  if (void* loaded = dlopen(spec.file.c_str(), RTLD_NOW | RTLD_NOLOAD)) return {loaded, spec.file};
+  const auto found = given.empty() ? first_file(spec) : given;
+  const auto path = found.empty() ? spec.file : found;
   if (prepare) prepare(path);
   if (void* opened = dlopen(path.c_str(), RTLD_NOW)) return {opened, path};
   const auto reason = last_error();
   if (!given.empty()) {
-    throw Error(ErrorKind::unavailable, "cannot open " + given + ", which " + sought.setting + " names: " + reason);
+    throw Error(ErrorKind::unavailable, "cannot open " + given + ", which " + spec.setting + " names: " + reason);
   }
-  throw Error(ErrorKind::unavailable,
-              (found.empty() ? sought.title + " is not installed: no " + sought.file + " was found"
-                             : "cannot open " + found + ": " + reason) +
-                  ". " + sought.remedy + ", or set " + sought.setting + " to its " + sought.file);
+  throw Error(ErrorKind::unavailable, (found.empty() ? spec.title + " is not installed: no " + spec.file + " was found"
+                                                     : "cannot open " + found + ": " + reason) +
+                                          ". " + spec.remedy + ", or set " + spec.setting + " to its " + spec.file);
 }
 
 std::vector<std::string> below_site_packages(const std::string& python_prefix, const std::string& rest) {
@@ -58,7 +57,7 @@ std::vector<std::string> below_site_packages(const std::string& python_prefix, c
 }
 
 std::string version_text(int version) {
-  // Before 2.9 the major number counted thousands.
+  // Versions before 2.9 have a major number in thousands.
   const int major = version < 10'000 ? version / 1000 : version / 10'000;
   const int rest = version < 10'000 ? version % 1000 : version % 10'000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);

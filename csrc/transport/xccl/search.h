@@ -1,4 +1,4 @@
-// Where the shared object of a library is, and how it is opened: at run time, never linked.
+// Finds and opens the shared object of a library at run time.
 #pragma once
 
 #include <functional>
@@ -7,34 +7,35 @@
 
 namespace perseus::xccl {
 
-// Where a library may lie beside the places that the loader knows.
-struct Places {
-  std::string given;          // by the user: only this
+// The places to search for a library besides the loader's paths.
+struct LibraryPaths {
+  std::string given;          // the path that the user has set, which excludes all others
   std::string python_prefix;  // sys.prefix: wheels put libraries below it
 };
 
-struct Sought {
-  std::string title;                 // "NCCL"
-  std::string file;                  // "libnccl.so.2"
-  std::string setting;               // by which users name the file
+// A library to search for.
+struct LibrarySpec {
+  std::string title;                 // such as "NCCL"
+  std::string file;                  // such as "libnccl.so.2"
+  std::string setting;               // the environment variable for the path of the file
   std::string remedy;                // what to install
-  std::vector<std::string> folders;  // to look in, in this order
+  std::vector<std::string> folders;  // folders to search, in this order
 };
 
-struct Opened {
-  void* handle = nullptr;  // for the life of the process
+struct OpenedLibrary {
+  void* handle = nullptr;  // open for the life of the process
   std::string path;
 };
 
-// What this process has loaded already, else the first that is there, else what the loader finds. `prepare` is called
-// with the path before a file is opened. Throws Error(unavailable).
-Opened open_library(const Sought& sought, const std::string& given,
-                    const std::function<void(const std::string& path)>& prepare = {});
+// Returns the library that this process has loaded already, else the first one in the folders, else the one that the
+// loader finds. `prepare` is called with the path before a file is opened. Throws Error(unavailable).
+OpenedLibrary open_library(const LibrarySpec& spec, const std::string& given,
+                           const std::function<void(const std::string& path)>& prepare = {});
 
-// The folders below python_prefix/lib that begin with "python", each with `rest` appended.
+// Returns the site-packages of each python folder in python_prefix/lib, with `rest` appended.
 std::vector<std::string> below_site_packages(const std::string& python_prefix, const std::string& rest);
 
-// "2.32.3" from 23203, as all these libraries number themselves.
+// Returns the version as text, such as "2.32.3" for 23203. All these libraries use this numbering.
 std::string version_text(int version);
 
 }  // namespace perseus::xccl

@@ -1,4 +1,4 @@
-// Memory of a device in which collectives are staged, kept from one call to the next.
+// Keeps the staging memory of a device between calls.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ namespace perseus::xccl {
 
 class Staging {
  public:
-  // What may be in use at once.
-  enum Use : std::size_t { packed, arrived, result, kUses };
+  // The blocks that may be in use at the same time.
+  enum Use : std::size_t { packed, received, result, kUses };
 
   explicit Staging(Device& device) : device_(device) {}
   ~Staging() {
@@ -20,7 +20,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // What was there before is lost when it has to grow.
+  // Returns a block of at least `bytes` bytes. Its contents are lost if it grows.
   std::byte* get(Use use, std::size_t bytes) {
     auto& block = blocks_[use];
     if (block.bytes < bytes) {
@@ -31,10 +31,10 @@ class Staging {
     return static_cast<std::byte*>(block.memory);
   }
 
-  // For good: somebody may still write there.
-  void leave() { blocks_ = {}; }
+  // Never frees the blocks, because an abandoned call may still write to them.
+  void abandon() { blocks_ = {}; }
 
-  // Lets unusually large blocks go.
+  // Frees unusually large blocks.
   void trim() {
     for (auto& block : blocks_) {
       if (block.bytes > kKeptBytes) drop(block);

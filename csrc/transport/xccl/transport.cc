@@ -3,12 +3,13 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/lent_memory.h"
 #include "transport/xccl/reduction.h"
 
 namespace perseus::xccl {
 
-template <class Work>
-Status XcclTransport::guarded(const Work& work) {
+template <class WorkItem>
+Status XcclTransport::guarded(const WorkItem& work) {
   if (!failure_.ok()) return failure_;
   try {
     communicator_->check();
@@ -23,31 +24,32 @@ Status XcclTransport::guarded(const Work& work) {
                 "not enough memory to stage a collective over " + communicator_->library().name};
   }
   communicator_->abort();
+  if (communicator_->has_abandoned_call()) keep_lent_memory();
   return failure_;
 }
 
 Status XcclTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
-  return guarded([&] { xccl::allreduce(way(), reduction, in, out); });
+  return guarded([&] { xccl::allreduce(context(), reduction, in, out); });
 }
 
 Status XcclTransport::broadcast(Pieces buffers, int root) {
-  return guarded([&] { xccl::broadcast(way(), buffers, root); });
+  return guarded([&] { xccl::broadcast(context(), buffers, root); });
 }
 
 Status XcclTransport::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&] { xccl::allgather(way(), in, out, bytes); });
+  return guarded([&] { xccl::allgather(context(), in, out, bytes); });
 }
 
 Status XcclTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  return guarded([&] { xccl::alltoall(way(), in, send_bytes, out, recv_bytes); });
+  return guarded([&] { xccl::alltoall(context(), in, send_bytes, out, recv_bytes); });
 }
 
 Status XcclTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&] { xccl::reduce_scatter(way(), reduction, in, out, counts); });
+  return guarded([&] { xccl::reduce_scatter(context(), reduction, in, out, counts); });
 }
 
 Status XcclTransport::barrier() {
-  return guarded([&] { xccl::barrier(way()); });
+  return guarded([&] { xccl::barrier(context()); });
 }
 
 void XcclTransport::give_up(const Status& why) {

@@ -18,9 +18,9 @@ anonymous memory, which is sealed.
                                                 ←  begun, died, leaving: of a worker of a rank and generation
     worker
     begun, leaving                              →
-    park: version and size, with the memory     →
+    store: version and size, with the memory    →
     take                                        →
-                                                ←  parked: version and size, with the memory; null without a state
+                                                ←  stored: version and size, with the memory; null without a state
 """
 
 from __future__ import annotations
@@ -37,26 +37,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from ..authentication import AuthenticatedListener
-    from .agent_protocol import MARK, check_memory, socket_names
-    from .messages import Message, Reader, encode
+    from ...protocol.agent_protocol import MARK, check_memory, socket_names
+    from ...protocol.authentication import AuthenticatedListener
+    from ...protocol.messages import Message, Reader, encode
 else:
-    _folder = Path(__file__).resolve().parent
-    sys.path += [str(_folder), str(_folder.parent)]
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "protocol"))
     from agent_protocol import MARK, check_memory, socket_names
     from authentication import AuthenticatedListener
     from messages import Message, Reader, encode
 
 _BLOCK = 1 << 16
-_MOST_DESCRIPTORS = 4  # of a worker that says nothing about them
-# Strangers may connect at the same time as the workers of this host.
+_MOST_DESCRIPTORS = 4  # the descriptors that a worker may send ahead of their messages
+# Other processes may connect at the same time as the workers of this host.
 _EXPECTED_WORKERS = 64
 # Exceptions that a message with unexpected content can raise: int(Infinity) is an OverflowError.
 _INVALID = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 class Agent:
-    """One thread, one loop."""
+    """The state agent of one host: one thread with one event loop."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -97,7 +96,7 @@ class Agent:
                     worker.say(encode(**message))
 
     def _listen_at(self, names: Iterable[str], secret: str) -> None:
-        """Listens at the first name that nobody else has taken."""
+        """Listens at the first name that is free."""
         server = socket.socket(socket.AF_UNIX)
         for name in names:
             with contextlib.suppress(OSError):
@@ -123,7 +122,7 @@ class Agent:
                 self._take(worker, message)
         except BlockingIOError:
             pass
-        except (OSError, *_INVALID):  # the worker has ended, or says what no worker says
+        except (OSError, *_INVALID):  # the worker has ended, or has sent an invalid message
             self._drop(worker)
 
     def _drop(self, worker: Worker) -> None:
@@ -141,13 +140,13 @@ class Agent:
         elif kind == "leaving":
             worker.is_leaving = True
             tell("leaving", rank=worker.rank, generation=worker.generation, why=message["why"])
-        elif kind == "park":
-            self._park(worker.memory.pop(0), [int(part) for part in message["version"]], message["size"])
+        elif kind == "store":
+            self._store(worker.memory.pop(0), [int(part) for part in message["version"]], message["size"])
         elif kind == "take":
             memory = [] if self._version is None else [self._memory]
-            worker.say(encode("parked", version=self._version, size=self._size), memory)
+            worker.say(encode("stored", version=self._version, size=self._size), memory)
 
-    def _park(self, memory: int, version: list[int], size: int) -> None:
+    def _store(self, memory: int, version: list[int], size: int) -> None:
         """Keeps the newest state."""
         try:
             check_memory(memory, size)

@@ -14,11 +14,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...protocol.authentication import new_secret
+from ...protocol.messages import VARIABLE, Message, variable_for_generation
 from .. import processes
-from ..authentication import new_secret
 from ..child import Child
 from ..errors import LaunchError
-from ..hosts import Host, is_this_machine, place
+from ..hosts import Host, assign_ranks, is_this_machine
 from ..options import Options
 from ..output import Screen
 from ..supervise import Supervisor
@@ -26,7 +27,6 @@ from ..verdict import Failure
 from . import agent
 from .host_agent import HostAgent
 from .hosts import HostManager
-from .messages import VARIABLE, Message, variable_for_generation
 from .settings import ElasticSettings
 
 _REMOVED, _ADDED = 1, 2
@@ -56,7 +56,7 @@ class ClusterJob:
         self._settings = settings
         self._supervisor = supervisor
         self._screen = screen
-        self._secret = new_secret()  # of the agents and their workers
+        self._secret = new_secret()  # authenticates the agents and their workers
         self._environment = environment
         self._heartbeat_seconds = heartbeat_seconds
         self._hosts = HostManager(settings.cooldown)
@@ -80,7 +80,7 @@ class ClusterJob:
         supervisor.pause.before.append(self._pause)
 
     def is_over(self) -> bool:
-        """No generation runs, and there will be none."""
+        """Returns True if no generation runs, and none will be started."""
         return (self._is_done or self._supervisor.is_stopping) and (
             self._world is None or self._world.status is not None
         )
@@ -88,7 +88,7 @@ class ClusterJob:
     # Hosts and their agents.
 
     def take_hosts(self, hosts: list[Host]) -> None:
-        """These are the hosts now."""
+        """Replaces the list of hosts."""
         if self._hosts.update(hosts):
             self._screen.say(f"hosts: {self._hosts.describe()}")
         self.plan()
@@ -122,7 +122,7 @@ class ClusterJob:
                     self._screen.channel(None, "stderr"),
                     lambda: False,
                     on_end=lambda child: self._lose(found),
-                    stop_signal=None,  # it waits for the launcher, and so does its remote shell
+                    stop_signal=None,  # the agent and its remote shell wait for the launcher
                 )
             )
         except LaunchError as error:
@@ -130,7 +130,7 @@ class ClusterJob:
             self._lose(found)
 
     def _ping(self) -> None:
-        if self._is_done or self._supervisor.is_stopping:
+        if self._is_done or self.is_over():
             return
         self._supervisor.later(self._ping_seconds, self._ping)
         now = time.monotonic()
@@ -138,18 +138,18 @@ class ClusterJob:
         self._pinged = now
         for found in list(self._agents.values()):
             found.tell("ping")
-            if was_stopped:  # this process, which could not hear
+            if was_stopped:  # this process was stopped and could not receive answers
                 found.heard = now
             if found.heard + self._heartbeat_seconds < time.monotonic():
                 self._lose(found)
 
     def _pause(self) -> None:
-        """The user stops the job (Ctrl-Z): the agents keep the state until the next ping."""
+        """Makes the agents keep the state until the next ping, since the user stops the job (Ctrl-Z)."""
         for found in self._agents.values():
             found.tell("pause")
 
     def _lose(self, found: HostAgent) -> None:
-        """The host is down, cut off, or cannot be reached; the state that its agent kept is lost."""
+        """Handles the loss of a host that is down or cannot be reached. The state that its agent kept is lost."""
         if found.is_lost or self._is_done or self._supervisor.is_stopping:
             return
         found.is_lost = True
@@ -161,7 +161,7 @@ class ClusterJob:
         if found.foreign_line and not found.is_here:
             reached += f" (it printed {found.foreign_line!r})"
         seconds = self._hosts.blacklist(found.host)
-        self._screen.say(f"{found.host} {reached}; it is left out {_duration(seconds)}")
+        self._screen.say(f"host {found.host} {reached}; the job does not use it {_duration(seconds)}")
         if seconds is not None:
             self._supervisor.later(seconds, self.plan)
         if self._world and found.host in [host.name for host in self._members]:
@@ -206,10 +206,10 @@ class ClusterJob:
                 self._wait()
             return
         if self._had_state and not any(found.version for found in here):
-            self._give_up("no host is left that has the training's state")
+            self._give_up("no host that has the training's state is left")
             return
         size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
-        self._form(place([Host(found.host, usable[found.host]) for found in here], size), size)
+        self._form(assign_ranks([Host(found.host, usable[found.host]) for found in here], size), size)
 
     def _form(self, hosts: list[Host], size: int) -> None:
         limit = self._settings.reset_limit
@@ -225,7 +225,7 @@ class ClusterJob:
         self._screen.say(f"generation {self._generation}: {size} workers on {listed}")
         line = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "-H", listed]
         line += _passed_on(self._options)
-        # Values travel in the environment only: a secret on a command line is no secret.
+        # Values are passed in the environment only, since all users can read a command line.
         variables = {
             **self._options.settings,
             **{name: value for name, value in self._options.forward if value is not None},
@@ -243,7 +243,7 @@ class ClusterJob:
             self._screen.channel(None, "stderr"),
             lambda: True,
             on_end=self._ended,
-            stop_signal=signal.SIGTSTP,  # a perseusrun, which stops its ranks
+            stop_signal=signal.SIGTSTP,  # the generation is a perseusrun, which stops its ranks
         )
 
     def _ended(self, world: Child) -> None:
@@ -265,7 +265,7 @@ class ClusterJob:
         failure = Failure(world.name, processes.describe_exit(world.status), code, False, lambda: False)
         self._failures = [failure]
         if not self._died and not self._begun:
-            self._give_up("its workers ended before they had begun")
+            self._give_up("its workers ended before they called init()")
             return
         newest = max((found.version[0] for found in self._agents.values() if found.version), default=0)
         self._fruitless = 0 if newest == self._generation else self._fruitless + 1
@@ -274,7 +274,9 @@ class ClusterJob:
             return
         if self._died and self._died[0] in self._agents:
             seconds = self._hosts.blacklist(self._died[0])
-            self._screen.say(f"{self._died[0]} is left out {_duration(seconds)}: a worker has died there")
+            self._screen.say(
+                f"a worker on {self._died[0]} has died; the job does not use this host {_duration(seconds)}"
+            )
             if seconds is not None:
                 self._supervisor.later(seconds, self.plan)
         self.plan()
@@ -314,7 +316,7 @@ class ClusterJob:
 
 
 def _duration(seconds: float | None) -> str:
-    return "for good" if seconds is None else f"for {seconds:g} s"
+    return "any more" if seconds is None else f"for {seconds:g} s"
 
 
 def _remote_shell(options: Options) -> list[str]:
@@ -326,7 +328,7 @@ def _remote_shell(options: Options) -> list[str]:
 
 
 def _passed_on(options: Options) -> list[str]:
-    """The options of this job that also apply to a generation."""
+    """Returns the options of this job that also apply to a generation."""
     values = {
         "--remote-shell": options.remote_shell,
         "--ssh-port": options.ssh_port,
@@ -347,6 +349,9 @@ def _passed_on(options: Options) -> list[str]:
         "--no-prefix": not options.prefix_output,
         "--prefix-output-with-timestamp": options.prefix_timestamp,
         "--verbose": options.verbose,
+        "--torch": options.torch is True,
+        "--no-torch": options.torch is False,
+        "--no-check-hosts": not options.check_hosts,
     }
     line = [f"{flag}={value}" for flag, value in values.items() if value is not None]
     return line + [flag for flag, is_given in switches.items() if is_given]

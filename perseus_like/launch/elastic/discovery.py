@@ -1,4 +1,4 @@
-"""Asks which hosts there are: once a second, by the user's script, without holding up the launcher."""
+"""Host discovery: runs the user's script once a second, without blocking the launcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_OUTPUT = 1 << 20
 
 
 class _Collector:
-    """Keeps what a stream brings. A `Feed`."""
+    """Collects the output of a stream. A `Feed`."""
 
     def __init__(self, finished: Callable[[], None]) -> None:
         self.data = b""
@@ -34,17 +34,17 @@ class _Collector:
 
 
 def find_script(given: str) -> str:
-    """The script's absolute path. Raises LaunchError where it cannot be run."""
+    """Returns the script's absolute path. Raises LaunchError if the script cannot be run."""
     path = Path(given).absolute()
     if not path.is_file():
-        raise LaunchError(f"--host-discovery-script {given!r}: there is no such file")
+        raise LaunchError(f"--host-discovery-script {given!r}: no such file; give the path of an executable script")
     if not os.access(path, os.X_OK):
         raise LaunchError(f"--host-discovery-script {given!r} is not executable: chmod +x {given}")
     return str(path)
 
 
 def parse(text: str, slots_per_host: int | None) -> list[Host]:
-    """Hosts as a script prints them, one `host` or `host:slots` a line. Raises LaunchError."""
+    """Parses the output of a script, which has one `host` or `host:slots` per line. Raises LaunchError."""
     lines = []
     for line in text.splitlines():
         name = line.partition("#")[0].strip()
@@ -57,7 +57,7 @@ def parse(text: str, slots_per_host: int | None) -> list[Host]:
 
 
 class Discovery:
-    """Runs the script again and again; `found` gets the hosts, `failed` a text where the script gives none."""
+    """Runs the script repeatedly. Calls `found` with the hosts, or `failed` with the reason if the script fails."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Discovery:
         self._child: Child | None = None
 
     def look(self) -> None:
-        """Starts one run of the script; the next follows by itself, until the job ends."""
+        """Starts a run of the script. Each run starts the next one, until the job ends."""
         if self._supervisor.is_stopping:
             return
         self._out, self._err = _Collector(self._stream_ended), _Collector(self._stream_ended)
@@ -109,7 +109,7 @@ class Discovery:
             processes.send_to_group(child.pid, signal.SIGKILL)
 
     def _conclude(self) -> None:
-        """Once the script has ended and all it printed has been read."""
+        """Reads the hosts once the script has ended and all of its output has been read."""
         child = self._child
         if child is None or child.status is None or self._open_streams > 0:
             return
@@ -117,7 +117,8 @@ class Discovery:
         self._supervisor.drop(child)
         if child.status != 0:
             words = self._err.data.decode(errors="replace").strip().splitlines()
-            self._report(f"it {processes.describe_exit(child.status)}" + (f" and said {words[-1]!r}" if words else ""))
+            said = f" and printed {words[-1]!r}" if words else ""
+            self._report(f"it {processes.describe_exit(child.status)}{said}")
             return
         try:
             hosts = parse(self._out.data.decode(errors="replace"), self._slots_per_host)

@@ -1,4 +1,4 @@
-"""Rules without processes: which workers form the next generation, and which ranks they get."""
+"""Rules for generations, without processes: the workers that form the next generation, and their ranks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .worker import Worker
 
 
 def members_of(workers: Sequence[Worker], generation: int) -> list[Worker]:
-    """The workers of a generation that still live."""
+    """Returns the living workers of a generation."""
     return [worker for worker in workers if worker.is_alive and worker.generation == generation > 0]
 
 
 def candidates_of(workers: Sequence[Worker]) -> list[Worker]:
-    """Workers that wait for a place and may have one.
+    """Returns the workers that are ready and may join the next generation.
 
-    Where the training's state is only with workers that must leave, one of them stays, to hand it on.
+    If only workers that must leave have the training's state, one of them stays and gives it to the others.
     """
     ready = [worker for worker in workers if worker.is_alive and worker.is_ready and not worker.is_dismissed]
     staying = [worker for worker in ready if not worker.is_leaving]
@@ -45,7 +45,7 @@ def in_order(candidates: Sequence[Worker]) -> list[Worker]:
 
 
 def free_slots(workers: Sequence[Worker], usable: dict[str, int], most: int | None) -> list[tuple[str, int]]:
-    """Host and slot of each worker that may be started now."""
+    """Returns the host and slot of each worker that may be started now."""
     living = [worker for worker in workers if worker.is_alive]
     staying = sum(not (worker.is_leaving or worker.is_dismissed) for worker in living)
     taken = {(worker.host, worker.slot) for worker in living}
@@ -54,12 +54,12 @@ def free_slots(workers: Sequence[Worker], usable: dict[str, int], most: int | No
 
 
 def without_a_slot(workers: Sequence[Worker], staying: dict[str, int]) -> list[Worker]:
-    """Living workers whose host, or whose slot of it, is not among `staying`."""
+    """Returns the living workers whose host or slot is not among `staying`."""
     return [worker for worker in workers if worker.is_alive and worker.slot >= staying.get(worker.host, 0)]
 
 
 def awaited_by(workers: Sequence[Worker], generation: int) -> list[Worker]:
-    """Workers that the next generation waits for: members of the current one, and newcomers that are no retries."""
+    """Returns the workers that the next generation waits for: current members, and newcomers that are no retries."""
     members = members_of(workers, generation)
     return [
         worker
@@ -71,7 +71,7 @@ def awaited_by(workers: Sequence[Worker], generation: int) -> list[Worker]:
 
 
 def expected_in(workers: Sequence[Worker]) -> list[Worker]:
-    """The members of the next generation in the order of their ranks, if all workers that may join it do."""
+    """Returns the members of the next generation in the order of their ranks, if all workers that may join it do."""
     return in_order(
         [worker for worker in workers if worker.is_alive and not worker.is_leaving and not worker.is_dismissed]
     )

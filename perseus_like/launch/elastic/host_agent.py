@@ -7,9 +7,9 @@ import socket
 import time
 from collections.abc import Callable
 
+from ...protocol.agent_protocol import MARK
+from ...protocol.messages import Message, Reader, encode
 from ..child import Child
-from .agent_protocol import MARK
-from .messages import Message, Reader, encode
 
 _LONGEST_LINE = 1 << 16
 
@@ -30,7 +30,7 @@ class HostAgent:
         self.is_lost = False
         self.version: list[int] | None = None
         self.heard = time.monotonic()  # the last message
-        self.foreign_line = ""  # the last line of the remote shell or its start-up files
+        self.foreign_line = ""  # the last line that the remote shell or its start-up files printed
         self._secret = secret
         self._hear = hear
         self._lose = lose
@@ -62,7 +62,7 @@ class HostAgent:
             try:
                 for message in self._reader.take(text + b"\n"):
                     self._hear(self, message)
-            except (LookupError, TypeError, ValueError):  # no agent of ours says that
+            except (LookupError, TypeError, ValueError):  # an invalid message
                 self._lose(self)
                 return
             self.heard = time.monotonic()

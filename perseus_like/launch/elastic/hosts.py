@@ -1,4 +1,4 @@
-"""Which hosts there are, in the order in which they came, and which of them get no new workers."""
+"""The hosts of an elastic job, in the order of their arrival, and the hosts that get no new workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..hosts import Host
 
 @dataclass
 class Blacklisting:
-    """A host that failed, how often, and until when it gets no worker; None: for good."""
+    """The failures of a host, and the time until which it gets no worker. None stands for the rest of the job."""
 
     count: int = 0
     until: float | None = None
@@ -18,14 +18,18 @@ class Blacklisting:
 
 @dataclass
 class HostManager:
-    """`cooldown`: seconds that a host is out after its first failure, twice as long after each more, and at most."""
+    """The hosts of the job.
+
+    `cooldown` has the seconds for which a host gets no worker after its first failure, and the longest such time. The
+    time doubles with each failure. Without a cooldown, a host that failed gets no worker for the rest of the job.
+    """
 
     cooldown: tuple[int, int] | None
     found: dict[str, int] = field(default_factory=dict)  # slots by name, the oldest host first
     _blacklist: dict[str, Blacklisting] = field(default_factory=dict)
 
     def update(self, hosts: list[Host]) -> bool:
-        """These are the hosts now; True if that is new. A host that stays keeps its place in the order."""
+        """Replaces the list of hosts. Returns True if it has changed. A host that stays keeps its position."""
         slots = {host.name: host.slots for host in hosts}
         ordered = {name: slots[name] for name in [*self.found, *slots] if name in slots}
         is_new = ordered != self.found
@@ -33,7 +37,7 @@ class HostManager:
         return is_new
 
     def blacklist(self, name: str) -> float | None:
-        """No new worker there, for as many seconds as this returns; None: for good."""
+        """Blacklists a host after a failure. Returns for how many seconds; None for the rest of the job."""
         entry = self._blacklist.setdefault(name, Blacklisting())
         entry.count += 1
         if self.cooldown is None:
@@ -49,29 +53,29 @@ class HostManager:
         return entry is not None and (entry.until is None or entry.until > time.monotonic())
 
     def has_failed(self, name: str) -> bool:
-        """True if a worker or the agent of this host has ever failed."""
+        """Returns True if a worker or the agent of this host has failed before."""
         return name in self._blacklist
 
     def have_all_failed(self) -> bool:
-        """True if each host of the job has failed at some time."""
+        """Returns True if each host of the job has failed at some time."""
         return all(self.has_failed(name) for name in self.found)
 
     def are_all_lost(self) -> bool:
-        """True if all hosts are blacklisted for good."""
+        """Returns True if all hosts are blacklisted for the rest of the job."""
         return bool(self.found) and self.cooldown is None and not self.staying()
 
     def usable(self) -> dict[str, int]:
-        """Slots of the hosts that may get workers."""
+        """Returns the slots of the hosts that may get workers."""
         return {name: slots for name, slots in self.found.items() if not self.is_blacklisted(name)}
 
     def staying(self) -> dict[str, int]:
-        """Slots of the hosts whose workers stay.
+        """Returns the slots of the hosts whose workers stay.
 
-        Workers leave a blacklisted host, unless the job has no other host: then the survivors go on.
+        Workers leave a blacklisted host, unless the job has no other host: then the survivors continue.
         """
         return self.usable() if len(self.found) > 1 else self.found
 
     def describe(self) -> str:
-        """For the user: "a:4, b:2 (blacklisted)"."""
+        """Describes the hosts for the user: "a:4, b:2 (blacklisted)"."""
         marks = ((f"{name}:{slots}", self.is_blacklisted(name)) for name, slots in self.found.items())
         return ", ".join(f"{text} (blacklisted)" if is_out else text for text, is_out in marks) or "none"

@@ -7,23 +7,23 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 
+from ...protocol.messages import VARIABLE, Message, variable_for
+from ...protocol.rank_variables import rank_variables
 from .. import processes
 from ..child import Child
 from ..hosts import Host
 from ..local import stdin_of
 from ..output import Screen
-from ..rank_variables import rank_variables
 from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..verdict import Failure, Witness
 from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
 from .hosts import HostManager
-from .messages import VARIABLE, Message, variable_for
 from .settings import ElasticSettings
 from .worker import Worker
 
 # HostUpdateResult of perseus_like.elastic, which the launcher does not import.
 _REMOVED, _ADDED = 1, 2
-# Workers that were told to end get this long.
+# Dismissed workers have this long to end by themselves.
 _DISMISS_SECONDS = 10.0
 
 
@@ -52,12 +52,12 @@ class ElasticJob:
         self._gathered: dict[int, str] = {}
         self._had_state = False
         self._stamp = 0
-        self._is_finishing = False  # a worker has ended in order: there will be no other generation
+        self._is_finishing = False  # a worker has finished the training: there will be no other generation
         self._failures: list[Failure] = []  # since the last generation was formed
         self._waiting: object | None = None  # for enough workers
 
     def is_over(self) -> bool:
-        """No worker lives, and none will be started."""
+        """Returns True if no worker lives, and none will be started."""
         return (self._is_finishing or self._supervisor.is_stopping) and not any(
             worker.child and worker.child.status is None for worker in self._workers
         )
@@ -68,7 +68,7 @@ class ElasticJob:
     # Hosts.
 
     def take_hosts(self, hosts: list[Host]) -> None:
-        """These are the hosts now."""
+        """Replaces the list of hosts."""
         if self._hosts.update(hosts):
             self._screen.say(f"hosts: {self._hosts.describe()}")
             self.plan()
@@ -131,7 +131,8 @@ class ElasticJob:
 
     def _check_start(self, worker: Worker) -> None:
         if worker.is_starting:
-            worker.fault = f"did not call init() within {self._settings.start_timeout:g} s (--start-timeout), was ended"
+            limit = f"{self._settings.start_timeout:g} s (--start-timeout)"
+            worker.fault = f"did not call init() within {limit}; the launcher has ended it"
             self._signal(worker, signal.SIGKILL)
 
     # Messages of workers.
@@ -188,14 +189,14 @@ class ElasticJob:
             return
         candidates = candidates_of(self._workers)
         if self._had_state and not any(worker.has_state for worker in candidates):
-            self._fail_all("no worker is left that has the training's state")
+            self._fail_all("no worker that has the training's state is left")
         elif sum(not worker.is_leaving for worker in candidates) < self._needed():
             self._wait_for_workers()
         else:
             self._form(in_order(candidates))
 
     def _needed(self) -> int:
-        """The fewest workers of the next generation; a job that has lost a worker at its start may begin with fewer."""
+        """Returns the fewest workers of the next generation. If one is lost at the start, fewer are enough."""
         return self._settings.min_np if self._generation or self._failures else self._settings.start_np
 
     def _form(self, members: list[Worker]) -> None:
@@ -261,7 +262,7 @@ class ElasticJob:
     def _ended(self, worker: Worker, child: Child) -> None:
         worker.is_alive = worker.is_ready = False
         self._hang_up(worker)
-        # Processes that it has started, such as the workers of a data loader.
+        # The worker's own processes, such as the workers of a data loader, end with it.
         ours = processes.descendants(os.getpid())
         processes.send([process.pid for process in ours if process.session == child.pid], signal.SIGKILL)
         if child.status == 0 and not worker.is_dismissed:
@@ -279,13 +280,13 @@ class ElasticJob:
                 self._fail_all("all hosts have failed")
 
     def _has_failed_everywhere(self) -> bool:
-        """True if no worker lives. At the start also if only retries live, on hosts that all have failed."""
+        """Returns True if no worker lives. At the start also if only retries live, on hosts that all have failed."""
         living = [worker for worker in self._workers if worker.is_alive]
         only_retries = all(worker.is_retry and not worker.is_ready for worker in living)
         return not living or (self._generation == 0 and only_retries and self._hosts.have_all_failed())
 
     def _finish(self) -> None:
-        """A worker has done its work: newcomers are not needed any more."""
+        """Dismisses newcomers, since a worker has finished the training."""
         self._is_finishing = True
         for worker in self._workers:
             if worker.is_alive and worker.is_newcomer and self._generation > 0:
@@ -301,7 +302,7 @@ class ElasticJob:
             self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
             return
         if worker.is_leaving:
-            self._screen.say(f"{who} {how}, after its slot was taken away")
+            self._screen.say(f"{who} {how}, after its slot was removed")
             return
         seconds = self._hosts.blacklist(worker.host)
         self._screen.say(f"{who} {how}; {worker.host} gets no new worker {_duration(seconds)}")
@@ -309,7 +310,7 @@ class ElasticJob:
             self._supervisor.later(seconds, self.plan)
 
     def _fail_all(self, why: str) -> None:
-        """The job ends; its exit code is that of the first worker that failed, or 1."""
+        """Ends the job. Its exit code is that of the first worker that failed, or 1."""
         for failure in self._failures:
             self._supervisor.fail(failure, 0.0)
         self._screen.say(f"the job ends: {why}")
@@ -317,7 +318,7 @@ class ElasticJob:
             self._supervisor.fail(Failure("the job", "was given up", 1, False, lambda: False), 0.0)
 
     def _dismiss(self, worker: Worker) -> None:
-        """Makes a worker end in good order; a newcomer that is not ready gets SIGTERM."""
+        """Makes a worker end normally. A newcomer that is not ready gets SIGTERM."""
         if worker.is_dismissed:
             return
         worker.is_dismissed = True

@@ -24,9 +24,9 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
     settings = read_settings(options)
     script = None if options.host_discovery_script is None else find_script(options.host_discovery_script)
     if script is None and hosts is None:
-        raise LaunchError("where? an elastic job needs --host-discovery-script FILE, or hosts with -H or --hostfile")
+        raise LaunchError("an elastic job has no hosts: give --host-discovery-script FILE, -H or --hostfile")
     job_name = new_job_name()
-    # OMP_NUM_THREADS is for the most workers that this machine may get, as far as that is known.
+    # OMP_NUM_THREADS is computed for the largest known number of workers on this machine.
     most = settings.max_np or max(settings.start_np, sum(host.slots for host in hosts or []))
     environment = job_environment(os.environ, options, job_name, most)
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), most)
@@ -49,18 +49,20 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
 
 
 class Job(Protocol):
-    """A job on this machine, or on several."""
+    """An elastic job, on this machine or on several."""
 
     def take_hosts(self, hosts: list[Host]) -> None:
-        """These are the hosts now."""
+        """Replaces the list of hosts."""
 
     def is_over(self) -> bool:
-        """No worker lives, and none will be started."""
+        """Returns True if no worker lives, and none will be started."""
 
 
 class _Finder:
-    """What comes of the discovery: a first failure is a mistake, a later one may pass. The first hosts decide what kind
-    of job it is."""
+    """Passes the results of host discovery to the job, whose kind depends on the first hosts.
+
+    If the first run of the script fails, the job ends. A later failure keeps the known hosts.
+    """
 
     def __init__(
         self, job_on: Callable[[bool], Job], use_mpi: bool, timeout: float, supervisor: Supervisor, screen: Screen
@@ -76,7 +78,7 @@ class _Finder:
 
     def _stop_waiting(self) -> None:
         if self._job is None:
-            self.failed("it has named none in all the time (--elastic-timeout)")
+            self.failed("it has printed no host within --elastic-timeout")
 
     def is_over(self) -> bool:
         return self._job.is_over() if self._job else self._supervisor.is_stopping
@@ -84,7 +86,7 @@ class _Finder:
     def found(self, hosts: list[Host]) -> None:
         self._last_trouble = ""
         if self._job is None:
-            if not hosts:  # there may be some later
+            if not hosts:  # later runs may find hosts
                 return
             self._job = self._job_on(not self._use_mpi and all(self._is_this_machine(host.name) for host in hosts))
         if isinstance(self._job, ElasticJob):
@@ -96,8 +98,8 @@ class _Finder:
             self._is_here[name] = is_this_machine(name)
             if self._job and not self._is_here[name]:
                 self._screen.say(
-                    f"{name} is another machine and is left out: the job began on this one, without MPI; start it with "
-                    "--mpi where other machines may come"
+                    f"{name} is another machine and is not used, since the job has started on this machine without "
+                    "MPI; give --mpi if the script may print other machines"
                 )
         return self._is_here[name]
 
@@ -107,7 +109,7 @@ class _Finder:
                 Failure("the host discovery script", f"gave no hosts: {text}", 1, False, _nobody), 0.0
             )
         elif text != self._last_trouble:
-            self._screen.say(f"the host discovery script gave no hosts, those known stay: {text}")
+            self._screen.say(f"the host discovery script gave no hosts; the known hosts stay: {text}")
             self._last_trouble = text
 
 

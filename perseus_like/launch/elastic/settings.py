@@ -1,4 +1,4 @@
-"""What the options of an elastic job say, checked."""
+"""The settings of an elastic job, from its options."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """`cooldown`: seconds without new workers for a host that failed, the first time and at most; None: for good."""
+    """The settings. `cooldown`: see `HostManager`."""
 
-    start_np: int  # workers that the first generation needs
-    min_np: int  # workers that every other one needs
+    start_np: int  # the fewest workers of the first generation
+    min_np: int  # the fewest workers of later generations
     max_np: int | None
     timeout: float  # seconds to wait for enough workers
-    start_timeout: float  # seconds that a worker has from its start to `init()`
+    start_timeout: float  # the longest time in seconds from a worker's start to its `init()`
     reset_limit: int | None
     cooldown: tuple[int, int] | None
     slots_per_host: int | None
 
 
 def is_elastic(options: Options) -> bool:
-    """Whether an elastic job is asked for. Raises LaunchError for options that only such a job has."""
+    """Returns True if the options request an elastic job. Raises LaunchError for other options of elastic jobs."""
     if options.host_discovery_script is not None or options.min_np is not None or options.max_np is not None:
         return True
     lonely = {
@@ -38,15 +38,15 @@ def is_elastic(options: Options) -> bool:
     }
     for flag, value in lonely.items():
         if value is not None:
-            raise LaunchError(f"{flag} is for elastic jobs; give --min-np N or --host-discovery-script FILE, too")
+            raise LaunchError(f"{flag} applies to elastic jobs only; add --min-np N or --host-discovery-script FILE")
     return False
 
 
 def read_settings(options: Options) -> ElasticSettings:
-    """Raises LaunchError where numbers contradict each other."""
+    """Returns the settings. Raises LaunchError if numbers contradict each other."""
     smallest = options.min_np if options.min_np is not None else options.num_proc
     if smallest is None:
-        raise LaunchError("how many workers does the job need? give --min-np N, or -np N")
+        raise LaunchError("the number of workers is missing: give --min-np N, or -np N")
     first = options.num_proc if options.num_proc is not None else smallest
     most = options.max_np
     _require(smallest >= 1, f"--min-np {smallest}: there must be at least one worker")

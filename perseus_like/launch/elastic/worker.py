@@ -7,8 +7,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...protocol.messages import Message, Reader, encode
 from ..child import Child
-from .messages import Message, Reader, encode
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Worker:
     generation: int | None = None  # the last
     rank: int = -1
     is_leaving: bool = False  # its slot is gone, or its host is blacklisted
-    is_dismissed: bool = False  # it was told to end
+    is_dismissed: bool = False  # the launcher has asked it to end
     fault: str | None = None  # the reason why the launcher has ended it
 
     @property

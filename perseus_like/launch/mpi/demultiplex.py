@@ -1,7 +1,7 @@
-"""Sorts the mixed output of an mpirun by rank.
+"""Separates the mixed output of an mpirun by rank.
 
-An mpirun puts a mark with the rank before each line of a rank and before each piece of a line that it has read, so
-that pieces of several ranks may stand in one line.
+An mpirun prints a mark with the rank before each line of a rank, and before each piece of a line that it has read.
+Pieces of several ranks may therefore be in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Taker(Protocol):
     """Takes bytes: a channel of one rank."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Takes the next bytes."""
 
 
 ChannelOf = Callable[[int | None], Taker]
@@ -25,7 +25,7 @@ class MarkedOutput:
     """One stream of an mpirun. Text without a mark comes from mpirun itself: rank None."""
 
     def __init__(self, opening: bytes, closings: Sequence[bytes], channel_of: ChannelOf) -> None:
-        """A mark is `opening`, the rank in digits, and one of `closings`."""
+        """Stores the pattern of marks: `opening`, the rank in digits, and one of `closings`."""
         self._opening = opening
         self._closings = closings
         self._mark = re.compile(re.escape(opening) + rb"([0-9]+)(?:" + b"|".join(map(re.escape, closings)) + rb")")
@@ -34,7 +34,7 @@ class MarkedOutput:
         self._pending = b""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes from mpirun."""
+        """Takes the next bytes from mpirun."""
         self._pending += data
         start = 0
         for mark in self._mark.finditer(self._pending):
@@ -68,7 +68,7 @@ class MarkedOutput:
         return not tail or (len(tail) < len(rest) and any(closing.startswith(tail) for closing in self._closings))
 
     def _give(self, text: bytes) -> None:
-        # Each line of a rank has its mark: what begins after a line's end is of mpirun itself.
+        # Each line of a rank has a mark, so a line without a mark is mpirun's own.
         line, newline, own = text.partition(b"\n")
         if line or newline:
             self._channel_of(self._rank).feed(line + newline)
@@ -78,7 +78,7 @@ class MarkedOutput:
             self._channel_of(None).feed(own)
 
     def finish(self) -> None:
-        """The stream has ended."""
+        """Passes on the rest of the stream, which has ended."""
         self._give(self._pending)
         self._pending = b""
 
@@ -87,11 +87,11 @@ _LONGEST_MARK = 96
 
 
 def hydra_output(tag: str, channel_of: ChannelOf) -> MarkedOutput:
-    """For the pattern `<tag %r>`."""
+    """Returns a reader of output with Hydra's marks, which have the pattern `<tag %r>`."""
     return MarkedOutput(f"<{tag} ".encode(), [b">"], channel_of)
 
 
 def open_mpi_output(after: str, channel_of: ChannelOf) -> MarkedOutput:
-    """For `[1,RANK]<stdout>:`; version 5 writes a blank `after` it."""
+    """Returns a reader of output with Open MPI's marks, `[1,RANK]<stdout>:`. Version 5 writes a blank `after` them."""
     closings = [f"]<{stream}>:{after}".encode() for stream in ("stdout", "stderr", "stddiag")]
     return MarkedOutput(b"[1,", closings, channel_of)

@@ -1,4 +1,4 @@
-"""Finds mpirun and tells whose it is."""
+"""Finds mpirun and recognises the MPI that it belongs to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Family(Enum):
 
 @dataclass(frozen=True)
 class Mpirun:
-    """An mpirun that can be used."""
+    """An mpirun of a known MPI."""
 
     path: Path
     family: Family
@@ -36,7 +36,7 @@ class Mpirun:
 
 
 def find_mpirun(given: str | None = None) -> Mpirun:
-    """The mpirun asked for, or that of this Python's prefix, or the first in PATH. Raises LaunchError."""
+    """Returns the given mpirun, or the one in this Python's prefix, or the first in PATH. Raises LaunchError."""
     return identify(_locate(given))
 
 
@@ -44,7 +44,7 @@ def _locate(given: str | None) -> Path:
     if given is not None:
         found = shutil.which(given)
         if not found:
-            raise LaunchError(f"--mpirun {given!r}: no such program")
+            raise LaunchError(f"--mpirun {given!r}: no such program; give the path of an mpirun")
         return Path(found).absolute()
     for name in ("mpirun", "mpiexec"):
         for path in (str(Path(sys.prefix, "bin")), None):
@@ -57,7 +57,7 @@ def _locate(given: str | None) -> Path:
 
 
 def identify(path: Path) -> Mpirun:
-    """Asks an mpirun for its version. Raises LaunchError for one whose options are not known."""
+    """Asks an mpirun for its version. Raises LaunchError if the MPI is not known."""
     try:
         answer = subprocess.run(
             [path, "--version"],
@@ -69,20 +69,20 @@ def identify(path: Path) -> Mpirun:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"cannot ask {str(path)!r} for its version: {error}") from error
+        raise LaunchError(f"cannot ask {str(path)!r} for its version: {error}; give another with --mpirun") from error
     text = answer.stdout + answer.stderr
     known = recognise(text)
     if known is None:
         first = next(iter(text.strip().splitlines()), "nothing")
         raise LaunchError(
-            f"{str(path)!r} is of no MPI that is known here (it says {first!r}); "
+            f"{str(path)!r} belongs to no MPI that perseusrun knows (its --version prints {first!r}); "
             "give the mpirun of Open MPI, MPICH or Intel MPI with --mpirun"
         )
     return Mpirun(path, *known)
 
 
 def recognise(text: str) -> tuple[Family, str] | None:
-    """Family and version from what `mpirun --version` prints."""
+    """Returns the family and the version, from the output of `mpirun --version`."""
     if "Intel(R) MPI" in text:
         return Family.INTEL, _first(r"Version (\S+)", text)
     if "Open MPI" in text or "OpenRTE" in text:
@@ -100,7 +100,7 @@ def _first(pattern: str, text: str) -> str:
 
 
 def with_own_folder(environment: Mapping[str, str], path: Path) -> dict[str, str]:
-    """The environment in which an mpirun finds its own helpers: its folder is in PATH."""
+    """Returns the environment with the mpirun's folder in PATH, where the mpirun finds its helpers."""
     folder = str(path.parent)
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     inner = dict(environment)

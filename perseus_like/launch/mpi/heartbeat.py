@@ -1,9 +1,9 @@
 """The launcher heartbeat: a connection between perseusrun and each rank's `rank_main`, so that each end notices when
 the other is lost.
 
-A rank whose connection breaks without a goodbye is lost, whatever mpirun reports. A `rank_main` that loses perseusrun
-ends its rank. The kernels of both hosts probe each other, so a host that is down or cut off also counts as lost after
-`PERSEUS_HEARTBEAT_TIMEOUT`; a process that is stopped or busy does not.
+A rank whose connection breaks without a shutdown message is lost, whatever mpirun reports. A `rank_main` that loses
+perseusrun ends its rank. The kernels of both hosts probe each other, so a host that is down or has lost its network
+also counts as lost after `PERSEUS_HEARTBEAT_TIMEOUT`; a process that is stopped or busy does not.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import os
 import socket
 from collections.abc import Callable
 
+from ...protocol.authentication import AuthenticatedListener, new_secret
 from ..addresses import listen_at
-from ..authentication import AuthenticatedListener, new_secret
 from ..supervise import Supervisor
 from ..verdict import Failure
-from .rank_main import CONTINUE, GOODBYE, PAUSE, set_keepalive
+from .rank_main import CONTINUE, PAUSE, SHUTDOWN, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30
 _LONGEST_HELLO = 1024
-_ENDED = "vanished without a word: its host has crashed, or somebody has killed the job's processes there"
+_ENDED = "ended without a report: its host has crashed, or the job's processes there were killed"
 _UNREACHABLE = (
-    "does not answer any more: its host is down, or cut off from the network (no answer within "
-    "PERSEUS_HEARTBEAT_TIMEOUT)"
+    "does not answer any more: its host is down, or has lost its network (no answer within PERSEUS_HEARTBEAT_TIMEOUT)"
 )
 _SILENCE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 
@@ -48,7 +47,7 @@ class LauncherHeartbeat:
         self.text = " ".join([str(timeout_seconds), secret, *endpoints]) if endpoints else ""
 
     def watch(self, supervisor: Supervisor, fail: Callable[[Failure], None]) -> None:
-        """From now on `supervisor` serves the connections, and `fail` is called for ranks that are lost."""
+        """Makes `supervisor` serve the connections. `fail` is called for ranks that are lost."""
         self._supervisor = supervisor
         self._fail = fail
         supervisor.watch(self._listener, self._accept)
@@ -97,7 +96,7 @@ class LauncherHeartbeat:
             self._listener.close()
 
     def _lose(self, rank: _RankConnection, problem: OSError | None) -> None:
-        # mpirun ends all ranks when it has lost some. The ranks of this host end with it, so others are the first.
+        # mpirun ends all ranks if it has lost some. The ranks of this host end with mpirun, so they are not the cause.
         if self._supervisor.is_stopping or rank.host == os.uname().nodename:
             return
         how = _UNREACHABLE if problem and problem.errno in _SILENCE else _ENDED
@@ -107,7 +106,7 @@ class LauncherHeartbeat:
 class _RankConnection:
     """One connection whose handshake is complete. Its first line names the rank and its host.
 
-    A `rank_main` that reaches several addresses says this line on one connection only.
+    A `rank_main` that reaches several addresses sends this line on one connection only.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -120,7 +119,7 @@ class _RankConnection:
     def take(self, data: bytes) -> bool:
         """Takes received bytes; returns False if they are not what a `rank_main` sends."""
         if self.name:
-            self.has_left = self.has_left or data.endswith(GOODBYE)
+            self.has_left = self.has_left or data.endswith(SHUTDOWN)
             return True
         self._hello += data
         line, newline, rest = self._hello.partition(b"\n")
@@ -131,5 +130,5 @@ class _RankConnection:
         except ValueError:
             return False
         self.name, self.host = f"rank {rank} on {host}", host
-        self.has_left = rest.endswith(GOODBYE)
+        self.has_left = rest.endswith(SHUTDOWN)
         return True

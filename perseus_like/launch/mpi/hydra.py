@@ -1,4 +1,4 @@
-"""mpirun of MPICH and of Intel MPI: both are Hydra."""
+"""Command lines for the mpirun of MPICH and of Intel MPI, which are both Hydra."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DEFAULT_STREAMS = 4
 
 
 def mpich_line(mpirun: Path, plan: Plan) -> Line:
-    """The command line for MPICH, MVAPICH and others that use its launcher."""
+    """Returns the command line for MPICH, MVAPICH and other MPIs with MPICH's launcher."""
     environment = dict(plan.environment)
     if plan.ssh_args:
         environment["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(plan.ssh_args)
     if plan.tcp:
         environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
         environment.setdefault("FI_PROVIDER", "tcp")
-        # The core sets it too, if it initialises MPI; a program may do that before.
+        # The core sets it too, if it initialises MPI. The program may initialise MPI before.
         if (streams := _streams(plan)) > 1:
             environment.setdefault("MPIR_CVAR_CH4_NUM_VCIS", str(streams + 1))
     hosts = ["-hosts", ",".join(map(str, plan.hosts))] if plan.hosts else []
@@ -29,7 +29,7 @@ def mpich_line(mpirun: Path, plan: Plan) -> Line:
 
 
 def intel_line(mpirun: Path, plan: Plan) -> Line:
-    """The command line for Intel MPI."""
+    """Returns the command line for Intel MPI."""
     environment = dict(plan.environment)
     if plan.ssh_args:
         environment["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] = shlex.join(plan.ssh_args)
@@ -49,13 +49,16 @@ def intel_line(mpirun: Path, plan: Plan) -> Line:
 
 
 def _streams(plan: Plan) -> int:
-    """Connections between two hosts, as the core takes them (csrc/base/config.cc)."""
+    """Returns the number of connections between two hosts, as the core reads it (csrc/base/config.cc)."""
     given = plan.environment.get("PERSEUS_ALLREDUCE_STREAMS") or str(_DEFAULT_STREAMS)
     return int(given) if plan.hosts and given.isdigit() else 1
 
 
 def _intel_placement(plan: Plan) -> tuple[list[str], list[str]]:
-    """Intel's -hosts takes no numbers: one for all hosts with -ppn, or else a section of the line per host."""
+    """Returns the host and rank arguments. Intel's -hosts takes no slots: -ppn has one number for all hosts.
+
+    If the hosts have different slots, the line has a section for each host.
+    """
     if not plan.hosts:
         return [], ["-n", str(plan.size), *plan.command]
     each = plan.hosts[0].slots

@@ -1,4 +1,4 @@
-"""mpirun of Open MPI 4 (ORTE) and 5 (PRRTE)."""
+"""Command lines for the mpirun of Open MPI 4 (ORTE) and 5 (PRRTE)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .plan import Line, Plan
 
 
 def line_4(mpirun: Path, plan: Plan) -> Line:
-    """The command line for Open MPI 4."""
+    """Returns the command line for Open MPI 4."""
     args = ["--tag-output"]
     if plan.remote_shell:
         args += ["--mca", "plm_rsh_agent", plan.remote_shell]
@@ -21,7 +21,7 @@ def line_4(mpirun: Path, plan: Plan) -> Line:
 
 
 def line_5(mpirun: Path, plan: Plan) -> Line:
-    """The command line for Open MPI 5 and later."""
+    """Returns the command line for Open MPI 5 and later."""
     args = ["--output", "tag"]
     if plan.remote_shell:
         args += ["--prtemca", "plm_ssh_agent", plan.remote_shell]
@@ -38,7 +38,7 @@ def _line(mpirun: Path, plan: Plan, args: list[str], shared_memory: str) -> Line
         own.append("--allow-run-as-root")
     if plan.hosts:
         own += ["--host", ",".join(map(str, plan.hosts))]
-    # The hosts' slots are the user's word; the number of cores is no reason to refuse.
+    # The user has set the hosts' slots, so mpirun must not refuse more ranks than cores.
     own += ["--map-by", "slot:OVERSUBSCRIBE"]
     own += plan.binding if plan.binding is not None else ["--bind-to", "none"]
     own += args
@@ -47,7 +47,7 @@ def _line(mpirun: Path, plan: Plan, args: list[str], shared_memory: str) -> Line
     if plan.tcp:
         own += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{shared_memory},tcp"]
     if plan.is_oversubscribed:
-        # A rank that waits spins; on fewer cores than ranks that takes the core from the one it waits for.
+        # Open MPI polls while it waits. With fewer cores than ranks, this takes the core from the rank it waits for.
         own += ["--mca", "mpi_yield_when_idle", "1"]
     for name in plan.forward:
         own += ["-x", name]

@@ -1,4 +1,4 @@
-"""What is asked of an mpirun, whatever its dialect."""
+"""The description of a job from which the command line of each mpirun is made."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..hosts import Host
 
 @dataclass(frozen=True)
 class Plan:
-    """One job. `environment` is complete; `forward` are the names in it that other hosts need, too."""
+    """One job. `environment` is complete, and `forward` has the names of the variables that other hosts need."""
 
     size: int
-    hosts: list[Host] | None  # None: this host, or what the batch system has allotted
+    hosts: list[Host] | None  # None: this host, or the allocation of the batch system
     command: list[str]
     environment: dict[str, str]
     forward: list[str]
-    tag: str  # unique; marks whose output follows
+    tag: str  # unique; marks the output of a rank
     remote_shell: str | None = None
     ssh_args: list[str] = field(default_factory=list)
     interfaces: str | None = None
@@ -29,7 +29,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Line:
-    """A command line and the environment it is to be run in."""
+    """A command line and its environment."""
 
     argv: list[str]
     environment: dict[str, str]

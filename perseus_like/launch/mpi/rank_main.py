@@ -1,11 +1,14 @@
-"""Runs one rank of a job that mpirun has started, and tells perseusrun how it ended.
+"""Runs one rank of a job that mpirun has started, and reports its end to perseusrun.
 
-Started by its path, with nothing but the standard library: `python -IS rank_main.py TAG '["python", "train.py"]'`.
-What it adds to a bare mpirun: arguments arrive exactly as given (Open MPI 5 rewrites some that look like its own,
-and all read `:` as a separator), only rank 0 has an input, the exit code of the rank that failed first is known
-(mpirun often reports that of one it has killed), a rank that vanishes with its host is missed (Open MPI 5 then reports
-success), what a rank has started is ended with it, and after a failure MPI's daemon does not stay on a host that is cut
-off from mpirun.
+perseusrun starts it by its path, with nothing but the standard library:
+`python -IS rank_main.py TAG '["python", "train.py"]'`. It adds this to an mpirun:
+
+- Arguments arrive unchanged. Open MPI 5 rewrites some that look like its own, and all MPIs read `:` as a separator.
+- Only rank 0 has an input.
+- The exit code of the rank that failed first is known. mpirun often reports the code of a rank that it has killed.
+- A rank that is lost together with its host is reported. Open MPI 5 reports a success in this case.
+- Processes that a rank has started end with it.
+- After a failure, MPI's daemons end even on a host that cannot reach mpirun.
 """
 
 from __future__ import annotations
@@ -28,36 +31,39 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from ..authentication import Handshake
-    from ..elastic.messages import agent_variable, elastic_variable
-    from ..rank_variables import set_horovod_variables
-    from ..unstarted import why_unstarted
+    from ...protocol.authentication import Handshake
+    from ...protocol.messages import agent_variable, elastic_variable
+    from ...protocol.mpi_daemons import end_daemons_later
+    from ...protocol.rank_variables import set_horovod_variables
+    from ..errors import explain_start_failure
 else:
     _launch = Path(__file__).resolve().parents[1]
-    sys.path += [str(_launch), str(_launch / "elastic")]
+    sys.path += [str(_launch), str(_launch.parent / "protocol")]
     from authentication import Handshake
+    from errors import explain_start_failure
     from messages import agent_variable, elastic_variable
+    from mpi_daemons import end_daemons_later
     from rank_variables import set_horovod_variables
-    from unstarted import why_unstarted
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
-GOODBYE = b"."
+SHUTDOWN = b"."
 PAUSE, CONTINUE = b"p", b"c"  # commands of perseusrun, when the user stops the job (Ctrl-Z) and continues it
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
-# A connection to perseusrun that failed is tried again: strangers may keep its port busy for a while.
+# A connection to perseusrun that fails is tried again, since other processes may keep its port busy for a while.
 _CONNECT_ROUNDS = 60
 _ROUND_SECONDS = 1.0
-# The other ranks get this long to say what they make of it, before mpirun ends them.
+# After a failure, the other ranks have this long to report their own errors before mpirun ends them.
 _FAILURE_GRACE_SECONDS = 0.8
-# mpirun ends a job, and its daemons, well within this time: if it can still reach them.
-_DAEMON_SECONDS = 10.0
+# The most that Linux takes: seconds between probes, and milliseconds without an answer.
+_MOST_KEEPALIVE_SECONDS, _MOST_UNANSWERED_MS = 32767, 2**31 - 1
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(tag: str, encoded: str) -> int:
-    """Runs the command; returns its exit code, 128 + signal for one that was killed."""
+    """Runs the command. Returns its exit code, or 128 + signal if it was killed."""
+    _enter_own_session()
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
@@ -72,10 +78,10 @@ def main(tag: str, encoded: str) -> int:
     if elastic := agent_variable(elastic_variable() or ""):
         set_horovod_variables(int(_rank()), elastic.ranks)
     try:
-        # Descriptors stay open: the process manager's connection may be one of them.
+        # Descriptors stay open, since the connection to MPI's process manager may be one of them.
         process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
     except OSError as error:
-        text, code = why_unstarted(command[0], error)
+        text, code = explain_start_failure(command[0], error)
         _tell(tag, f"ended {code}", f"could not be started: {text}")
         return code
     was_told_to_stop = threading.Event()
@@ -100,8 +106,21 @@ def main(tag: str, encoded: str) -> int:
     if code != 0 and not was_told_to_stop.is_set():
         was_told_to_stop.wait(_FAILURE_GRACE_SECONDS)
         end_daemons_later()
-    heartbeat.say_goodbye()
+    heartbeat.announce_end()
     return shown
+
+
+def _enter_own_session() -> None:
+    """Makes this process the leader of a session and of a process group, both with its own number.
+
+    Linux shares the processors among sessions (`sched_autogroup_enabled`). All ranks in one session would get as much
+    of a busy machine as one other process. `mpirun` still ends the same group.
+    """
+    with contextlib.suppress(OSError):  # the rank runs in the session of mpirun, too
+        if os.getpgrp() == os.getpid() != os.getsid(0):
+            os.setpgid(0, os.getpgid(os.getppid()))  # the leader of a group cannot begin a session
+        if os.getsid(0) != os.getpid():
+            os.setsid()
 
 
 def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
@@ -145,9 +164,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Heartbeat:
-    """The connection to perseusrun (`heartbeat.py`): the first that is established with one of its addresses.
+    """The connection to perseusrun (`heartbeat.py`), the first that is established with one of its addresses.
 
-    Without a connection, nothing is ever lost.
+    Without a connection, perseusrun never counts as lost.
     """
 
     def __init__(self, text: str) -> None:
@@ -179,11 +198,11 @@ class Heartbeat:
             self._connect()
         return False
 
-    def say_goodbye(self) -> None:
-        """The end that follows is no loss."""
+    def announce_end(self) -> None:
+        """Sends the shutdown message, so that perseusrun does not treat the end of this process as a loss."""
         if self._connection:
             with contextlib.suppress(OSError):
-                self._connection.send(GOODBYE)
+                self._connection.send(SHUTDOWN)
 
     def _connect(self) -> None:
         """Begins an attempt at each address that has none, at most once a second."""
@@ -240,7 +259,7 @@ class _Attempt:
         """Raises OSError if the address cannot be reached from here."""
         self.endpoint = endpoint
         self.connection = socket.socket(socket.AF_INET6 if ":" in endpoint[0] else socket.AF_INET)
-        self.event = select.POLLOUT  # what to poll for
+        self.event = select.POLLOUT  # the event to poll for
         self._handshake = Handshake(secret, is_listener=False)
         self.connection.setblocking(False)
         error = self.connection.connect_ex(endpoint)
@@ -270,27 +289,22 @@ def _receive(connection: socket.socket) -> bytes | None:
 
 
 def set_keepalive(connection: socket.socket, timeout_seconds: int) -> None:
-    """Makes the kernel break the connection `timeout_seconds` after the first probe without an answer, within 10 %."""
-    interval = max(1, timeout_seconds // 10)
+    """Makes the kernel break the connection `timeout_seconds` after the first probe without an answer, within 10 %.
+
+    The kernel's longest limit is about 25 days; a longer one counts as that.
+    """
+    interval = min(max(1, timeout_seconds // 10), _MOST_KEEPALIVE_SECONDS)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
     # The kernel counts from the last answer, one interval before that probe, and compares at each probe. Half an
     # interval less makes sure that a probe in time is not one too late.
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_seconds * 1000 + interval * 500)
-
-
-def end_daemons_later(seconds: float = _DAEMON_SECONDS) -> None:
-    """Leaves a process behind that ends the daemons of MPI above this process, if there are any (`daemons.py`)."""
-    program = str(Path(__file__).with_name("daemons.py"))
-    line = [sys.executable, "-IS", program, str(seconds), str(os.getppid())]
-    null = subprocess.DEVNULL  # whoever reads this process's output waits for all copies of it to close
-    # Nobody waits for it, and its end matters to nobody.
-    subprocess.Popen(line, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    unanswered_ms = min(timeout_seconds * 1000 + interval * 500, _MOST_UNANSWERED_MS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
 
 
 def _stdin() -> int | None:
-    """Rank 0 reads what mpirun hands on; the others nothing. (MPICH leaves them an input that never ends.)"""
+    """Returns the rank's standard input. Rank 0 reads mpirun's. The others read nothing: MPICH's would never end."""
     return None if _rank() == "0" else subprocess.DEVNULL
 
 
@@ -299,7 +313,7 @@ def _rank() -> str:
 
 
 def _tell(tag: str, event: str, text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more
+    with contextlib.suppress(OSError):  # mpirun has ended
         os.write(2, f"<{tag} {event}>{os.uname().nodename} {text}\n".encode())
 
 
@@ -310,7 +324,7 @@ def _describe(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
+    hint = " (the kernel does this if memory runs out)" if -code == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 

@@ -1,4 +1,4 @@
-"""A job through mpirun."""
+"""Jobs through mpirun."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ...system import installed_version, usable_cores
 from ..addresses import own_addresses
-from ..cores import usable_cores
 from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
@@ -21,18 +21,17 @@ from ..output import Channel, Screen, Style
 from ..preflight import DEFAULT_SECONDS, Wanted, check_hosts, remote_shell
 from ..supervise import Supervisor
 from ..verdict import Failure
-from ..version import version
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
 from .heartbeat import DEFAULT_TIMEOUT_SECONDS, LauncherHeartbeat
 from .plan import Line, Plan
 from .rank_main import HEARTBEAT
-from .roll import Reports, Roll
+from .rank_status import RankStatus, StatusFilter
 
-# mpirun ends the job by itself about a second after a rank has failed (rank_main.py); this is for when it does not.
+# mpirun ends the job by itself about a second after a rank has failed (rank_main.py). Otherwise perseusrun ends it now.
 FAILURE_GRACE_SECONDS = 1.5
-# It has other hosts to clean up; where it cannot, ranks there notice by themselves (heartbeat.py).
+# mpirun needs time to clean up other hosts. If it cannot, ranks there notice by themselves (heartbeat.py).
 TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
 
@@ -42,7 +41,7 @@ _NO_ADDRESS = (
     "interfaces. The job continues, but only mpirun detects that a rank is lost"
 )
 
-# Of the MPIs, for the program that they call instead of ssh.
+# The variables in which MPIs take the program that they call instead of ssh.
 _REMOTE_SHELLS = (
     "PRTE_MCA_plm_ssh_agent",
     "OMPI_MCA_plm_rsh_agent",
@@ -59,7 +58,7 @@ _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
 
 
 def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
-    """Runs the job through mpirun; returns its exit code."""
+    """Runs the job through mpirun. Returns its exit code."""
     mpirun = find_mpirun(options.mpirun)
     if hosts and options.check_hosts and not options.is_batch:
         _check_hosts(mpirun, options, hosts)
@@ -74,28 +73,28 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     if options.verbose:
         screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.say(shell_text(line, options))
-    roll = Roll(size, [host.name for host in hosts or [] for _ in range(host.slots)])
+    status = RankStatus(size, [host.name for host in hosts or [] for _ in range(host.slots)])
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
         def fail(failure: Failure) -> None:
             supervisor.fail(failure, FAILURE_GRACE_SECONDS)
 
         def lose(failure: Failure) -> None:
-            # When mpirun cannot start a rank, it ends those that run: they are lost, but they did not fail first.
-            is_certain = roll.have_all_begun()
+            # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
+            is_certain = status.have_all_begun()
             fail(failure if is_certain else replace(failure, was_killed=False, blames_another=lambda: True))
 
-        def reports_of(rank: int) -> Reports:
-            return Reports(rank, job_name, roll, fail)
+        def filter_of(rank: int) -> StatusFilter:
+            return StatusFilter(rank, job_name, status, fail)
 
         out, err = (
-            _sorter(mpirun.family, job_name, _Channels(screen, name, reports_of)) for name in ("stdout", "stderr")
+            _sorter(mpirun.family, job_name, _Channels(screen, name, filter_of)) for name in ("stdout", "stderr")
         )
         if heartbeat:
             heartbeat.watch(supervisor, lose)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
-        code = supervisor.run(missed=roll.missed)
-        # Open MPI says 1 whatever has ended it.
+        code = supervisor.run(missed=status.missed)
+        # Open MPI returns 1 after any signal.
         return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code
 
 
@@ -104,27 +103,27 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     seconds = options.start_timeout or DEFAULT_SECONDS
     given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)
     shell = remote_shell(given, _ssh_args(options), seconds)
-    check_hosts(names, shell, Wanted(version(), [str(mpirun.path), str(Path.cwd())]), seconds)
+    check_hosts(names, shell, Wanted(installed_version(), [str(mpirun.path), str(Path.cwd())]), seconds)
 
 
 def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
     given = user_variables(os.environ, options)
     text = given.get(_HEARTBEAT_TIMEOUT) or str(DEFAULT_TIMEOUT_SECONDS)
     if not re.fullmatch("[0-9]+", text):
-        raise LaunchError(f"{_HEARTBEAT_TIMEOUT}={text!r} is not a number of seconds")
+        raise LaunchError(f"{_HEARTBEAT_TIMEOUT}={text!r} is not a number of seconds; give a whole number, or 0")
     interfaces = options.nics or given.get("PERSEUS_NETWORK_INTERFACES")
     return LauncherHeartbeat(int(text), own_addresses(interfaces), size) if int(text) else None
 
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
-    """The shell line that `run_mpi` would run."""
+    """Returns the shell line that `run_mpi` would run."""
     return shell_text(make_line(find_mpirun(options.mpirun), options, size, hosts, "perseus-job"), options)
 
 
 def make_line(
     mpirun: Mpirun, options: Options, size: int, hosts: list[Host] | None, job_name: str, heartbeat: str = ""
 ) -> Line:
-    """The job in the dialect of this mpirun. `heartbeat`: `LauncherHeartbeat.text`."""
+    """Returns the command line of the job for this mpirun. `heartbeat` is `LauncherHeartbeat.text`."""
     most = max((host.slots for host in hosts), default=size) if hosts else size
     environment = job_environment(os.environ, options, job_name, most)
     environment = with_own_folder(environment, mpirun.path)
@@ -143,7 +142,7 @@ def make_line(
         tcp=options.tcp,
         binding=options.binding_args,
         extra=options.mpi_args,
-        is_oversubscribed=most > usable_cores(),  # other hosts are taken to be like this one
+        is_oversubscribed=most > usable_cores(),  # assumes that other hosts have as many cores as this one
         is_root=os.geteuid() == 0,
     )
     return _DIALECTS[mpirun.family](mpirun.path, plan)
@@ -174,16 +173,16 @@ def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
 
 
 class _Channels:
-    """The channels of all ranks for one stream, made as they turn up."""
+    """The channels of all ranks for one stream. A channel is created with the rank's first output."""
 
-    def __init__(self, screen: Screen, name: str, reports_of: Callable[[int], Reports]) -> None:
+    def __init__(self, screen: Screen, name: str, filter_of: Callable[[int], StatusFilter]) -> None:
         self._screen = screen
         self._name = name
-        self._reports_of = reports_of
+        self._filter_of = filter_of
         self._channels: dict[int | None, Channel] = {}
 
     def __call__(self, rank: int | None) -> Channel:
         if rank not in self._channels:
-            reports = self._reports_of(rank) if rank is not None and self._name == "stderr" else None
-            self._channels[rank] = self._screen.channel(rank, self._name, reports)
+            status_filter = self._filter_of(rank) if rank is not None and self._name == "stderr" else None
+            self._channels[rank] = self._screen.channel(rank, self._name, status_filter)
         return self._channels[rank]

@@ -1,8 +1,8 @@
-"""AIACC-Training's names, installed beside perseus_like: `import perseus.torch.horovod as hvd`."""
+"""The import alias `perseus` with AIACC-Training's names: `import perseus.torch.horovod as hvd`."""
 
 from perseus_like import __version__
-from perseus_like.names import open_door
+from perseus_like.names import install_alias
 
-open_door("perseus")
+install_alias("perseus")
 
 __all__ = ["__version__"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,13 +39,26 @@ def execute_function_multithreaded(
 ) -> dict[int, T] | None:
     """Calls `fn(*arguments)` on threads for each item of `args_list`. Returns the results by index.
 
-    Returns None at once if `block_until_all_done` is false. The first exception of `fn` is raised.
+    Returns None at once if `block_until_all_done` is false. The first exception of `fn` is raised. The threads are
+    daemons: the end of the program does not wait for them.
     """
-    if not args_list:
-        return {} if block_until_all_done else None
-    pool = ThreadPoolExecutor(min(max_concurrent_executions, len(args_list)))
-    futures = [pool.submit(fn, *arguments) for arguments in args_list]
-    pool.shutdown(wait=block_until_all_done)
+    futures: list[Future[T]] = [Future() for _ in args_list]
+    calls = iter(enumerate(args_list))
+    taking = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with taking:
+                index, arguments = next(calls, (-1, ()))
+            if index < 0:
+                return
+            try:
+                futures[index].set_result(fn(*arguments))
+            except BaseException as error:
+                futures[index].set_exception(error)
+
+    for _ in range(min(max_concurrent_executions, len(args_list))):
+        in_thread(work)
     if not block_until_all_done:
         return None
     return {index: future.result() for index, future in enumerate(futures)}

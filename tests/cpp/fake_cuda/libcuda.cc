@@ -1,6 +1,6 @@
-// The same as a libcuda.so.1, which is found and opened as the machine's is: for processes that know nothing of it.
-// The device's memory is the host's, so that tensors on the CPU can be said to be on it. Calls return when all is done;
-// where FAKE_CUDA_STREAMS=late is set, a stream gets to work when somebody waits for it, and no sooner.
+// The fake driver as a libcuda.so.1, which processes find and open like the real one.
+// The device's memory is host memory, so that tensors on the CPU can be passed as tensors on the device. Calls return
+// when all work is done. With FAKE_CUDA_STREAMS=late, a stream executes work only when a thread waits for it.
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -32,7 +32,7 @@ using namespace perseus::cuda;  // NOLINT
 
 #define PERSEUS_EXPORT extern "C" __attribute__((visibility("default"))) Result
 
-// What a framework does beside us: its streams, and to wait for all that one was given.
+// The functions that a framework calls itself: its streams, and waiting for one of them.
 extern "C" __attribute__((visibility("default"))) std::uintptr_t fakeMakeStream() {
   return perseus::testing::fake_cuda().make_stream();
 }

@@ -1,6 +1,6 @@
-// The fake library as a libnccl.so.2, for processes that know nothing of it. A rank is a process there, and the fake's
-// ranks are threads of one, so that it serves worlds of one rank; beside the libcuda.so.1 of ../fake_cuda, on whose
-// streams it works.
+// The fake library as a libnccl.so.2, which processes find and open like the real one. It supports jobs with one rank,
+// because ranks of the fake library are threads of one process. It uses the streams of the libcuda.so.1 of
+// ../fake_cuda.
 #include <dlfcn.h>
 
 #include "xccl_fake.h"
@@ -16,7 +16,7 @@ Enqueue streams_of_fake_cuda() {
   return driver == nullptr ? nullptr : reinterpret_cast<Enqueue>(::dlsym(driver, "fakeEnqueue"));
 }
 
-// Live as long as the process.
+// These live as long as the process.
 perseus::testing::FakeOrders& orders() {
   static auto* the_one = [] {
     auto* made = new perseus::testing::FakeOrders;
@@ -39,7 +39,7 @@ const Functions& fake() {
 
 #define PERSEUS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// For tests: how much memory is registered.
+// Returns the number of registered buffers, for tests.
 PERSEUS_EXPORT int fakeRegistered() { return orders().registered - orders().deregistered; }
 
 PERSEUS_EXPORT int ncclGetVersion(int* a) {

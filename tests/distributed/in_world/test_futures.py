@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perseus_like.torch.distributed.turns import Turns
+from perseus_like.torch.distributed.callback_lock import CallbackLock
 
 from .values import all_gather_single
 
@@ -105,7 +105,7 @@ def test_callbacks_do_not_run_into_one_another() -> None:
 
 def test_a_callback_may_wait_for_another_by_other_means() -> None:
     """After some patience they run at once."""
-    turns = Turns(patience_seconds=0.1)
+    turns = CallbackLock(patience_seconds=0.1)
     told = threading.Event()
 
     def second() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -103,3 +105,14 @@ def test_a_barrier_has_a_limit_of_its_own(rank: int, size: int) -> None:
 def test_a_longer_timeout_for_a_while_is_not_given(caplog: pytest.LogCaptureFixture) -> None:
     default_group()._add_ephemeral_timeout(timedelta(seconds=1))
     assert "is not extended by 0:00:01" in caplog.text
+
+
+def test_a_work_that_was_waited_for_lets_its_tensors_go(rank: int, size: int) -> None:
+    tensor = torch.ones(2)
+    work: Any = dist.all_reduce(tensor, async_op=True)
+    gone = weakref.ref(tensor)
+    work.get_future().wait()
+    work.wait()
+    del work, tensor
+    gc.collect()
+    assert gone() is None

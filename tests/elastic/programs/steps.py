@@ -1,5 +1,7 @@
-"""What every program here trains, and what must come out of it: SGD with momentum whose gradient differs from step to
-step, so that a step left out, or made twice, or weights without their momentum, end in other weights."""
+"""The training of every program here: SGD with momentum, and a gradient that differs from step to step.
+
+A step that is missing or made twice, and weights without their momentum, lead to other final weights.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ LEARNING_RATE, MOMENTUM, WEIGHTS, STEPS_PER_COMMIT = 0.01, 0.9, 8, 5
 
 
 def rank_variables() -> list[str | None]:
-    """What the environment says at this moment."""
+    """Returns the rank variables of the environment at this time."""
     facts = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     return [os.environ.get(f"HOROVOD_{fact}") for fact in facts]
 

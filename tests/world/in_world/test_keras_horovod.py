@@ -46,6 +46,49 @@ def test_computed_gradients_are_reduced_once(method: str, op: int, rank: int, si
 
 
 @only_keras_2
+def test_gradients_computed_in_a_function_are_reduced_once(rank: int, size: int) -> None:
+    """Python code of `compute_gradients` runs once, at the trace; `apply_gradients` runs eagerly at each step."""
+    expected = sum(range(size))
+    for optimizer in optimizers(op=hvd.Sum):
+        variable = tf.Variable(0.0)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def compute(optimizer: Any = optimizer, variable: Any = variable) -> Any:
+            with tf.GradientTape() as tape:
+                loss = variable * rank
+            return optimizer.compute_gradients(loss, [variable], tape=tape)[0][0]
+
+        for step in range(1, 4):
+            gradient = compute()
+            assert float(gradient) == expected
+            optimizer.apply_gradients([(gradient, variable)])
+            assert float(variable) == -step * expected
+        # Gradients of one's own tape are reduced when they are applied.
+        optimizer.apply_gradients([(tf.constant(float(rank)), variable)])
+        assert float(variable) == -4 * expected
+
+
+@only_keras_2
+def test_steps_in_a_function_leave_no_gradients_computed(rank: int, size: int) -> None:
+    """After a function that computes and applies, gradients of one's own tape are reduced."""
+    expected = sum(range(size))
+    for optimizer in optimizers(op=hvd.Sum):
+        variable = tf.Variable(0.0)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(optimizer: Any = optimizer, variable: Any = variable) -> None:
+            with tf.GradientTape() as tape:
+                loss = variable * rank
+            optimizer.apply_gradients(optimizer.compute_gradients(loss, [variable], tape=tape))
+
+        for steps in range(2):
+            step()
+            assert float(variable) == -(2 * steps + 1) * expected
+            optimizer.apply_gradients([(tf.constant(float(rank)), variable)])
+            assert float(variable) == -(2 * steps + 2) * expected
+
+
+@only_keras_2
 @pytest.mark.parametrize("further", [{}, {"experimental_aggregate_gradients": False}])
 def test_computed_gradients_are_summed_over_passes(further: dict[str, bool], rank: int, size: int) -> None:
     """Whatever Keras itself is told to do about aggregation, as in Horovod."""

@@ -173,7 +173,7 @@ def test_passes_within_a_loss_scale_optimizer_of_keras_2() -> None:
     if not KERAS_2:
         pytest.skip("Keras 3 can")
     optimizer = LossScaleOptimizer(hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=2))
-    with pytest.raises(ValueError, match="wrap the other way round"):
+    with pytest.raises(ValueError, match="use the other order"):
         optimizer.apply_gradients(zip(tensors([[1.0]]), variables([[1.0]]), strict=True))
 
 

@@ -101,7 +101,7 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="negative"):
         hvd.alltoall(array, splits=[-1] * size)
     if size > 1:
-        with pytest.raises(ValueError, match="equally"):
+        with pytest.raises(ValueError, match="do not divide among"):
             hvd.alltoall(np.ones(size + 1))
     with pytest.raises(ValueError, match="complex128"):
         hvd.allreduce(np.ones(2, np.complex128))
@@ -109,10 +109,10 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
         hvd.allgather(np.float32(1))
     with pytest.raises(ValueError, match="average"):
         hvd.allreduce(array, average=True, op=hvd.Sum)
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="use one of Average"):
         hvd.allreduce(array, op=77)
     for kind in (ValueError, RuntimeError):  # the latter is Horovod's
-        with pytest.raises(kind, match="Average and Sum"):
+        with pytest.raises(kind, match="use Average or Sum"):
             hvd.reducescatter(array, op=hvd.Max)
     for grouped in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
         with pytest.raises(ValueError, match="empty"):
@@ -171,7 +171,7 @@ def test_tensors_of_a_dropped_handle_live_until_the_work_is_complete(rank: int, 
 
 @needs_two
 def test_process_sets(rank: int, size: int) -> None:
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(ValueError, match="ranks that do not exist"):
         hvd.add_process_set([0, size])
     with pytest.raises(ValueError, match="twice"):
         hvd.add_process_set([0, 0])

@@ -66,5 +66,5 @@ def test_trains_as_one_process_with_the_whole_batch(way: str, hybrid: bool, rank
 
 
 def test_there_is_no_synchronized_batch_normalization() -> None:
-    with pytest.raises(RuntimeError, match=r"needs MXNet 1\.9"):
+    with pytest.raises(RuntimeError, match=r"install MXNet 1\.9"):
         hvd.PerseusSyncBatchNorm()

@@ -64,7 +64,7 @@ def test_name(module: str, name: str) -> None:
             assert_same_parameters(getattr(ours, method), signature)
 
 
-def test_doors_lead_to_the_same_module() -> None:
+def test_aliases_are_the_same_module() -> None:
     perseus = importlib.import_module("perseus.mxnet")
     assert perseus is hvd
     assert perseus.create is hvd.create

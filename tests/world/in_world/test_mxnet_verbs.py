@@ -124,7 +124,7 @@ def test_wrong_splits_are_errors_of_mxnet(splits: Any, rank: int, size: int) -> 
 
 
 def test_rows_that_do_not_divide_are_errors_of_mxnet(two_ranks: None, size: int) -> None:
-    with pytest.raises(mx.base.MXNetError, match="shared out equally"):
+    with pytest.raises(mx.base.MXNetError, match="do not divide"):
         hvd.alltoall(mx.nd.zeros((size + 1,)))
 
 
@@ -238,7 +238,7 @@ def test_mistakes_raise_at_the_call(size: int) -> None:
         hvd.broadcast(ones, size)
     with pytest.raises(ValueError, match="splits"):
         hvd.alltoall(ones, splits=[1] * (size + 1))
-    with pytest.raises(ValueError, match="Average and Sum"):
+    with pytest.raises(ValueError, match="Average or Sum"):
         hvd.reducescatter(ones, op=hvd.Max)
     with pytest.raises(ValueError, match="not registered"):
         hvd.allreduce(ones, process_set=hvd.ProcessSet([0]))

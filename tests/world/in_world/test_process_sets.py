@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import perseus_like.numpy as hvd
-from perseus_like import process_sets
+from perseus_like import process_set_registration, process_sets
 from perseus_like.common.basics import HorovodBasics
 
 
@@ -59,7 +59,7 @@ def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
         with pytest.raises(ValueError, match="process set"):
             hvd.add_process_set(ranks)
         with pytest.raises(ValueError, match="process set"):
-            process_sets.register([ranks])
+            process_set_registration.register([ranks])
     with pytest.raises(ValueError, match="exists already, with id 0"):
         hvd.add_process_set(range(size))
     assert hvd.allreduce(1.0, op=hvd.Sum) == size
@@ -151,8 +151,8 @@ def remove_everywhere(mine: process_sets.ProcessSet, number: int) -> None:
 
 
 def test_ranks_that_disagree_about_sets(rank: int, size: int, two_ranks: None) -> None:
-    with pytest.raises(hvd.HorovodInternalError, match="place 0"):
-        process_sets.register([[rank]])
+    with pytest.raises(hvd.HorovodInternalError, match="position 0, rank 0 passes"):
+        process_set_registration.register([[rank]])
     with pytest.raises(hvd.HorovodInternalError, match="different numbers"):
-        process_sets.register([[0]] * (1 + rank % 2))
+        process_set_registration.register([[0]] * (1 + rank % 2))
     assert hvd.allreduce(1.0, op=hvd.Sum) == size

@@ -182,6 +182,46 @@ def test_compression_and_adasum(rank: int, size: int) -> None:
     assert_close(hvd.allreduce(same, op=hvd.Adasum).numpy(), np.ones(8))
 
 
+def test_nothing_is_traced_again(rank: int, size: int) -> None:
+    """Neither by eager calls, whatever their names, nor by further calls of a function that was traced."""
+    from tensorflow.python.eager import context
+
+    variable, rows = tf.Variable(float(rank)), tf.ones([size])
+
+    def call_all(value: Any, name: str | None) -> Any:
+        hvd.allgather(rows, name=name)
+        hvd.broadcast(value, 0, name=name)
+        hvd.broadcast_([variable], 0, name=name)
+        hvd.grouped_allreduce([value, rows], op=hvd.Sum, name=name)
+        return hvd.allreduce(value, op=hvd.Sum, name=name)
+
+    call_all(tf.constant(1.0), None)
+    before = context.context().list_function_names()
+    for number in range(5):
+        assert float(call_all(tf.constant(float(number)), f"step_{number}")) == number * size
+    assert context.context().list_function_names() == before
+
+    function = tf.function(lambda value: call_all(value, "traced"))
+    for number in range(5):
+        assert float(function(tf.constant(float(number)))) == number * size
+    assert function.experimental_get_tracing_count() == 1
+
+
+def test_defaults_are_those_of_the_operations() -> None:
+    """An eager call leaves out attributes that have the default; tapes look them up in the same table."""
+    from tensorflow.python.framework import op_def_registry
+
+    from perseus_like.tensorflow.eager import DEFAULTS, OPERATION_NAMES
+
+    found: dict[str, set[Any]] = {}
+    for operation in OPERATION_NAMES.values():
+        for attribute in op_def_registry.get(operation).attr:
+            if attribute.HasField("default_value"):
+                value = getattr(attribute.default_value, attribute.default_value.WhichOneof("value"))
+                found.setdefault(attribute.name, set()).add(value.decode() if isinstance(value, bytes) else value)
+    assert found == {name: {value} for name, value in DEFAULTS.items()}
+
+
 def test_graphs_know_shapes() -> None:
     def look(tensor: Any) -> None:
         assert hvd.allreduce(tensor).shape.as_list() == [None, 3]

@@ -17,6 +17,8 @@ from perseus_like.torch.feedback import FeedbackCompressor  # noqa: E402
 from perseus_like.torch.one_bit import pack, unpack  # noqa: E402
 from perseus_like.torch.top_k import WHOLE_ELEMENTS  # noqa: E402
 
+from .training import grad_scaler  # noqa: E402
+
 Array = np.ndarray[Any, Any]
 SHAPES = [(40, 50), (7,), (8, 6, 5, 5), (), (0, 3), (3, 1)]
 LONG_ROWS = [(40, 50), (8, 6, 5, 5)]
@@ -210,7 +212,7 @@ def test_packing() -> None:
 def test_an_overflow_is_seen_by_all_ranks_and_forgotten(kind: str, rank: int, size: int) -> None:
     model = Constant(torch.float32)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler = grad_scaler(init_scale=4.0)
     for step in range(5):
         before = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer.zero_grad()
@@ -337,7 +339,7 @@ def test_mistakes(rank: int, size: int) -> None:
             hvd.Compression.top_k(ratio=wrong)
     with pytest.raises(ValueError, match="rank"):
         hvd.Compression.power_sgd(rank=0)
-    plain = torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
+    plain = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="not Adasum"):
         hvd.DistributedOptimizer(plain, compression=hvd.Compression.one_bit, op=hvd.Adasum)
     assert repr(hvd.Compression.top_k(ratio=0.5)) == "TopKCompressor(ratio=0.5)"
@@ -347,7 +349,7 @@ def test_mistakes(rank: int, size: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compression = hvd.Compression.one_bit() if rank else hvd.Compression.top_k()
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters()), compression=compression)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1), compression=compression)
     layer(torch.ones(1, 40)).sum().backward()
     with pytest.raises(hvd.HorovodInternalError, match=r"compressed by TopK.*compressed by OneBit"):
         optimizer.step()

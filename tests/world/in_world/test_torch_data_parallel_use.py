@@ -193,7 +193,7 @@ def test_mistakes(rank: int, size: int, two_ranks: None) -> None:
     ):
         with pytest.raises(ValueError, match=text):
             DistributedDataParallel(model, **options)
-    with pytest.raises(DisagreementError, match=r"at place 0, rank 0 has 'weight' .*\[3, 6\].*\[3, 7\]") as caught:
+    with pytest.raises(DisagreementError, match=r"at position 0, rank 0 has 'weight' .*\[3, 6\].*\[3, 7\]") as caught:
         DistributedDataParallel(nn.Linear(6 + (rank == size - 1), 3))
     assert len(set(hvd.allgather_object(str(caught.value)))) == 1
     parallel = DistributedDataParallel(model)

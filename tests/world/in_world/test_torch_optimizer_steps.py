@@ -15,7 +15,17 @@ torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
 
-from .training import assert_equal_parameters, assert_same_on_all_ranks, batch, build, loss_of, part, sgd, step  # noqa: E402
+from .training import (  # noqa: E402
+    assert_equal_parameters,
+    assert_same_on_all_ranks,
+    batch,
+    build,
+    grad_scaler,
+    loss_of,
+    part,
+    sgd,
+    step,
+)
 
 
 def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
@@ -124,7 +134,7 @@ def test_gradient_scaling_skips_the_same_steps_everywhere(rank: int, size: int) 
     for explicit in (False, True):
         model = build("mlp", torch.float32)
         optimizer = sgd(model)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler = grad_scaler(init_scale=1024.0)
         for number in range(4):
             before = [parameter.detach().clone() for parameter in model.parameters()]
             optimizer.zero_grad()
@@ -151,7 +161,11 @@ def test_gradient_scaling_skips_the_same_steps_everywhere(rank: int, size: int) 
 @pytest.mark.parametrize("fused", [False, True])
 def test_autocast_and_fused_optimizers(fused: bool, rank: int, size: int) -> None:
     model = build("mlp", torch.float32)
-    optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused))
+    try:
+        plain = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    except RuntimeError as refused:
+        pytest.skip(f"torch {torch.__version__}: {refused}")
+    optimizer = hvd.DistributedOptimizer(plain)
     for number in range(3):
         optimizer.zero_grad()
         inputs, targets = batch(number, size, torch.float32)
@@ -187,8 +201,14 @@ def test_copies_are_plain_optimizers(rank: int, size: int) -> None:
 
 def test_step_hooks_run_once_and_see_reduced_gradients(rank: int, size: int) -> None:
     layer = torch.nn.Linear(2, 1, bias=False)
+    seen: list[Any] = []
+    alone = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+    alone.register_step_pre_hook(lambda *_: seen.append("torch"))
+    alone.step()
+    if not seen:
+        pytest.skip(f"torch {torch.__version__} calls no step hooks once its compiler was imported")
+    seen.clear()
     optimizer = sgd(layer, op=hvd.Sum)
-    seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append(layer.weight.grad.tolist()))
     optimizer.load_state_dict(optimizer.state_dict())
     for _ in range(2):
@@ -345,6 +365,8 @@ def test_where_autograd_is_compiled(rank: int, size: int) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 70_000, bias=False), torch.nn.Linear(70_000, 3)).double()
     alone = copy.deepcopy(model)
     optimizer = sgd(model)
+    if not hasattr(torch._dynamo.config, "compiled_autograd"):
+        pytest.skip(f"torch {torch.__version__} has no switch for it")
     compiling = torch._dynamo.config.patch(compiled_autograd=True)
     for number in range(3):
         inputs, _ = batch(number, size)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
 
-from .training import assert_equal_parameters, batch, build, loss_of, part  # noqa: E402
+from .training import assert_equal_parameters, batch, build, grad_scaler, loss_of, part  # noqa: E402
 
 functional = torch.nn.functional
 
@@ -165,7 +165,7 @@ def test_adversaries(how: str, runs: tuple[Run, Run]) -> None:
         generator, discriminator = build("mlp"), build("mlp")
         judge = torch.nn.Sequential(torch.nn.Linear(3, 6).double(), discriminator, torch.nn.Linear(3, 1).double())
         for number, parameter in enumerate(judge.parameters()):
-            torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(number))
+            parameter.data.normal_(std=0.3, generator=torch.Generator().manual_seed(number))
         optimizer_g = run.optimizer(torch.optim.Adam(generator.parameters(), lr=0.01), generator.named_parameters())
         optimizer_d = run.optimizer(torch.optim.Adam(judge.parameters(), lr=0.01), judge.named_parameters())
         for number in range(4):
@@ -222,7 +222,7 @@ def test_gradient_scaling(explicit: bool, runs: tuple[Run, Run], rank: int, size
     for run in runs:
         model = build("mlp", torch.float32)
         optimizer = run.optimizer(sgd(model.parameters()), model.named_parameters())
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        scaler = grad_scaler(init_scale=1024.0, growth_interval=2)
         for number in range(6):
             optimizer.zero_grad()
             inputs, targets = run.batch(number, torch.float32)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import perseus_like.torch as hvd
 
 BATCH = 4  # examples per rank
+
+
+def grad_scaler(**options: Any) -> Any:
+    """Returns a scaler for tensors on the CPU. Skips the test if torch has none."""
+    if not hasattr(torch.amp, "GradScaler"):
+        pytest.skip(f"torch {torch.__version__} has no GradScaler for the CPU")
+    return torch.amp.GradScaler("cpu", **options)
 
 
 class Branching(nn.Module):

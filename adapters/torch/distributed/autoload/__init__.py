@@ -1,8 +1,11 @@
-"""Makes the name `perseus` known to torch.distributed, at the cost of a few dictionary entries.
+"""Registers the backend name `perseus` with torch.distributed.
 
-torch loads this at the end of `import torch` by the entry point `torch.backends`, also in programs that never use it.
-So it imports nothing of ours until a process group is made, and whatever goes wrong here is logged and nothing more. It
-is installed as a top-level package beside `perseus_like`, whose own import would already be too much.
+torch loads this package at the end of `import torch`, by the entry point `torch.backends`, in every program. It
+therefore imports nothing of perseus_like until a process group is made, and it logs errors instead of raising them. It
+is installed as a top-level package beside `perseus_like`, because importing `perseus_like` would take too long.
+
+torch behaves as without this package, with one exception: in a process that a launcher has started, `env://` also finds
+the other ranks if MASTER_ADDR is not set, and on one host its store is a private file.
 """
 
 from __future__ import annotations
@@ -16,12 +19,17 @@ from typing import Any
 from . import local_store
 
 NAME = "perseus"
+# perseusrun and each mpirun set at least one of these; csrc/bootstrap/launcher.cc reads them.
+LAUNCHER_VARIABLES = (
+    *("PERSEUS_RENDEZVOUS", "PERSEUS_ELASTIC", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"),
+    "SLURM_STEP_NUM_TASKS",
+)
 
 logger = logging.getLogger("perseus_like")
 
 
 def register(name: str = NAME) -> None:
-    """Never raises; a second call does nothing. `name`: one that the backend gets beside its own."""
+    """Registers the backend as `perseus`, and also as `name`. Never raises; a second call does nothing."""
     try:
         import torch.distributed as dist
 
@@ -36,38 +44,31 @@ def _register(dist: Any, name: str) -> None:
     for each in dict.fromkeys((NAME, name)):
         if each.upper() not in dist.Backend._plugins:
             dist.Backend.register_backend(each, partial(_create, each), extended_api=True, devices=["cpu", "cuda"])
-    if not is_first:
-        return
-    handlers = dist.rendezvous.__globals__["_rendezvous_handlers"]
-    for scheme, needs_ours in (("env", _has_no_address), ("tcp", _has_no_listener)):
-        handlers[scheme] = _rendezvous(scheme, handlers[scheme], needs_ours)
+    if is_first and any(variable in os.environ for variable in LAUNCHER_VARIABLES):
+        _replace_env_rendezvous(dist)
 
 
-def _rendezvous(scheme: str, original: Any, needs_ours: Callable[[str], bool]) -> Callable[..., Iterator[Any]]:
-    """torch's own, also for programs of other backends; ours where that would only fail."""
+def _replace_env_rendezvous(dist: Any) -> None:
+    """Replaces torch's handler of `env://`, which the new handler calls unless the launcher has to help.
 
-    def meet(url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
-        if scheme == "env" and local_store.is_wanted(url):
-            return local_store.meet(url, *arguments, **options)
-        if not needs_ours(url):
-            return original(url, *arguments, **options)  # type: ignore[no-any-return]
-        from perseus_like.torch.distributed import env
-
-        return env.RENDEZVOUS[scheme](original, url, *arguments, **options)
-
-    return meet
+    Relies on: `torch.distributed.rendezvous._rendezvous_handlers`, a dictionary from URL schemes to handlers.
+    Tried with: all.
+    Notices: the dictionary or its entry `env` is missing; then nothing is replaced.
+    Lost then: `env://` under mpirun needs MASTER_ADDR and MASTER_PORT, and under perseusrun its store is a TCPStore.
+    """
+    handlers = dist.rendezvous.__globals__.get("_rendezvous_handlers", {})
+    if "env" in handlers:
+        handlers["env"] = partial(_meet, handlers["env"])
 
 
-def _has_no_address(_: str) -> bool:
-    """mpirun does not set it."""
-    return "MASTER_ADDR" not in os.environ
+def _meet(original: Callable[..., Iterator[Any]], url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+    if local_store.is_wanted(url):
+        return local_store.meet(url, *arguments, **options)
+    if "MASTER_ADDR" in os.environ:
+        return original(url, *arguments, **options)
+    from perseus_like.torch.distributed import env
 
-
-def _has_no_listener(url: str) -> bool:
-    """torchrun has told torch that its agent keeps the store, which is only so at the agent's own port."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not url.partition("?")[0].rstrip("/").endswith(
-        f":{os.environ.get('MASTER_PORT')}"
-    )
+    return env.meet(original, url, *arguments, **options)
 
 
 def _create(name: str, options: Any, backend_options: Any) -> Any:

@@ -1,7 +1,7 @@
 """torch's store for `env://` under perseusrun on one host: a file in a folder that only the job's user may enter.
 
-torch itself would make a TCPStore there, which listens on all network interfaces. Whoever reaches its port may read and
-change what it holds.
+torch itself would make a TCPStore, which listens on all network interfaces. Every host that reaches its port can read
+and change its contents.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _VARIABLE = "PERSEUS_TORCH_STORE"  # the port for which this store stands, and i
 
 
 def is_wanted(url: str) -> bool:
-    """True if all ranks of the job meet, at the address that perseusrun gave them."""
+    """Returns whether all ranks of the job take part, at the address that perseusrun has set."""
     port, _, folder = os.environ.get(_VARIABLE, "").partition(" ")
     given = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     return bool(folder) and given == ("127.0.0.1", port) and _fact(url, "world_size") == os.environ.get("PERSEUS_SIZE")
 
 
 def meet(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
-    """As torch's own handlers of rendezvous: yields the store, the rank and the size."""
+    """Yields the store, the rank and the number of ranks, as torch's own rendezvous handlers do."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]
     from torch.distributed.constants import default_pg_timeout
 

@@ -1,9 +1,9 @@
-"""Horovod's names. This folder's parent is put on the module search path where they are asked for."""
+"""The import alias `horovod`. This folder's parent is added to the module search path to install it."""
 
 from perseus_like import run
-from perseus_like.names import HOROVOD_VERSION, open_horovod
+from perseus_like.names import HOROVOD_VERSION, install_horovod_alias
 
-open_horovod()
+install_horovod_alias()
 
 __version__ = HOROVOD_VERSION
 

@@ -20,7 +20,7 @@ _PAIRS = (
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Rank and size as the launcher says, before init(); (0, 1) without one. RuntimeError for one without the other."""
+    """Returns rank and size from the launcher, (0, 1) without a launcher. RuntimeError if only one is set."""
     for names in _PAIRS:
         values = [os.environ.get(name) for name in names]
         if None not in values:

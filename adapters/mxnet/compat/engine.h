@@ -1,0 +1,38 @@
+// The callback and the context that MXNet's engine passes to a function that it runs.
+#pragma once
+
+#include <array>
+
+namespace perseus::mxnet {
+
+// mxnet::engine::CallbackOnComplete and, since MXNet 2.0, CallbackOnStart.
+struct EngineCallback {
+  void (*call)(void* engine, void* operation, const void* error);
+  void* engine;
+  void* operation;
+};
+
+// mxnet::Context of the CPU: the device's type and number. MXNet reads no more of the context of a CPU.
+struct Context {
+  int device_type = 1;
+  int device = 0;
+  std::array<char, 56> rest{};
+};
+
+// FnProperty::kAsync: the engine starts a function without dependencies on the thread that pushes it. To wake a thread
+// of the engine (kCPUPrioritized) takes longer: with kAsync, 154 ready tensors are pushed in a third of the time.
+constexpr int kAsynchronous = 4;
+
+// Returns a copy of a callback that MXNet has passed by address, from the stack of the engine's thread.
+//
+// Relies on: CallbackOnComplete and CallbackOnStart being three words: a function, the engine and the operation. The
+// layouts of Context and FnProperty are relied on in the same way.
+// Tried with: all.
+// Notices: MXGetVersion() returns a major version other than 1 and 2.
+// Lost then: collectives of this adapter raise an UnavailableError that names the releases that work.
+EngineCallback callback_at(const void* address);
+
+// For load_mxnet(). Throws std::runtime_error unless these layouts are those of a release, by MXGetVersion()'s number.
+void require_known_release(int version);
+
+}  // namespace perseus::mxnet

@@ -1,0 +1,116 @@
+"""Where the gradients of one owner lie: in buckets that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from perseus_like.gradients import Layout
+from perseus_like.process_sets import ProcessSet
+
+from .gradient_memory import Kind, allocate, dense_strides, fill, register
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A bucket, for those who communicate it by themselves."""
+
+    number: int
+    row: torch.Tensor  # all of it, with gaps between gradients, which are 0
+    gradients: list[torch.Tensor]  # views of the row
+    parameters: list[torch.Tensor]
+    is_last: bool
+
+
+class BucketLayout:
+    """Gradients by their place in the owner's list of parameters, buckets by their number in the layout."""
+
+    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
+        """`parameters` is the owner's, and may grow."""
+        self._parameters = parameters
+        self.views: list[torch.Tensor | None] = []  # None: in no bucket
+        self._process_set = process_set
+        self._registered: list[object] = []  # goes before the memory
+        self._memory: dict[Kind, torch.Tensor] = {}
+        self._flats: list[torch.Tensor] = []  # per bucket
+        self._members: list[list[int]] = []  # per bucket
+
+    @property
+    def buckets(self) -> int:
+        return len(self._flats)
+
+    def forget(self) -> None:
+        """Nothing is in a bucket any more."""
+        self.views[:] = [None] * len(self._parameters)
+
+    def clear(self) -> None:
+        self.views.clear()
+        self._flats.clear()
+        self._registered.clear()
+        self._memory.clear()
+
+    def row(self, number: int) -> torch.Tensor:
+        """All of a bucket."""
+        return self._flats[number]
+
+    def take(self, index: int, gradient: torch.Tensor) -> None:
+        """Moves a gradient that autograd made, a dense one, to its place in a bucket."""
+        view = self.views[index]
+        if view is not None:
+            fill(view, gradient.detach() if gradient.requires_grad else gradient)
+            self._parameters[index].grad = view
+
+    def contents(self, number: int) -> Contents:
+        members = self._members[number]
+        parameters = [self._parameters[index] for index in members]
+        gradients = [view for index in members if (view := self.views[index]) is not None]
+        return Contents(number, self.row(number), gradients, parameters, number + 1 == len(self._flats))
+
+    def show(self, index: int) -> None:
+        """Gives the parameter what the other ranks have computed for it."""
+        view = self.views[index]
+        if view is not None and self._parameters[index].requires_grad:
+            self._parameters[index].grad = view
+
+    def scale(self, factor: float) -> None:
+        """Multiplies what was reduced."""
+        for flat in self._flats:
+            flat.mul_(factor)
+
+    def use(self, layout: Layout[Kind]) -> None:
+        """Moves gradients to where the layout wants them."""
+        self._registered.clear()
+        for kind, elements in layout.totals.items():
+            old = self._memory.get(kind)
+            if old is None or old.numel() < elements:
+                self._memory[kind] = allocate(elements, kind)
+        self._registered = [register(memory, self._process_set) for memory in self._memory.values()]
+        self._flats = []
+        self._members = [bucket.members for bucket in layout.buckets]
+        moved: list[tuple[int, torch.Tensor]] = []
+        for bucket in layout.buckets:
+            memory = self._memory[bucket.kind]
+            self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
+            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                shape, strides = self._parameters[index].shape, dense_strides(self._parameters[index])
+                moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))
+        self._move(moved)
+
+    def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Copies gradients to new places. Old ones may be in the same memory, so all are read before one is written."""
+        memories = {memory.untyped_storage().data_ptr() for memory in self._memory.values()}
+        values: list[torch.Tensor | None] = []
+        for index, _ in places:
+            gradient = self._parameters[index].grad
+            if gradient is not None and gradient.untyped_storage().data_ptr() in memories:
+                gradient = gradient.clone()
+            values.append(gradient)
+        for memory in self._memory.values():
+            memory.zero_()
+        for (index, view), value in zip(places, values, strict=True):
+            self.views[index] = view
+            if value is not None:
+                view.copy_(value)
+                self._parameters[index].grad = view

@@ -1,0 +1,62 @@
+"""Types that the core does not calculate with: by way of which other type they are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .layout_conversion import BYTE_FLOATS, UNSIGNED
+from .reduce_op import SUM, Reduction
+
+Convert = Callable[[Tensor], Tensor]
+_SIGN = torch.iinfo(torch.int64).min
+
+
+class DTypeFallback(NamedTuple):
+    """`there` makes a new tensor, of which `reduction` is taken; `back` makes of that what was asked for."""
+
+    reduction: Reduction
+    there: Convert
+    back: Convert
+
+
+def dtype_fallback(dtype: torch.dtype, reduction: Reduction, size: int) -> DTypeFallback | None:
+    """None where the core does it itself, or where the bits of a signed type do as well."""
+    if dtype in BYTE_FLOATS:
+        # One rounding, at the end.
+        return DTypeFallback(reduction, lambda given: given.to(torch.float32), lambda found: found.to(dtype))
+    if dtype not in UNSIGNED or reduction.keeps_bits:
+        return None
+    if dtype is not torch.uint64:
+        return DTypeFallback(reduction, lambda given: given.to(torch.int64), lambda found: found.to(dtype))
+    if reduction.op != SUM:
+        # The order of unsigned numbers is that of signed ones with the first bit turned.
+        return DTypeFallback(reduction, _turned, lambda found: (found ^ _SIGN).view(torch.uint64))
+    plain = reduction._replace(average=False, prescale=1.0)
+    factor = reduction.prescale
+    divisor = np.uint64(size if reduction.average else 1)
+    return DTypeFallback(plain, lambda given: _scaled(given, factor), lambda found: _divided(found, divisor))
+
+
+def _turned(given: Tensor) -> Tensor:
+    return given.contiguous().view(torch.int64) ^ _SIGN
+
+
+def _scaled(given: Tensor, factor: float) -> Tensor:
+    if not given.is_cpu:
+        raise ValueError(
+            f"uint64 tensors on {given.device} are not averaged or multiplied: torch has no such arithmetic there; "
+            "pass tensor.cpu(), or a tensor of int64"
+        )
+    numbers = given.contiguous().numpy()
+    if factor != 1.0:
+        numbers = (numbers.astype(np.longdouble) * factor).astype(np.uint64)
+    return torch.from_numpy(numbers.copy()).view(torch.int64)
+
+
+def _divided(found: Tensor, divisor: np.uint64) -> Tensor:
+    return torch.from_numpy(found.view(torch.uint64).numpy() // divisor)

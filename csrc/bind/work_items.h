@@ -1,0 +1,84 @@
+// Work made of what Python passes. Read without pybind11's conversions, which would cost more than all the rest: these
+// are called once for every tensor that is communicated.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/tables.h"
+#include "bind/bind.h"
+
+namespace perseus::bind {
+
+// The thread that executes an allreduce.
+#define PERSEUS_ROW(NAME, name) name,
+enum class Start : std::uint8_t { PERSEUS_STARTS(PERSEUS_ROW) };
+#undef PERSEUS_ROW
+
+// Throw what Python raised for objects of another type, or Error(invalid_argument).
+std::int64_t integer(PyObject* object);
+double real(PyObject* object);
+std::string text(PyObject* object);
+
+// A string, or a tuple: the name, what the caller's framework calls it (Request::call), and what it calls the tensors
+// (Request::member_names), which may be left out.
+struct Naming {
+  std::string name, call, members = {};
+};
+Naming naming(PyObject* object);
+
+DType dtype_of(std::int64_t value);
+ReduceOp op_of(std::int64_t value);
+
+// A tensor as Python describes it: address, dtype, shape, device. Borrows the tuple.
+class View {
+ public:
+  explicit View(PyObject* tuple);
+  void* address() const { return reinterpret_cast<void*>(integer(PyTuple_GET_ITEM(tuple_, 0))); }
+  int device() const;  // kHost, or the number of an accelerator
+  Member member() const;
+
+ private:
+  PyObject* tuple_;
+};
+
+// `inputs`: a list of views.
+std::shared_ptr<WorkItem> work_for(Verb verb, Naming naming, PyObject* inputs = nullptr);
+
+// `outputs`: a list of views, or None for in place.
+std::shared_ptr<WorkItem> work_with_outputs(Verb verb, Naming naming, PyObject* inputs, PyObject* outputs);
+
+// ReduceOptions of perseus_like/tensor.py, which is a tuple. Throws Error(invalid_argument) for another tuple.
+struct ReduceOptions {
+  explicit ReduceOptions(PyObject* tuple);
+  void apply_to(Request& request) const;
+
+  ReduceOp op;
+  bool average;
+  Scale scale;
+  std::int8_t wire_dtype;  // as Request::wire_dtype
+};
+
+PythonHandle submit(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
+
+// For a caller whose next call waits for it.
+PythonHandle submit_quietly(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
+
+// For a caller who has nothing else to do: complete on return, well or not.
+PythonHandle submit_and_wait(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
+
+}  // namespace perseus::bind
+
+template <>
+class pybind11::detail::type_caster<perseus::bind::Naming> {
+ public:
+  PYBIND11_TYPE_CASTER(perseus::bind::Naming, const_name("str | tuple[str, str] | tuple[str, str, str]"));
+
+  bool load(handle source, bool) {
+    value = perseus::bind::naming(source.ptr());
+    return true;
+  }
+};

@@ -1,0 +1,217 @@
+#include "bootstrap/local_rendezvous.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "bootstrap/authentication.h"
+
+namespace perseus {
+
+namespace {
+
+// The first message of a rank after the handshake.
+struct Hello {
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t pid = 0;
+};
+
+std::string seconds_text(std::chrono::milliseconds limit) {
+  auto text = std::to_string(limit.count() / 1000);
+  if (const auto tenths = limit.count() / 100 % 10; tenths != 0) text += '.' + std::to_string(tenths);
+  return text + " s";
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+std::string random_rendezvous_address() { return hex_text(random_bytes(24)); }
+
+LocalRendezvous::LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit,
+                                 int called_off)
+    : rank_(rank), size_(size), limit_(limit), called_off_(called_off) {
+  if (size < 1 || rank < 0 || rank >= size || address.empty()) {
+    throw Error(ErrorKind::invalid_argument, "rendezvous at '" + std::string(address) +
+                                                 "': invalid address, rank or size (rank " + std::to_string(rank) +
+                                                 " of " + std::to_string(size) + "); start the job with perseusrun");
+  }
+  const auto half = (address.size() + 1) / 2;
+  const auto name = "perseus-" + std::string(address.substr(0, half));
+  if (rank == 0) {
+    gather_ranks(name, address.substr(half), deadline());
+  } else {
+    join(name, address.substr(half), deadline());
+  }
+}
+
+void LocalRendezvous::gather_ranks(const std::string& name, std::string_view secret, Deadline deadline) {
+  sockets_.resize(static_cast<std::size_t>(size_));
+  if (size_ == 1) return;
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(listen_on(name));
+  AuthenticatedListener listener(std::move(listeners), std::string(secret), sockets_.size(), sizeof(Hello));
+  for (int come = 1; come < size_; ++come) {
+    auto admitted = listener.next(deadline, called_off_);
+    if (!admitted) {
+      check_called_off();
+      give_up(come);
+    }
+    add_rank(std::move(*admitted), deadline);
+  }
+  for (const auto& socket : sockets_) {
+    if (socket) static_cast<void>(send_frame(socket.get(), "", deadline));
+  }
+}
+
+void LocalRendezvous::give_up(int come) {
+  std::vector<int> missing;
+  for (int r = 1; r < size_; ++r) {
+    if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);
+  }
+  const auto text = "only " + std::to_string(come) + " of " + std::to_string(size_) +
+                    " ranks of this host connected within " + seconds_text(limit_) + "; missing: rank " +
+                    list_of(missing) + ". Check whether they failed before init(), or raise PERSEUS_START_TIMEOUT";
+  refuse(text);
+  throw Error(ErrorKind::timed_out, text);
+}
+
+void LocalRendezvous::add_rank(Admitted admitted, Deadline deadline) {
+  Hello hello;
+  std::memcpy(&hello, admitted.greeting.data(), sizeof hello);
+  const bool fits = hello.size == size_ && hello.rank > 0 && hello.rank < size_;
+  if (fits && !sockets_[static_cast<std::size_t>(hello.rank)]) {
+    sockets_[static_cast<std::size_t>(hello.rank)] = std::move(admitted.socket);
+    return;
+  }
+  const auto text = "rendezvous of this host: process " + std::to_string(hello.pid) + " connected as rank " +
+                    std::to_string(hello.rank) + " of " + std::to_string(hello.size) + ", but " +
+                    (fits ? "that rank has already connected" : "this host has " + std::to_string(size_) + " ranks") +
+                    "; check that no two jobs use the same PERSEUS_RENDEZVOUS";
+  static_cast<void>(send_frame(admitted.socket.get(), text, deadline));
+  refuse(text);
+  throw Error(ErrorKind::transport, text);
+}
+
+void LocalRendezvous::refuse(const std::string& why) {
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  for (const auto& socket : sockets_) {
+    if (socket) static_cast<void>(send_frame(socket.get(), why, soon));
+  }
+}
+
+void LocalRendezvous::join(const std::string& name, std::string_view secret, Deadline deadline) {
+  UniqueFd socket;
+  // The first rank may not be listening yet, and there is no event to wait for.
+  for (auto pause = std::chrono::microseconds(200);; pause = std::min(2 * pause, std::chrono::microseconds(10'000))) {
+    socket = connect_to(name);
+    if (socket) break;
+    check_called_off();
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorKind::timed_out, "rank " + std::to_string(rank_) + " found no rank 0 on this host within " +
+                                            seconds_text(limit_) +
+                                            ". Check whether it failed before init(), or raise PERSEUS_START_TIMEOUT");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  if (!is_same_user(socket.get())) {
+    throw Error(ErrorKind::transport, "the rendezvous '@" + name + "' belongs to another user; start the job again");
+  }
+  const Hello hello{rank_, size_, getpid()};
+  auto result = authenticate(socket.get(), secret, deadline);
+  if (result == IoResult::ok) result = send_all(socket.get(), &hello, sizeof hello, deadline);
+  // The first rank gives up at its own deadline and then sends the list of missing ranks.
+  std::string refusal;
+  if (result == IoResult::ok) result = receive_frame(socket.get(), refusal, deadline + std::chrono::seconds(5));
+  sockets_.push_back(std::move(socket));
+  check(result, 0);
+  if (!refusal.empty()) throw Error(ErrorKind::timed_out, refusal);
+}
+
+void LocalRendezvous::check(IoResult result, int peer) const {
+  switch (result) {
+    case IoResult::ok: return;
+    case IoResult::closed:
+      throw Error(ErrorKind::peer_lost, "local rank " + std::to_string(peer) + " ended while the job was starting");
+    case IoResult::late:
+      throw Error(ErrorKind::timed_out, "local rank " + std::to_string(peer) + " did not answer within " +
+                                            seconds_text(limit_) + " while the job was starting");
+  }
+}
+
+void LocalRendezvous::check_called_off() const {
+  if (called_off_ >= 0 && wait_readable(called_off_, std::chrono::steady_clock::now())) {
+    throw Error(ErrorKind::peer_lost, "a rank ended while the job was starting");
+  }
+}
+
+std::vector<std::string> LocalRendezvous::allgather(std::string_view mine) {
+  const auto end = deadline();
+  std::vector<std::string> all(static_cast<std::size_t>(size_));
+  if (rank_ != 0) {
+    check(send_frame(sockets_[0].get(), mine, end), 0);
+    for (auto& bytes : all) check(receive_frame(sockets_[0].get(), bytes, end), 0);
+    return all;
+  }
+  all[0] = mine;
+  for (int r = 1; r < size_; ++r) {
+    check(receive_frame(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
+  }
+  for (int r = 1; r < size_; ++r) {
+    for (const auto& bytes : all) check(send_frame(sockets_[static_cast<std::size_t>(r)].get(), bytes, end), r);
+  }
+  return all;
+}
+
+std::vector<UniqueFd> LocalRendezvous::exchange_fds(int mine) {
+  const auto end = deadline();
+  std::vector<UniqueFd> all(static_cast<std::size_t>(size_));
+  if (rank_ != 0) {
+    check(send_fd(sockets_[0].get(), mine, end), 0);
+    for (auto& fd : all) check(receive_fd(sockets_[0].get(), fd, end), 0);
+    return all;
+  }
+  all[0].reset(fcntl(mine, F_DUPFD_CLOEXEC, 0));
+  if (!all[0]) throw Error(ErrorKind::transport, std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
+  for (int r = 1; r < size_; ++r) {
+    check(receive_fd(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
+  }
+  for (int r = 1; r < size_; ++r) {
+    for (const auto& fd : all) check(send_fd(sockets_[static_cast<std::size_t>(r)].get(), fd.get(), end), r);
+  }
+  return all;
+}
+
+void LocalRendezvous::watch(Liveness& liveness, const std::vector<int>& world_ranks) {
+  std::vector<Watch::Peer> peers;
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    if (sockets_[i]) peers.push_back({world_ranks[i], std::move(sockets_[i])});
+  }
+  sockets_.clear();
+  const int self = world_ranks[static_cast<std::size_t>(rank_)];
+  watch_ = std::make_unique<Watch>(std::move(peers), /*forwards=*/rank_ == 0, liveness, "perseus-watch", self);
+}
+
+void LocalRendezvous::announce_shutdown() {
+  if (watch_) watch_->announce_shutdown();
+}
+
+void LocalRendezvous::close_after_fork() {
+  for (auto& socket : sockets_) socket.reset();
+  if (watch_) watch_->close_after_fork();
+}
+
+}  // namespace perseus

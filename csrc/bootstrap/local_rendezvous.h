@@ -1,0 +1,68 @@
+// Connects the ranks of one host with the first of them over a Unix socket.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/authenticated_listener.h"
+#include "bootstrap/liveness.h"
+#include "bootstrap/local_socket.h"
+#include "bootstrap/watch.h"
+
+namespace perseus {
+
+// Returns a random address that cannot be guessed.
+std::string random_rendezvous_address();
+
+// The rendezvous of the ranks of one host, in a star topology around the first of them. Calls are collective over its
+// ranks and come in the same order on all of them.
+class LocalRendezvous {
+ public:
+  // The first half of `address` names the socket, which every user of the host can list. The second half is a secret
+  // that each rank must know (authentication.h). Only processes of the same user are accepted. Throws Error(timed_out)
+  // that names the ranks that do not connect within `limit`; later calls have the same limit. Throws Error(peer_lost)
+  // once the descriptor `called_off` (−1: none) is readable.
+  LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off = -1);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Gathers the bytes of every rank, by rank. Throws Error(peer_lost | timed_out).
+  std::vector<std::string> allgather(std::string_view mine);
+
+  // Gathers the file descriptors of every rank, by rank. The rank's own is duplicated.
+  std::vector<UniqueFd> exchange_fds(int mine);
+
+  // Turns the connections into a watch; no other call is allowed afterwards. `world_ranks[r]` is the world rank of rank
+  // r.
+  void watch(Liveness& liveness, const std::vector<int>& world_ranks);
+
+  // Returns the watch that watch() has made, or null.
+  Watch* watch_connections() const { return watch_.get(); }
+
+  // Announces an orderly shutdown. Without it the other ranks take the end of this rank for a death.
+  void announce_shutdown();
+  void close_after_fork();
+
+ private:
+  void gather_ranks(const std::string& name, std::string_view secret, Deadline deadline);
+  void add_rank(Admitted admitted, Deadline deadline);
+  [[noreturn]] void give_up(int come);
+  void refuse(const std::string& why);
+  void join(const std::string& name, std::string_view secret, Deadline deadline);
+  void check(IoResult result, int peer) const;
+  void check_called_off() const;
+  Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
+
+  int rank_;
+  int size_;
+  std::chrono::milliseconds limit_;
+  int called_off_;
+  std::vector<UniqueFd> sockets_;  // the first rank: by rank, its own is empty; other ranks: only the first rank's
+  std::unique_ptr<Watch> watch_;
+};
+
+}  // namespace perseus

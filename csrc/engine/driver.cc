@@ -1,0 +1,158 @@
+#include "engine/driver.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
+constexpr std::chrono::microseconds kLook{100'000};     // how often waiting work looks at the clock
+constexpr std::chrono::microseconds kShortestPoll{20};  // channels that notify nobody are asked again so soon
+constexpr std::chrono::microseconds kLongestPoll{500};
+
+// Rounded up, so that a sleep of this length reaches `until`.
+std::chrono::microseconds left(Driver::Clock::time_point until) {
+  if (until == Driver::Clock::time_point::max()) return kForever;
+  return std::max(std::chrono::ceil<std::chrono::microseconds>(until - Driver::Clock::now()),
+                  std::chrono::microseconds(1));
+}
+
+void bind_to_core(int core) {
+  if (core < 0) return;
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  int error = EINVAL;
+  if (core < CPU_SETSIZE) {
+    CPU_SET(core, &only);
+    error = pthread_setaffinity_np(pthread_self(), sizeof only, &only);
+  }
+  if (error == 0) return;
+  log(LogLevel::warning, "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core " +
+                             std::to_string(core) + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+Driver::Driver(Driven& driven, ControlChannel& control, const Options& options)
+    : driven_(driven), control_(control), options_(options), spin_(options.spin), policy_(options.several_hosts) {}
+
+void Driver::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Driver::stop() {
+  stop_.store(true, std::memory_order_release);
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Driver::wait(Completion& completion, bool notified, Clock::time_point until) {
+  if (completion.done()) return;
+  if (!policy_.looks()) return wait_or_drive(completion, notified, until);
+  const auto begin = Clock::now();
+  wait_or_drive(completion, notified, until);
+  policy_.add_wait(Clock::now() - begin);
+}
+
+void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_point until) {
+  // The lock is mostly held for a moment only.
+  constexpr int kTries = 200;
+  while (!completion.done() && Clock::now() < until) {
+    urgent_.store(true, std::memory_order_release);
+    std::unique_lock driving(mutex_, std::defer_lock);
+    for (int i = 0; i < kTries && !driving && !completion.done(); ++i) {
+      if (!driving.try_lock()) pause();
+    }
+    if (!driving) {
+      if (!std::exchange(notified, true)) wake();
+      completion.wait(std::min(kLook, left(until)));
+      continue;
+    }
+    drive(std::move(driving), completion, until);
+  }
+}
+
+// Runs cycles on the caller's thread until the completion is done. `driving` holds mutex_.
+void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until) {
+  auto& bell = control_.doorbell();
+  auto seen = bell.notifications();
+  auto spin_until = Clock::now() + spin_;
+  bool slept = false;
+  while (!completion.done()) {
+    bell.attend();
+    seen = bell.notifications();
+    // A caller waits, so nothing is kept back: the cycle after one that delays sends.
+    if (run_cycle() != Driven::Cycle::idle) {
+      spin_until = Clock::now() + spin_;
+      continue;
+    }
+    if (completion.done()) break;
+    const auto now = Clock::now();
+    if (now < spin_until) {
+      pause();
+      continue;
+    }
+    if (now >= until) break;
+    slept = true;
+    bell.wait(seen, Sleeper::caller, std::min(sleep_limit(), left(until)));
+  }
+  // If polling was in vain, another thread needs this core more.
+  spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
+  // Names that wait need a thread that looks at the clock; the driver's own may sleep without a limit.
+  const bool wake_thread = driven_.negotiates() && (control_.needs_polling() || std::exchange(sleeping_, false));
+  driving.unlock();
+  bell.hand_back(wake_thread ? bell.notifications() - 1 : seen);
+}
+
+void Driver::run() {
+  pthread_setname_np(pthread_self(), "perseus-engine");
+  bind_to_core(options_.core);
+  // The default slack of 50 microseconds is longer than the whole batching delay.
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  auto& bell = control_.doorbell();
+  for (;;) {
+    // Read before stop_: stop() notifies after it has set stop_, so this thread cannot sleep through it.
+    const auto seen = bell.notifications();
+    if (stop_.load(std::memory_order_acquire)) return;
+    policy_.apply(Clock::now());
+    auto limit = kLook;  // a caller drives, and may stop at any moment
+    auto delay = std::chrono::microseconds(0);
+    auto result = Driven::Cycle::idle;
+    if (const std::unique_lock driving(mutex_, std::try_to_lock); driving) {
+      result = run_cycle();
+      limit = sleep_limit();
+      delay = driven_.batching_delay();
+      sleeping_ = limit > kLook;
+    }
+    if (result == Driven::Cycle::delay) std::this_thread::sleep_for(delay);
+    if (result == Driven::Cycle::idle) bell.wait(seen, Sleeper::engine, limit);
+  }
+}
+
+Driven::Cycle Driver::run_cycle() {
+  const auto result = driven_.cycle();
+  if (result == Driven::Cycle::busy) poll_ = std::chrono::microseconds(0);
+  return result;
+}
+
+std::chrono::microseconds Driver::sleep_limit() {
+  const bool expects = driven_.expects_progress() || control_.keeps_any();
+  if (!control_.needs_polling()) return expects ? kLook : kForever;
+  // Messages come without a notification: poll often while something is expected, and now and then for other ranks.
+  poll_ = std::clamp(poll_ * 2, kShortestPoll, expects ? kLongestPoll : kLook);
+  return poll_;
+}
+
+}  // namespace perseus

@@ -1,0 +1,88 @@
+// Runs an engine's cycles: on a thread of its own, and on the threads of callers that wait for a result.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "engine/completion.h"
+#include "engine/thread_policy.h"
+#include "transport/control_channel.h"
+
+namespace perseus {
+
+// What a driver runs. The driver calls these functions while it holds its lock, so never two at once.
+class Driven {
+ public:
+  enum class Cycle { idle, busy, delay };
+
+  virtual ~Driven() = default;
+  // Makes one pass over everything that may have happened. Never throws.
+  virtual Cycle cycle() = 0;
+  // Returns true if something is expected, so that the driver must look at the clock from time to time.
+  virtual bool expects_progress() = 0;
+  // Returns true if names wait for other ranks.
+  virtual bool negotiates() = 0;
+  // Returns how long to wait after Cycle::delay.
+  virtual std::chrono::microseconds batching_delay() = 0;
+};
+
+// Whoever waits for a completion drives the engine meanwhile, which saves two thread switches per collective. The
+// driver's own thread runs cycles when no caller does.
+class Driver {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Options {
+    std::chrono::microseconds spin{30};  // how long a caller polls before it sleeps
+    int core = -1;                       // the core that the thread is bound to; -1: any
+    bool several_hosts = false;
+  };
+
+  // Starts the thread at start(), once `driven` is ready.
+  Driver(Driven& driven, ControlChannel& control, const Options& options);
+  ~Driver() { stop(); }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  void start();
+  // Ends the thread. Idempotent.
+  void stop();
+
+  // Makes whoever drives run a cycle soon. Any thread.
+  void wake() { control_.doorbell().notify(); }
+
+  // Blocks until the completion is done, or until `until`. `notified`: wake() was called after its work was submitted.
+  // Never throws. Any thread.
+  void wait(Completion& completion, bool notified, Clock::time_point until);
+
+  // Returns true, once, if a caller has begun to wait since the last call.
+  bool take_urgent() { return urgent_.exchange(false, std::memory_order_acq_rel); }
+
+  // While the result lives nobody runs a cycle.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+
+ private:
+  void run();
+  void wait_or_drive(Completion& completion, bool notified, Clock::time_point until);
+  void drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until);
+  Driven::Cycle run_cycle();
+  std::chrono::microseconds sleep_limit();
+
+  Driven& driven_;
+  ControlChannel& control_;
+  Options options_;
+
+  std::mutex mutex_;  // whoever holds it drives; guards what follows, up to the blank line
+  std::chrono::microseconds spin_;
+  std::chrono::microseconds poll_{0};
+  bool sleeping_ = false;  // the thread sleeps until it is notified, however long that takes
+
+  ThreadPolicy policy_;
+  std::atomic<bool> urgent_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace perseus

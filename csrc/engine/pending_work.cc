@@ -1,0 +1,96 @@
+#include "engine/pending_work.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace perseus {
+
+void PendingWork::put(std::shared_ptr<WorkItem> work) {
+  // The timeline has the submission before the engine's thread can write the end.
+  std::string track;
+  const bool traced = tracing_.on();
+  if (traced) track = tracing_.submitted(*work);
+  try {
+    const std::scoped_lock lock(mutex_);
+    if (!closed_.ok()) failure_of(*work, closed_).throw_if_failed();
+    const auto [at, is_new] = entries_.try_emplace(work->request.name, Entry{work});
+    if (!is_new) {
+      throw Error(ErrorKind::invalid_argument,
+                  work->request.label() +
+                      ": this name is already in flight on this rank; wait for it (synchronize) or use another name");
+    }
+    new_.push_back(&at->second);
+  } catch (const Error&) {
+    if (traced) tracing_.refused(std::move(track));
+    throw;
+  }
+}
+
+std::vector<WorkItem*> PendingWork::take_new() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<WorkItem*> taken;
+  if (new_.empty()) return taken;
+  taken.reserve(new_.size());
+  for (auto* entry : new_) {
+    entry->taken = true;
+    taken.push_back(entry->work.get());
+  }
+  new_.clear();
+  return taken;
+}
+
+PendingWork::Entry* PendingWork::find_taken(std::string_view name) {
+  const auto found = entries_.find(name);
+  return found != entries_.end() && found->second.taken ? &found->second : nullptr;
+}
+
+WorkItem* PendingWork::find(std::string_view name) {
+  const std::scoped_lock lock(mutex_);
+  const auto* entry = find_taken(name);
+  return entry == nullptr ? nullptr : entry->work.get();
+}
+
+bool PendingWork::empty() {
+  const std::scoped_lock lock(mutex_);
+  return entries_.empty();
+}
+
+std::string PendingWork::any_label() {
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [](const auto& each) { return each.second.taken; });
+  return found == entries_.end() ? std::string() : found->second.work->request.label();
+}
+
+void PendingWork::finish(std::string_view name, const Status& status) {
+  std::shared_ptr<WorkItem> work;
+  {
+    const std::scoped_lock lock(mutex_);
+    auto* entry = find_taken(name);
+    if (entry == nullptr) return;
+    work = entry->work;
+    if (work->open_phases > 0) tracing_.finished(*work, status.ok() ? work->failure : status);
+    entries_.erase(name);
+  }
+  complete(*work, status.ok() ? work->failure : status);
+}
+
+void PendingWork::close(const Status& reason) {
+  std::unordered_map<std::string_view, Entry> entries;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (closed_.ok()) closed_ = reason;
+    for (auto& [name, entry] : entries_) {
+      if (entry.work->open_phases > 0) tracing_.finished(*entry.work, closed_);
+    }
+    new_.clear();
+    entries_.swap(entries);
+  }
+  for (auto& [name, entry] : entries) complete(*entry.work, closed_);
+}
+
+void PendingWork::complete(WorkItem& work, Status status) {
+  if (!status.ok() && status.kind() != ErrorKind::disagreement) status = failure_of(work, std::move(status));
+  work.completion.finish(std::move(status));
+}
+
+}  // namespace perseus

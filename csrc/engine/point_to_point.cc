@@ -1,0 +1,354 @@
+#include "engine/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::size_t kInline = 4096;     // so much travels with the announcement
+constexpr std::size_t kPart = 256 << 10;  // so much of the rest at a time
+enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };
+
+struct Head {
+  char mark;
+  Kind kind;
+  std::uint8_t dtype = 0;
+  std::uint8_t placed = 0;  // 1: the data lie at `place`; a peer may send any value
+  std::uint32_t unused = 0;
+  std::int64_t tag = 0;
+  std::int64_t count = 0;
+  std::uint64_t id = 0;
+  std::uint64_t place = 0;
+};
+
+std::string bytes_of(const Head& head, const void* data, std::size_t count) {
+  std::string bytes(sizeof head + count, '\0');
+  std::memcpy(bytes.data(), &head, sizeof head);
+  if (count > 0) std::memcpy(bytes.data() + sizeof head, data, count);
+  return bytes;
+}
+
+std::string shape_text(DType dtype, std::int64_t count) {
+  return std::to_string(count) + " " + std::string(name_of(dtype));
+}
+
+}  // namespace
+
+void PointToPoint::post(std::shared_ptr<PointToPointOp> operation) {
+  std::scoped_lock lock(mutex_);
+  if (!closed_.ok()) throw Error(closed_.kind(), closed_.text());
+  posted_.push_back(std::move(operation));
+}
+
+bool PointToPoint::attend() {
+  std::vector<std::shared_ptr<PointToPointOp>> posted;
+  {
+    std::scoped_lock lock(mutex_);
+    posted = std::exchange(posted_, {});
+  }
+  bool busy = !posted.empty();
+  for (auto& operation : posted) {
+    if (operation->peer != PointToPointOp::kAnybody && !refused_[static_cast<std::size_t>(operation->peer)].ok()) {
+      operation->completion.finish(std::exchange(refused_[static_cast<std::size_t>(operation->peer)], {}));
+    } else if (!operation->outgoing) {
+      expect(std::move(operation));
+    } else if (const auto* reason = hopeless(*operation)) {
+      operation->completion.finish(*reason);
+    } else {
+      const auto to = static_cast<std::size_t>(operation->peer);
+      Outgoing message;
+      message.id = next_id_++;
+      message.operation = std::move(operation);
+      outgoing_[to].push_back(std::move(message));
+      if (!std::exchange(has_sent_, true)) look_where_needed();
+    }
+  }
+  for (std::size_t to = 0; to < outgoing_.size(); ++to) {
+    auto& queue = outgoing_[to];
+    while (!queue.empty() && !channel_.keeps_for(static_cast<int>(to))) {
+      busy = true;
+      if (send_next(static_cast<int>(to), queue.front())) queue.pop_front();
+    }
+  }
+  return busy;
+}
+
+// True once all of it has gone.
+bool PointToPoint::send_next(int to, Outgoing& message) {
+  auto& operation = *message.operation;
+  const auto* data = static_cast<const char*>(operation.data);
+  Head head{.mark = kMark, .kind = Kind::part, .id = message.id};
+  std::size_t now = 0;
+  if (!message.announced) {
+    if (operation.bytes() > kInline) message.place = channel_.lay_out(to, data, operation.bytes());
+    head.kind = Kind::announcement;
+    head.dtype = static_cast<std::uint8_t>(operation.dtype);
+    head.placed = message.place.has_value() ? 1 : 0;
+    head.tag = operation.tag;
+    head.count = operation.count;
+    head.place = message.place.value_or(0);
+    now = operation.bytes() > kInline ? 0 : operation.bytes();
+    message.announced = true;
+  } else {
+    now = std::min(kPart, operation.bytes() - message.sent);
+  }
+  channel_.send(to, bytes_of(head, data + message.sent, now));
+  message.sent = message.place ? operation.bytes() : message.sent + now;
+  if (message.sent < operation.bytes()) return false;
+  operation.completion.finish({});
+  return true;
+}
+
+void PointToPoint::expect(std::shared_ptr<PointToPointOp> operation) {
+  const auto fits = [&](const auto& message) {
+    return (operation->peer == PointToPointOp::kAnybody || operation->peer == message->from) &&
+           operation->tag == message->tag;
+  };
+  const auto found = std::find_if(arrived_.begin(), arrived_.end(), fits);
+  if (found != arrived_.end()) {
+    const auto message = *found;
+    arrived_.erase(found);
+    match(message, std::move(operation));
+  } else if (const auto* reason = hopeless(*operation)) {
+    operation->completion.finish(*reason);
+  } else {
+    expected_.push_back(std::move(operation));
+    look_where_needed();
+  }
+}
+
+void PointToPoint::match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation) {
+  message->operation = std::move(operation);
+  auto& into = *message->operation;
+  into.completion.number = message->from;
+  if (into.count != message->count || into.dtype != message->dtype) refuse(*message);
+  if (message->place) {
+    take_from_place(*message);
+  } else if (!message->kept.empty()) {
+    const auto kept = std::exchange(message->kept, {});
+    message->came = 0;
+    add(*message, kept.data(), kept.size());
+  }
+  finish_if_complete(message);
+}
+
+void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
+  if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
+  if (!message.operation) {
+    message.kept.append(data, bytes);
+  } else if (message.refusal.ok() && bytes > 0) {
+    std::memcpy(static_cast<char*>(message.operation->data) + message.came, data, bytes);
+  }
+  message.came += bytes;
+}
+
+void PointToPoint::take_from_place(Incoming& message) {
+  const auto* data = channel_.find(message.from, *message.place, message.bytes());
+  if (data == nullptr) throw Error(ErrorKind::transport, "a message lies where nobody can reach it");
+  add(message, static_cast<const char*>(data), message.bytes());
+  const Head head{.mark = kMark, .kind = Kind::taken, .place = *message.place};
+  if (!over_.ok()) return;
+  try {
+    channel_.send(message.from, bytes_of(head, nullptr, 0));
+  } catch (const Error&) {
+    // The sender is lost, and with it the memory that it would take back.
+  }
+}
+
+void PointToPoint::finish_if_complete(const std::shared_ptr<Incoming>& message) {
+  if (!message->operation || message->came < message->bytes()) return;
+  message->operation->completion.finish(message->refusal);
+}
+
+// The sender hears of it, too.
+void PointToPoint::refuse(Incoming& message) {
+  const auto& operation = *message.operation;
+  message.refusal = {ErrorKind::disagreement,
+                     "a message with tag " + std::to_string(message.tag) + ": " + rank_text(message.from) + " sent " +
+                         shape_text(message.dtype, message.count) + ", " + rank_text(channel_.rank()) +
+                         " has room for " + shape_text(operation.dtype, operation.count) + "; both must be the same"};
+  const auto& text = message.refusal.text();
+  const Head head{.mark = kMark, .kind = Kind::refusal};
+  if (over_.ok() && message.from != channel_.rank()) {
+    try {
+      channel_.send(message.from, bytes_of(head, text.data(), text.size()));
+    } catch (const Error&) {
+      // The sender is lost. The receiver gets the refusal even so.
+    }
+  }
+}
+
+void PointToPoint::hear_refusal(int from, std::string_view bytes) {
+  auto& refused = refused_[static_cast<std::size_t>(from)];
+  refused = {ErrorKind::disagreement, std::string(bytes.substr(sizeof(Head)))};
+  log(LogLevel::error, refused.text());
+}
+
+void PointToPoint::hear(int from, const std::string& bytes) {
+  if (bytes.size() < sizeof(Head)) throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+  switch (static_cast<Kind>(bytes[1])) {
+    case Kind::announcement: return hear_announcement(from, bytes);
+    case Kind::part: return hear_part(from, bytes);
+    case Kind::taken: {
+      Head head;
+      std::memcpy(&head, bytes.data(), sizeof head);
+      channel_.take_back(head.place);
+      return;
+    }
+    case Kind::leaving: return hear_leaving(from);
+    case Kind::refusal: return hear_refusal(from, bytes);
+  }
+  throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+}
+
+void PointToPoint::hear_announcement(int from, std::string_view bytes) {
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (head.dtype >= kDTypeCount || head.count < 0) {
+    throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
+  }
+  auto message = std::make_shared<Incoming>();
+  message->from = from;
+  message->tag = head.tag;
+  message->dtype = static_cast<DType>(head.dtype);
+  message->count = head.count;
+  message->id = head.id;
+  if (head.placed != 0) message->place = head.place;
+  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
+  if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
+
+  const auto fits = [&](const auto& operation) {
+    return (operation->peer == PointToPointOp::kAnybody || operation->peer == from) && operation->tag == message->tag;
+  };
+  const auto found = std::find_if(expected_.begin(), expected_.end(), fits);
+  if (found == expected_.end()) {
+    arrived_.push_back(std::move(message));
+    return;
+  }
+  auto operation = std::move(*found);
+  expected_.erase(found);
+  look_where_needed();
+  match(message, std::move(operation));
+}
+
+std::shared_ptr<const PointToPointOp> PointToPoint::awaited() const {
+  const auto certain = [](const auto& operation) { return operation && operation->peer != PointToPointOp::kAnybody; };
+  for (const auto& messages : coming_) {
+    for (const auto& message : messages) {
+      if (certain(message->operation)) return message->operation;
+    }
+  }
+  const auto found = std::find_if(expected_.begin(), expected_.end(), certain);
+  return found == expected_.end() ? nullptr : *found;
+}
+
+bool PointToPoint::expects() const {
+  return !expected_.empty() ||
+         std::any_of(coming_.begin(), coming_.end(), [](const auto& queue) { return !queue.empty(); });
+}
+
+void PointToPoint::hear_part(int from, std::string_view bytes) {
+  auto& coming = coming_[static_cast<std::size_t>(from)];
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  // Parts of a message follow one another.
+  if (coming.empty() || coming.front()->id != head.id) {
+    throw Error(ErrorKind::transport, "a part came of a message that was not announced");
+  }
+  const auto message = coming.front();
+  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
+  if (message->came < message->bytes()) return;
+  coming.pop_front();
+  look_where_needed();
+  finish_if_complete(message);
+}
+
+void PointToPoint::leave() {
+  const Head head{.mark = kMark, .kind = Kind::leaving};
+  for (std::size_t to = 0; to < left_.size(); ++to) {
+    if (static_cast<int>(to) != channel_.rank() && left_[to].ok()) {
+      channel_.send(static_cast<int>(to), bytes_of(head, nullptr, 0));
+    }
+  }
+}
+
+// All that it has sent was heard before.
+void PointToPoint::hear_leaving(int from) {
+  auto& queue = outgoing_[static_cast<std::size_t>(from)];
+  left_[static_cast<std::size_t>(from)] = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
+  for (auto& message : std::exchange(queue, {})) {
+    message.operation->completion.finish(left_[static_cast<std::size_t>(from)]);
+  }
+  std::deque<std::shared_ptr<PointToPointOp>> rest;
+  for (auto& operation : std::exchange(expected_, {})) {
+    if (const auto* reason = hopeless(*operation)) {
+      operation->completion.finish(*reason);
+    } else {
+      rest.push_back(std::move(operation));
+    }
+  }
+  expected_ = std::move(rest);
+  look_where_needed();
+}
+
+// Why nothing can come of it any more, or null.
+const Status* PointToPoint::hopeless(const PointToPointOp& operation) const {
+  if (!over_.ok()) return &over_;
+  if (operation.peer != PointToPointOp::kAnybody) {
+    const auto& status = left_[static_cast<std::size_t>(operation.peer)];
+    return status.ok() ? nullptr : &status;
+  }
+  const Status* found = nullptr;
+  for (std::size_t rank = 0; rank < left_.size(); ++rank) {
+    if (static_cast<int>(rank) == channel_.rank()) continue;
+    if (left_[rank].ok()) return nullptr;
+    found = &left_[rank];
+  }
+  return found;
+}
+
+bool PointToPoint::has_outgoing() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& queue) { return !queue.empty(); });
+}
+
+void PointToPoint::fail(const Status& reason) {
+  if (over_.ok()) over_ = reason;
+  try {
+    static_cast<void>(attend());
+  } catch (const std::exception&) {
+    // It failed for another reason already.
+  }
+  for (auto& operation : std::exchange(expected_, {})) operation->completion.finish(over_);
+  for (auto& queue : outgoing_) {
+    for (auto& message : std::exchange(queue, {})) message.operation->completion.finish(over_);
+  }
+  for (auto& queue : coming_) {
+    for (auto& message : std::exchange(queue, {})) {
+      if (message->operation) {
+        message->operation->completion.finish(over_);
+      } else {
+        std::erase(arrived_, message);
+      }
+    }
+  }
+}
+
+void PointToPoint::close(const Status& reason) {
+  {
+    std::scoped_lock lock(mutex_);
+    if (closed_.ok()) closed_ = reason;
+  }
+  fail(reason);
+}
+
+std::string PointToPoint::rank_text(int rank) const {
+  return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(rank)]);
+}
+
+}  // namespace perseus

@@ -1,0 +1,381 @@
+#include "engine/process_set_engine.h"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+
+namespace perseus {
+
+namespace {
+
+constexpr std::chrono::milliseconds kCheck{100};  // how often waiting work is checked for stalls
+
+}  // namespace
+
+ProcessSetEngine::ProcessSetEngine(Tree tree, Link link, EngineOptions options, Liveness& liveness, SetVerbs set_verbs)
+    : tree_(tree),
+      link_(std::move(link)),
+      options_(std::move(options)),
+      liveness_(liveness),
+      tracing_(options_.timeline, options_.trace_suffix),
+      pending_(tracing_),
+      negotiator_(std::move(tree), options_.negotiator),
+      point_to_point_(*link_.control, tree_.world_ranks),
+      tuning_(options_, tree_.is_root(), *link_.transport, negotiator_),
+      executor_(*link_.transport, tree_, options_, tracing_, pending_, tuning_, std::move(set_verbs)),
+      stalls_(tree_, *link_.control, pending_, point_to_point_, options_.progress),
+      driver_(*this, *link_.control,
+              {.spin = options_.spin, .core = options_.core, .several_hosts = options_.several_hosts}) {
+  driver_.start();
+}
+
+ProcessSetEngine::~ProcessSetEngine() { close(std::chrono::milliseconds(0)); }
+
+void ProcessSetEngine::choose_wire_dtype(Request& request) const {
+  const bool may = request.verb == Verb::allreduce && request.op == ReduceOp::sum && request.wire_dtype < 0;
+  if (!may || !options_.wire_dtype || request.bytes() < options_.wire_from_bytes) return;
+  request.wire_dtype = static_cast<std::int8_t>(*options_.wire_dtype);
+}
+
+void ProcessSetEngine::submit(std::shared_ptr<WorkItem> work, bool notify) {
+  pending_.put(std::move(work));
+  if (notify) wake();
+}
+
+std::shared_ptr<Completion> ProcessSetEngine::post(std::shared_ptr<PointToPointOp> operation) {
+  std::shared_ptr<Completion> completion(operation, &operation->completion);
+  point_to_point_.post(std::move(operation));
+  wake();
+  return completion;
+}
+
+std::shared_ptr<Completion> ProcessSetEngine::join(const Prepare& prepare) {
+  auto completion = std::make_shared<Completion>();
+  if (prepare) prepare(completion);
+  {
+    std::scoped_lock lock(join_mutex_);
+    if (asked_join_) {
+      completion->on_done = nullptr;  // which may hold the completion itself
+      throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
+    }
+    asked_join_ = completion;
+  }
+  wake();
+  return completion;
+}
+
+void ProcessSetEngine::wait(Completion& completion, bool notified, Clock::time_point until) {
+  if (completion.done()) return;
+  const WaitTracing traced(tracing_);
+  driver_.wait(completion, notified, until);
+}
+
+std::optional<std::vector<int>> ProcessSetEngine::missing(const std::string& name, Clock::time_point until) {
+  const auto question = stalls_.ask(name);
+  wake();
+  wait(question->completion, true, until);
+  if (!question->completion.done() || !question->completion.status().ok()) return std::nullopt;
+  std::vector<int> ranks;
+  for (const int rank : question->missing) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+  return ranks;
+}
+
+bool ProcessSetEngine::expects_progress() {
+  return negotiator_.waiting() || !pending_.empty() || joining_ || point_to_point_.expects() ||
+         stalls_.has_open_questions() || executor_.device_is_busy();
+}
+
+// The engine's only catch. An exception that `call` throws fails all pending work with its text: it must end neither
+// the process, on the engine's thread, nor the caller's wait.
+template <class Call>
+void ProcessSetEngine::guarded(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    end_by_exception(Status::from(error));
+  } catch (const std::bad_alloc&) {
+    end_by_exception({ErrorKind::unavailable, "the engine has not enough memory"});
+  } catch (const std::exception& error) {
+    end_by_exception({ErrorKind::transport, std::string("the engine failed: ") + error.what()});
+  }
+}
+
+void ProcessSetEngine::end_by_exception(const Status& why) {
+  // The exception may have come between begin() and end().
+  options_.progress->end();
+  // A transport may notice a peer's end before the liveness connections do.
+  const auto until = Clock::now() + std::chrono::seconds(1);
+  while (why.kind() == ErrorKind::transport && !liveness_.any_lost() && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // No peer notices a failure between collectives by itself.
+  fail(liveness_.any_lost() ? liveness_.status() : why, false);
+}
+
+// After an exception the engine is broken and all waits are over: there is nothing to do until the next notification.
+ProcessSetEngine::Cycle ProcessSetEngine::cycle() {
+  auto result = Cycle::idle;
+  guarded([&] { result = run_cycle(); });
+  return result;
+}
+
+ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
+  if (liveness_.any_lost() && (broken_.ok() || !point_to_point_.is_over())) break_off(liveness_.status());
+  const auto now = Clock::now();
+  const bool traced = tracing_.on();
+  negotiator_.note_arrivals(traced);
+  if (driver_.take_urgent()) negotiator_.request_flush();
+  const bool posted = point_to_point_.attend();
+  stalls_.progress_questions(now);
+  const bool arrived = take_new_work(now);
+  const bool received = receive(now);
+  if (now >= next_check_) {
+    negotiator_.check_stalls(now);
+    stalls_.report_waiting(now);
+    check_device();
+    next_check_ = now + kCheck;
+  }
+  if (traced) tracing_.arrived(negotiator_.take_arrivals());
+  if (should_delay(arrived, now)) return Cycle::delay;
+  if (traced && (arrived || received)) tracing_.cycle(now);
+  for (auto& message : negotiator_.flush(now)) link_.control->send(message.to, std::move(message.bytes));
+  bool decided = false;
+  for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {
+    deliver_plans();
+    execute_plan(plan);
+    decided = true;
+  }
+  stalls_.clear_waiting(decided);
+  return posted || arrived || received || decided ? Cycle::busy : Cycle::idle;
+}
+
+bool ProcessSetEngine::take_new_work(Clock::time_point now) {
+  constexpr std::int64_t kSmall = 256 << 10;
+  const auto taken = pending_.take_new();
+  for (const auto* work : taken) {
+    small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
+    negotiator_.submit(work->request, now);
+  }
+  return take_join() || announce_shutdown() || !taken.empty();
+}
+
+bool ProcessSetEngine::take_join() {
+  {
+    std::scoped_lock lock(join_mutex_);
+    if (!asked_join_ || joining_) return false;
+    joining_ = asked_join_;
+  }
+  if (broken_.ok()) {
+    negotiator_.join();
+  } else {
+    finish_join(broken_);
+  }
+  return true;
+}
+
+bool ProcessSetEngine::announce_shutdown() {
+  if (!leaving_.load(std::memory_order_acquire) || point_to_point_.has_outgoing() ||
+      std::exchange(announced_shutdown_, true)) {
+    return false;
+  }
+  // After a loss the others are about to hear of the loss; they need not hear of a rank that leaves because of it.
+  if (broken_.ok() || !liveness_.any_lost()) {
+    point_to_point_.leave();
+    negotiator_.leave();
+  }
+  return true;
+}
+
+bool ProcessSetEngine::receive(Clock::time_point now) {
+  bool any = false;
+  ControlMessage message;
+  while ((broken_.ok() || !point_to_point_.is_over()) && link_.control->receive(message)) {
+    any = true;
+    if (PointToPoint::is_point_to_point(message.bytes)) {
+      point_to_point_.hear(message.from, message.bytes);
+    } else if (MissingRankQuery::is_of(message.bytes)) {
+      stalls_.receive(message.bytes, now);
+    } else if (broken_.ok()) {
+      negotiator_.receive(message.from, message.bytes, now);
+    }
+  }
+  return any;
+}
+
+// A plan that is too long for the channel goes out in parts. All of it must have reached the children before its
+// collective begins: they cannot take part while they wait for the rest, and nobody here would send it.
+void ProcessSetEngine::deliver_plans() {
+  constexpr std::chrono::microseconds kPatience{200};
+  auto& bell = link_.control->doorbell();
+  for (const int child : tree_.children) {
+    auto seen = bell.notifications();
+    while (link_.control->keeps_for(child) && broken_.ok() && !liveness_.any_lost()) {
+      receive(Clock::now());
+      if (link_.control->keeps_for(child)) bell.wait(seen, Sleeper::caller, kPatience);
+      seen = bell.notifications();
+    }
+  }
+}
+
+// Requests arrive in bursts; waiting briefly lets a burst share a message and a buffer. The longer a burst lasts, the
+// longer are the delays: each look takes a core from the thread that submits.
+bool ProcessSetEngine::should_delay(bool arrived, Clock::time_point now) {
+  constexpr int kMostDelays = 50;
+  const auto least = tuning_.batching_delay();
+  // A plan is executed before new work is taken again: a failure in it ends what was submitted before it.
+  const bool worth = arrived && small_burst_ && !negotiator_.has_decisions() && !negotiator_.urgent() &&
+                     least.count() > 0 && !leaving_.load(std::memory_order_relaxed);
+  if (worth && batching_delay_.count() == 0) burst_since_ = now;
+  if (worth && now - burst_since_ < kMostDelays * least) {
+    batching_delay_ = std::max(least, batching_delay_ * 2);
+    return true;
+  }
+  batching_delay_ = std::chrono::microseconds(0);
+  small_burst_ = true;
+  return false;
+}
+
+void ProcessSetEngine::execute_plan(std::span<const Decision> decisions) {
+  const auto runs = [](const Decision& decision) { return decision.kind == Decision::Kind::run; };
+  for (auto at = decisions.begin(); at != decisions.end();) {
+    const auto end = std::find_if_not(at, decisions.end(), runs);
+    execute_runs({at, end});
+    if (end == decisions.end()) return;
+    execute_other(*end);
+    at = end + 1;
+  }
+}
+
+void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
+  // After a failure everything pending has been failed already.
+  if (runs.empty() || !broken_.ok()) return;
+  std::vector<const Request*> requests;
+  requests.reserve(runs.size());
+  for (const auto& run : runs) requests.push_back(run.cached ? &negotiator_.agreed(run.id) : &run.request);
+  if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
+}
+
+void ProcessSetEngine::execute_other(const Decision& decision) {
+  const auto& name = decision.request.name;
+  switch (decision.kind) {
+    case Decision::Kind::run: break;
+    case Decision::Kind::fail: pending_.finish(name, {decision.error, decision.text}); break;
+    case Decision::Kind::joined: finish_join({}, decision.rank); break;
+    case Decision::Kind::warn:
+      if (tree_.is_root() || pending_.contains(name)) log(LogLevel::warning, decision.text);
+      break;
+    case Decision::Kind::tune: tuning_.use(decision.values); break;
+    case Decision::Kind::close:
+      if (decision.rank == tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) {
+        break_off({ErrorKind::shut_down, "this rank was shut down while it waited"});
+      } else {
+        break_off({decision.error, decision.text}, decision.rank < 0);
+      }
+      break;
+  }
+}
+
+void ProcessSetEngine::finish_join(const Status& status, int last_rank) {
+  const auto joining = std::exchange(joining_, nullptr);
+  if (!joining) return;
+  {
+    std::scoped_lock lock(join_mutex_);
+    asked_join_.reset();
+  }
+  joining->number = last_rank;
+  joining->finish(status);
+}
+
+// Work that was queued on a device may fail when no caller waits for it any more.
+void ProcessSetEngine::check_device() {
+  if (const auto status = executor_.check_device(); !status.ok() && broken_.ok()) {
+    failed_itself_.store(true, std::memory_order_release);
+    break_off(status);
+    report_failure(status);
+  }
+}
+
+// Ends the engine after a failure of its transport. `on_host`: peers in the same collective notice it by the transport
+// itself.
+void ProcessSetEngine::fail(const Status& status, bool on_host) {
+  link_.transport->give_up(status);
+  if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
+  break_off(status);
+  if (!on_host) report_failure(status);
+}
+
+// Other ranks may not notice the failure: their part is queued, and waits on their devices for this rank's.
+void ProcessSetEngine::report_failure(const Status& why) {
+  if (why.kind() == ErrorKind::peer_lost) return;
+  const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];
+  liveness_.report_lost({.rank = rank, .text = "could not go on: " + why.text(), .gave_up = true});
+}
+
+void ProcessSetEngine::break_off(const Status& reason, bool all) {
+  if (broken_.ok()) broken_ = reason;
+  // Work that is queued on a device would wait there without end. If a rank left in order, such work completes.
+  if (liveness_.any_lost() || failed_itself()) executor_.give_up(reason);
+  if (all) {
+    receive_last_messages();
+    point_to_point_.fail(reason);
+  }
+  pending_.close(broken_);
+  finish_join(broken_);
+  if (!closed_.done()) closed_.finish({});
+}
+
+// What a rank has sent before it left can be received afterwards.
+void ProcessSetEngine::receive_last_messages() {
+  try {
+    ControlMessage message;
+    while (link_.control->receive(message)) {
+      if (PointToPoint::is_point_to_point(message.bytes)) point_to_point_.hear(message.from, message.bytes);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());
+  }
+}
+
+void ProcessSetEngine::send_last_messages(Clock::time_point deadline) {
+  constexpr std::chrono::microseconds kPatience{200};
+  auto& bell = link_.control->doorbell();
+  for (auto seen = bell.notifications(); point_to_point_.attend() || point_to_point_.has_outgoing();
+       seen = bell.notifications()) {
+    if (liveness_.any_lost() || Clock::now() >= deadline) return;
+    receive(Clock::now());
+    if (point_to_point_.has_outgoing()) bell.wait(seen, Sleeper::caller, kPatience);
+  }
+}
+
+// For the case that no rank has heard yet that this rank leaves: the engine's thread may not have run meanwhile.
+void ProcessSetEngine::send_shutdown_messages() {
+  if (!broken_.ok() || liveness_.any_lost()) return;
+  for (auto& message : negotiator_.shutdown_messages()) link_.control->send(message.to, std::move(message.bytes));
+}
+
+void ProcessSetEngine::close(std::chrono::milliseconds grace) {
+  std::call_once(closing_, [&] {
+    leaving_.store(true, std::memory_order_release);
+    wake();
+    const auto deadline = Clock::now() + grace;
+    while (!closed_.done() && !liveness_.any_lost() && Clock::now() < deadline) {
+      closed_.wait(std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()));
+    }
+    // The engine may be in a collective whose peers are gone; transports look at the liveness and return.
+    driver_.stop();
+    const auto lock = driver_.lock();
+    guarded([&] {
+      send_last_messages(deadline);
+      take_new_work(Clock::now());
+      send_shutdown_messages();
+    });
+    const Status reason(ErrorKind::shut_down, "this rank was shut down while it waited");
+    break_off(reason);
+    point_to_point_.close(reason);
+  });
+}
+
+}  // namespace perseus

@@ -1,0 +1,74 @@
+// What an engine is in the middle of, for threads that look in from outside.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/request.h"
+
+namespace perseus {
+
+// The engine says what it does, at the price of some stores; it pays for more only while somebody looks.
+class EngineProgress {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Step {
+    std::int64_t number = -1;  // how many it has begun, which is the same on all ranks; -1: none
+    bool active = false;       // it has not ended
+  };
+  struct Wait {
+    std::string label;  // empty: none
+    Clock::time_point since{};
+    int from = -1;  // the world rank whose message it is; -1: to be decided on
+  };
+
+  // By whoever drives the engine. `request` stays until end(); `more`: requests that are carried out with it.
+  void begin(const Request& request, std::size_t more) {
+    more_.store(more, std::memory_order_relaxed);
+    current_.store(&request, std::memory_order_relaxed);
+    number_.fetch_add(1, std::memory_order_release);
+  }
+  void end() {
+    const std::scoped_lock lock(mutex_);
+    current_.store(nullptr, std::memory_order_relaxed);
+  }
+  // What waits to be decided on, or for a message.
+  void set_waiting(Wait wait) {
+    const std::scoped_lock lock(mutex_);
+    waiting_ = std::move(wait);
+  }
+
+  // Any thread.
+  Step step() const {
+    const auto number = number_.load(std::memory_order_acquire);
+    return {number, current_.load(std::memory_order_relaxed) != nullptr};
+  }
+  // "allreduce 'a' and 3 more"; empty when nothing is under way.
+  std::string label() {
+    const std::scoped_lock lock(mutex_);
+    const auto* request = current_.load(std::memory_order_acquire);
+    if (request == nullptr) return {};
+    const auto more = more_.load(std::memory_order_relaxed);
+    return request->label() + (more == 0 ? "" : " and " + std::to_string(more) + " more");
+  }
+  Wait waiting() {
+    const std::scoped_lock lock(mutex_);
+    return waiting_;
+  }
+
+ private:
+  std::atomic<std::int64_t> number_{-1};
+  std::atomic<std::size_t> more_{0};
+  std::atomic<const Request*> current_{nullptr};
+  std::mutex mutex_;  // guards waiting_, and what current_ points to
+  Wait waiting_;
+};
+
+}  // namespace perseus

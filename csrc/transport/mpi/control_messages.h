@@ -1,0 +1,65 @@
+// Sends and receives the control messages of one communicator, and closes it.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "transport/control_channel.h"
+#include "transport/mpi/communicator.h"
+
+namespace perseus::mpi {
+
+// The control messages of one communicator. A communicator may be freed only once no message can still arrive, so ranks
+// close it by a last message to each peer. One thread at a time. Throws Error.
+class ControlMessages {
+ public:
+  // Takes ownership of `comm`.
+  ControlMessages(Api& api, Comm comm, const WaitOptions& options) : communicator_(api, comm, options) {}
+
+  int rank() const { return communicator_.rank(); }
+  int size() const { return communicator_.size(); }
+  void send(int to, std::string bytes);
+  bool receive(ControlMessage& message);
+  // Returns true while a message to `to` is in flight; MPI makes progress only inside its calls.
+  bool keeps_for(int to) const;
+  bool keeps_any() const { return !outgoing_.empty(); }
+
+  // Sends the last message to every peer. Liveness may be destroyed afterwards.
+  void close();
+  // Call it after close(). Returns true once all peers have closed and no message is in flight. Messages that still
+  // arrive are discarded.
+  bool ended();
+
+ private:
+  // Members are destroyed in reverse order, so that messages are abandoned before their memory is freed.
+  struct InFlightMessage {
+    explicit InFlightMessage(Communicator& communicator) : messages(communicator) {}
+    ControlMessage content;  // `from` of an outgoing message is its receiver
+    Messages messages;
+  };
+
+  void post(int to, std::string bytes, char kind);
+  void release_finished();
+  void receive_arrivals();
+
+  Communicator communicator_;
+  std::list<InFlightMessage> outgoing_;  // may finish in any order
+  std::list<InFlightMessage> incoming_;  // returned in the order of their arrival
+  int closed_peers_ = 0;
+};
+
+// Keeps the communicators of destroyed channels until all peers have closed theirs. Thread-safe.
+class ClosingChannels {
+ public:
+  void add(std::unique_ptr<ControlMessages> messages);
+  // Frees those that all peers have closed.
+  void sweep();
+
+ private:
+  std::mutex mutex_;  // guards the list
+  std::list<std::unique_ptr<ControlMessages>> closing_channels_;
+};
+
+}  // namespace perseus::mpi

@@ -1,0 +1,35 @@
+#include "transport/shm/group_view.h"
+
+#include <utility>
+
+namespace perseus::shm {
+
+void RetiredBlocks::add(Block block) {
+  std::scoped_lock lock(mutex_);
+  blocks_.push_back(block);
+}
+
+void RetiredBlocks::sweep(Arena& arena) {
+  std::scoped_lock lock(mutex_);
+  std::erase_if(blocks_, [&](const Block& block) {
+    if (block.left->load(std::memory_order_acquire) < block.members) return false;
+    arena.release(block.memory);
+    return true;
+  });
+}
+
+GroupView::GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<RetiredBlocks> retired, int rank,
+                     std::vector<int> local_ranks, std::vector<std::byte*> blocks)
+    : arena_(std::move(arena)),
+      retired_(std::move(retired)),
+      rank_(rank),
+      local_ranks_(std::move(local_ranks)),
+      blocks_(std::move(blocks)) {}
+
+GroupView::~GroupView() {
+  for (int member = 0; member < size(); ++member) header(member).left.fetch_add(1, std::memory_order_acq_rel);
+  retired_->add({block(rank_), &header(rank_).left, static_cast<std::uint32_t>(size())});
+  retired_->sweep(*arena_);
+}
+
+}  // namespace perseus::shm

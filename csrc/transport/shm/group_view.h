@@ -1,0 +1,60 @@
+// Gives access to the shared memory of one group, and tracks when its blocks may be reused.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/shm/arena.h"
+#include "transport/shm/member_header.h"
+
+namespace perseus::shm {
+
+// Blocks that their owner no longer uses and other members may still read. Thread-safe.
+class RetiredBlocks {
+ public:
+  struct Block {
+    void* memory = nullptr;
+    const std::atomic<std::uint32_t>* left = nullptr;  // inside the block
+    std::uint32_t members = 0;
+  };
+
+  void add(Block block);
+  // Frees the blocks that no member reads any more.
+  void sweep(Arena& arena);
+
+ private:
+  std::mutex mutex_;  // guards blocks_
+  std::vector<Block> blocks_;
+};
+
+// A member's view of its group's blocks; shared by the group's transport and its control channel.
+class GroupView {
+ public:
+  // `blocks[r]` begins with member r's MemberHeader.
+  GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<RetiredBlocks> retired, int rank,
+            std::vector<int> local_ranks, std::vector<std::byte*> blocks);
+  // Records in all blocks that this member will not read them again.
+  ~GroupView();
+  GroupView(const GroupView&) = delete;
+  GroupView& operator=(const GroupView&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(blocks_.size()); }
+  Arena& arena() const { return *arena_; }
+  int local_rank_of(int member) const { return local_ranks_[static_cast<std::size_t>(member)]; }
+  std::byte* block(int member) const { return blocks_[static_cast<std::size_t>(member)]; }
+  MemberHeader& header(int member) const { return *reinterpret_cast<MemberHeader*>(block(member)); }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<RetiredBlocks> retired_;
+  int rank_;
+  std::vector<int> local_ranks_;
+  std::vector<std::byte*> blocks_;
+};
+
+}  // namespace perseus::shm

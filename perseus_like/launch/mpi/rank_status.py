@@ -1,0 +1,114 @@
+"""The status lines that ranks under an mpirun print (`rank_main`), and the ranks that have printed none at the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..verdict import Failure, Witness
+
+FailureSink = Callable[[Failure], None]
+
+
+@dataclass
+class RankStatus:
+    """The status of each rank of a job: the host on which it began, and whether it has reported its end.
+
+    `planned` holds the name of each rank's host as the user wrote it, if hosts were given.
+    """
+
+    size: int
+    planned: list[str] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)
+    heard: set[int] = field(default_factory=set)
+
+    def have_all_begun(self) -> bool:
+        """Returns True once every rank has reported its host."""
+        return len(self.hosts) == self.size
+
+    def missed(self, found: list[Failure]) -> list[Failure]:
+        """Returns failures that no rank has reported, for example of all ranks of a host that has crashed.
+
+        `found` are the failures that are known. If a rank has failed by itself, mpirun has ended the others, so that a
+        missing report means nothing. If ranks could not be started, mpirun has ended the ranks that were running.
+        """
+        if not self.hosts or any(not failure.blames_another() for failure in found):
+            return []
+        if absent := [rank for rank in range(self.size) if rank not in self.hosts]:
+            return [
+                Failure(_name(ranks, host), _NEVER_BEGAN, 1, True, lambda: False)
+                for host, ranks in self._by_plan(absent)
+            ]
+        silent: dict[str, list[int]] = {}
+        for rank in range(self.size):
+            silent.setdefault(self.hosts[rank], []).append(rank)
+        return [
+            Failure(_name(ranks, host), _VANISHED, 1, True, lambda: False)
+            for host, ranks in silent.items()
+            if not self.heard.intersection(ranks)
+        ]
+
+    def _by_plan(self, ranks: list[int]) -> list[tuple[str, list[int]]]:
+        found: dict[str, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(self.planned[rank] if self.planned else "", []).append(rank)
+        return list(found.items())
+
+
+_VANISHED = (
+    "ended without a report: the host has crashed, has lost its network, or the job's processes there were killed"
+)
+_NEVER_BEGAN = (
+    "never started: mpirun could not start a process there, or that host cannot reach mpirun; see mpirun's messages "
+    "above"
+)
+
+
+def _name(ranks: list[int], host: str) -> str:
+    listed = ", ".join(map(str, ranks))
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}" + (f" on {host}" if host else "")
+
+
+class StatusFilter:
+    """Removes the status lines of `rank_main` from a rank's stderr, and reads them. An `output.Filter`."""
+
+    def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink) -> None:
+        self._rank = rank
+        self._opening = f"<{tag} ".encode()
+        self._line = re.compile(re.escape(self._opening) + rb"(began|stopped|ended ([0-9]+))>(\S*) ([^\n]*)\n")
+        self._status = status
+        self._fail = fail
+        self._witness = Witness()
+        self._pending = b""
+
+    def pass_on(self, data: bytes) -> bytes:
+        """Returns `data` without status lines. Text that may be the start of a status line is kept for later."""
+        self._witness.pass_on(data)
+        self._pending += data
+        while report := self._line.search(self._pending):
+            self._take(report)
+            self._pending = self._pending[: report.start()] + self._pending[report.end() :]
+        keep = self._pending.rfind(b"<")
+        rest = self._pending[keep:] if keep != -1 else b""
+        if not (rest.startswith(self._opening) or self._opening.startswith(rest)):
+            rest = b""
+        passed = self._pending[: len(self._pending) - len(rest)]
+        self._pending = rest
+        return passed
+
+    def _take(self, report: re.Match[bytes]) -> None:
+        event, host, text = report[1], report[3].decode(), report[4].decode(errors="replace")
+        if event == b"began":
+            self._status.hosts[self._rank] = host
+            return
+        self._status.heard.add(self._rank)
+        code = int(report[2] or 0)
+        if code != 0:
+            who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")
+            self._fail(Failure(who, text, code, was_killed, self._witness.blames_another))
+
+    def rest(self) -> bytes:
+        """Returns the text that was kept, at the end of the stream."""
+        kept, self._pending = self._pending, b""
+        return kept

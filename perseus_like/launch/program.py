@@ -1,0 +1,64 @@
+"""The command on the launcher's command line: where it begins, `train.py` without `python`, `-m package.module`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import LaunchError
+
+MODULE_FLAGS = ("-m", "--module")
+
+
+def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits `argv` before the first word that is neither an option of perseusrun nor its value. Drops a `--` there.
+
+    Values are joined to their long option with `=`, so that a value may start with a dash. `-m MODULE` ends the
+    options, too, and is the start of the command.
+    """
+    takes = {flag: _value_count(action) for flag, action in parser._option_string_actions.items()}
+    own: list[str] = []
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        if word == "--":
+            return own, list(argv[index + 1 :])
+        if not word.startswith("-") or word == "-" or word in MODULE_FLAGS:
+            return own, list(argv[index:])
+        count = takes.get(word, 0)
+        values = list(argv[index + 1 : index + 1 + count])
+        own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
+        index += 1 + count
+    return own, []
+
+
+def _value_count(action: argparse.Action) -> int:
+    return action.nargs if isinstance(action.nargs, int) else 1
+
+
+def with_python(command: list[str]) -> list[str]:
+    """Returns `command`, with this Python in front if it begins with `-m`, or with a script that the system cannot run.
+
+    A script that is executable and has a `#!` line is started as it is, also if it is found in PATH.
+    """
+    if command[0] in MODULE_FLAGS:
+        if len(command) == 1:
+            raise LaunchError(f"{command[0]}: which module? write {command[0]} package.module")
+        return [sys.executable, "-m", *command[1:]]
+    if not command[0].endswith(".py") or _runs_by_itself(command[0]):
+        return command
+    return [sys.executable, *command] if Path(command[0]).is_file() else command
+
+
+def _runs_by_itself(script: str) -> bool:
+    found = shutil.which(script)
+    if found is None:
+        return False
+    try:
+        with Path(found).open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return True

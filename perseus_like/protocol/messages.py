@@ -1,0 +1,91 @@
+"""Messages between the launcher and a worker of an elastic job: lines of JSON over a pair of sockets.
+
+The worker inherits its end, so there is no name to guess and no peer to authenticate. Needs the standard library only.
+
+    worker                                      launcher
+    ready: has no session, wants to join     →
+                                                ← join: generation, rank, size, whether state is to be synchronized
+    gather: its bytes for all ranks          →
+                                                ← gathered: the bytes of all ranks
+                                                ← called_off: a rank of the generation has ended
+    synced: it has the training's state      →
+                                                ← hosts: hosts have come or gone; to be noticed at the next commit
+                                                ← dismissed: the job does not need it any more; the process is to end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+VARIABLE = "PERSEUS_ELASTIC"
+_AGENT = "agent"  # begins the value for a worker that belongs to one generation only
+# The largest message holds the addresses of all ranks. A longer one is an error.
+_LONGEST = 1 << 26
+
+
+def encode(kind: str, **content: Any) -> bytes:
+    """Returns one message."""
+    return json.dumps({"kind": kind, **content}).encode() + b"\n"
+
+
+class Reader:
+    """Cuts a stream into messages."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def take(self, data: bytes) -> list[Message]:
+        """Returns the messages that `data` completes. ValueError for an invalid message."""
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        if len(self._pending) > _LONGEST:
+            raise ValueError(f"a message of an elastic job is longer than {_LONGEST} bytes")
+        try:
+            messages = [json.loads(line) for line in lines]
+        except RecursionError:
+            raise ValueError("this is no message of an elastic job: its brackets are nested too deep") from None
+        if not all(isinstance(message, dict) and "kind" in message for message in messages):
+            raise ValueError("this is no message of an elastic job")
+        return messages
+
+
+def elastic_variable() -> str | None:
+    """Returns the value of `VARIABLE`; None in a process that is no worker of an elastic job."""
+    return os.environ.get(VARIABLE) or None
+
+
+def is_elastic() -> bool:
+    """Returns True in a worker of an elastic job."""
+    return elastic_variable() is not None
+
+
+def variable_for(end: socket.socket) -> str:
+    """Returns the value of `VARIABLE` for a worker that inherits this end: its number, and the launcher's pid."""
+    return f"{end.fileno()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class AgentVariable:
+    """The value of `VARIABLE` for a worker of a job on several hosts, which connects to the state agent of its host."""
+
+    generation: int
+    secret: str  # the secret of the state agents
+    ranks: list[int]  # the number of ranks on each host
+
+
+def variable_for_generation(generation: int, secret: str, hosts: str) -> str:
+    """Returns the value of `VARIABLE` for all workers of a generation on `hosts` ("a:2,b:1")."""
+    ranks = ",".join(host.rpartition(":")[2] for host in hosts.split(","))
+    return f"{_AGENT} {generation} {secret} {ranks}"
+
+
+def agent_variable(value: str) -> AgentVariable | None:
+    """Reads what `variable_for_generation` returns; None for any other value."""
+    words = value.split()
+    if len(words) != 4 or words[0] != _AGENT:
+        return None
+    return AgentVariable(int(words[1]), words[2], [int(ranks) for ranks in words[3].split(",")])

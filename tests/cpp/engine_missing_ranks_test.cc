@@ -1,0 +1,128 @@
+// Tests that a rank learns which ranks are missing, and that unexpected sizes of an alltoall are reported.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "control/missing_rank_query.h"
+#include "engine_cases.h"
+#include "engine_rank.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Case;
+using testing::EngineRank;
+using testing::hosts_of;
+using testing::kGrace;
+using testing::Ranks;
+using testing::run;
+using testing::World;
+
+class MissingRanksTest : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(OneHost, MissingRanksTest,
+                         ::testing::Combine(::testing::Values(Ranks::threads), ::testing::Values(2, 4)));
+INSTANTIATE_TEST_SUITE_P(Mpi, MissingRanksTest,
+                         ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(2, 4)));
+INSTANTIATE_TEST_SUITE_P(SeveralHosts, MissingRanksTest,
+                         ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
+
+TEST_P(MissingRanksTest, MissingRanksAreNamed) {
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
+    auto& engine = rank.engine();
+    const int late = world.size - 1;
+    std::unique_ptr<testing::Started> waiting;
+    if (world.rank != late) {
+      waiting = rank.allreduce("x", 10);
+      rank.finish(*rank.barrier("the others wait"));
+      EXPECT_EQ(engine.missing("x", ProcessSetEngine::Clock::now() + kGrace), std::vector<int>{late});
+    } else {
+      rank.finish(*rank.barrier("the others wait"));
+    }
+    rank.finish(*rank.barrier("all have asked"));
+    if (world.rank == late) waiting = rank.allreduce("x", 10);
+    rank.finish(*waiting);
+    engine.close(kGrace);
+  });
+}
+
+TEST(MissingRankQuery, ARankThatDoesNotAnswerIsMissing) {
+  const std::vector<int> hosts = {0, 0, 1, 1};
+  std::vector<Tree> trees;
+  for (int rank = 0; rank < 4; ++rank) trees.push_back(make_tree(rank, hosts, {0, 1, 2, 3}));
+  std::deque<MissingRankQuery> calls;
+  const std::set<int> askers = {0, 2, 3};
+  for (int rank = 0; rank < 4; ++rank) {
+    calls.emplace_back(trees[static_cast<std::size_t>(rank)],
+                       [&askers, rank](const std::string& name) { return name == "x" && askers.contains(rank); });
+  }
+  const int stopped = 3;
+  auto now = MissingRankQuery::Clock::now();
+  const auto settle = [&] {
+    for (bool any = true; any;) {
+      any = false;
+      for (auto& call : calls) {
+        for (const auto& message : call.take_messages()) {
+          ASSERT_TRUE(MissingRankQuery::is_of(message.bytes));
+          if (message.to != stopped) calls[static_cast<std::size_t>(message.to)].hear(message.bytes, now);
+          any = true;
+        }
+      }
+    }
+  };
+  calls[2].ask(7, "x", now);
+  settle();
+  EXPECT_TRUE(calls[2].take_results().empty());
+  EXPECT_TRUE(calls[0].open());
+  now += 1min;
+  calls[0].look(now);
+  settle();
+  EXPECT_FALSE(calls[0].open());
+  const auto results = calls[2].take_results();
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].question, 7U);
+  EXPECT_EQ(results[0].missing, (std::vector<int>{1, 3}));
+}
+
+// Rank 0 sends one row more to rank 1 than rank 1 expects.
+TEST_P(MissingRanksTest, UnexpectedRowsFailOnAllRanks) {
+  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+    EngineRank rank(world, {}, hosts);
+    auto& engine = rank.engine();
+    const auto ranks = static_cast<std::size_t>(world.size);
+    std::vector<std::int64_t> data(ranks + 1);
+    const auto start = [&](std::int64_t more) {
+      auto work = std::make_shared<WorkItem>();
+      work->request.verb = Verb::alltoall;
+      work->request.name = "#0";
+      work->request.call = "exchange";
+      work->request.checked = true;
+      work->request.members.push_back({DType::int64, {static_cast<std::int64_t>(ranks) + 1}});
+      work->inputs.push_back(data.data());
+      work->splits.assign(ranks, 1);
+      if (world.rank == 0) work->splits[1] += more;
+      work->expected.assign(ranks, 1);
+      auto completion = completion_of(work);
+      engine.submit(std::move(work));
+      engine.wait(*completion);
+      return completion;
+    };
+    const auto failed = start(1);
+    EXPECT_EQ(failed->status().kind(), ErrorKind::disagreement);
+    EXPECT_EQ(failed->status().text(),
+              "exchange '#0': rank 0 sends 2 elements to rank 1, which expects 1; nothing was communicated");
+    EXPECT_TRUE(start(0)->status().ok());
+    engine.close(kGrace);
+  });
+}
+
+}  // namespace
+}  // namespace perseus

@@ -1,0 +1,210 @@
+// Tests the TCP connections between hosts, with unauthenticated connections to rank 0 and false listeners in its place.
+#include "bootstrap/host_rendezvous.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "bootstrap/authenticated_listener.h"
+#include "bootstrap/local_socket.h"
+
+namespace perseus::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::vector<int> kMembers = {0, 1};
+const std::vector<std::string> kHosts = {"a", "b"};
+
+Deadline soon() { return std::chrono::steady_clock::now() + seconds(30); }
+
+// A bootstrap that passes rank 0's text to the test, and to rank 1 when the test allows it.
+class Script {
+ public:
+  void say(std::string words) {
+    const std::scoped_lock lock(mutex_);
+    words_ = std::move(words);
+    is_said_ = true;
+    changed_.notify_all();
+  }
+  std::string hear() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_said_; });
+    return words_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_said_ = false;
+  std::string words_;
+};
+
+class Actor : public Bootstrap {
+ public:
+  Actor(int rank, Script& script) : rank_(rank), script_(script) {}
+  std::string_view name() const override { return "test"; }
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  std::vector<std::string> allgather(std::string_view mine) override {
+    if (rank_ == 0) script_.say(std::string(mine));
+    return {script_.hear(), ""};
+  }
+
+ private:
+  int rank_;
+  Script& script_;
+};
+
+struct Invited {
+  int timeout_seconds = 0;
+  std::string secret;
+  std::map<std::string, int> ports;  // by address
+
+  explicit Invited(const std::string& text) {
+    std::istringstream in(text);
+    in >> timeout_seconds >> secret;
+    std::string address;
+    for (int port = 0; in >> address >> port;) ports[address] = port;
+  }
+};
+
+sockaddr_in name_of(const std::string& address, int port) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, address.c_str(), &name.sin_addr);
+  return name;
+}
+
+// Connects over IPv4 without the secret. Returns nothing if no process listens there.
+UniqueFd knock(const std::string& address, int port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto name = name_of(address, port);
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) return {};
+  return socket;
+}
+
+struct Met {
+  std::vector<HostPeer> zero, one;
+};
+
+// Both ranks on loopback; `meanwhile` runs while rank 0 waits and before rank 1 comes.
+Met meet(const std::function<void(const Invited&)>& meanwhile) {
+  Script script;
+  Met met;
+  const HeartbeatOptions options{.interfaces = "lo", .patience = seconds(30)};
+  std::thread zero([&] {
+    Actor actor(0, script);
+    met.zero = connect_hosts(actor, kMembers, kHosts, options);
+  });
+  meanwhile(Invited(script.hear()));
+  Actor actor(1, script);
+  met.one = connect_hosts(actor, kMembers, kHosts, options);
+  zero.join();
+  return met;
+}
+
+void expect_both(const Met& met) {
+  ASSERT_EQ(met.zero.size(), 1U);
+  EXPECT_EQ(met.zero.front().rank, 1);
+  ASSERT_EQ(met.one.size(), 1U);
+  EXPECT_EQ(met.one.front().rank, 0);
+  ASSERT_EQ(send_all(met.zero.front().socket.get(), "x", 1, soon()), IoResult::ok);
+  char byte = 0;
+  ASSERT_EQ(receive_all(met.one.front().socket.get(), &byte, 1, soon()), IoResult::ok);
+  EXPECT_EQ(byte, 'x');
+}
+
+TEST(HostRendezvous, SurvivesMalformedBytesAndSilence) {
+  std::vector<UniqueFd> strangers;
+  expect_both(meet([&](const Invited& invited) {
+    const auto port = invited.ports.at("127.0.0.1");
+    for (const std::string& garbage : {std::string(), std::string("half"), std::string(500, '\xff')}) {
+      strangers.push_back(knock("127.0.0.1", port));
+      ASSERT_TRUE(strangers.back());
+      ASSERT_EQ(send_all(strangers.back().get(), garbage.data(), garbage.size(), soon()), IoResult::ok);
+    }
+  }));
+}
+
+TEST(HostRendezvous, ManyConnectionsDoNotBlockARank) {
+  std::vector<UniqueFd> strangers;
+  expect_both(meet([&](const Invited& invited) {
+    for (int i = 0; i < 300; ++i) strangers.push_back(knock("127.0.0.1", invited.ports.at("127.0.0.1")));
+  }));
+}
+
+TEST(HostRendezvous, ListensOnlyAtTheGivenInterfacesAndNoLongerThanNeeded) {
+  Invited found("");
+  const auto met = meet([&](const Invited& invited) {
+    found = invited;
+    for (const auto& [address, port] : invited.ports)
+      EXPECT_TRUE(address == "127.0.0.1" || address == "::1") << address;
+    // All of 127.0.0.0/8 is loopback, so this address reaches a listener on all interfaces.
+    EXPECT_FALSE(knock("127.0.0.2", invited.ports.at("127.0.0.1")));
+  });
+  expect_both(met);
+  EXPECT_FALSE(knock("127.0.0.1", found.ports.at("127.0.0.1")));
+}
+
+// Acts as rank 0 whose deadline is over when the greeting of rank 1 arrives, so it closes the connection.
+TEST(HostRendezvous, ALateGreetingGivesNoConnection) {
+  constexpr auto kSecret = "a-secret-of-one-word";
+  std::vector<UniqueFd> listeners;
+  listeners.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto name = name_of("127.0.0.1", 0);
+  socklen_t length = sizeof name;
+  auto* plain = reinterpret_cast<sockaddr*>(&name);
+  ASSERT_EQ(bind(listeners.front().get(), plain, length), 0);
+  ASSERT_EQ(listen(listeners.front().get(), 1), 0);
+  ASSERT_EQ(getsockname(listeners.front().get(), plain, &length), 0);
+  Script script;
+  script.say("30 " + std::string(kSecret) + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
+  std::thread late([&] {
+    AuthenticatedListener listener(std::move(listeners), kSecret, 1, sizeof(std::int32_t));
+    EXPECT_TRUE(listener.next(soon()));
+  });
+  Actor one(1, script);
+  const auto peers = connect_hosts(one, kMembers, kHosts, {.interfaces = "lo", .patience = seconds(30)});
+  late.join();
+  EXPECT_TRUE(peers.empty());
+}
+
+TEST(HostRendezvous, AFalseRankZeroIsRejectedAndLearnsNoSecret) {
+  UniqueFd impostor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto name = name_of("127.0.0.1", 0);
+  socklen_t length = sizeof name;
+  auto* plain = reinterpret_cast<sockaddr*>(&name);
+  ASSERT_EQ(bind(impostor.get(), plain, length), 0);
+  ASSERT_EQ(listen(impostor.get(), 10), 0);
+  ASSERT_EQ(getsockname(impostor.get(), plain, &length), 0);
+  Script script;
+  const std::string secret(64, 's');
+  script.say("30 " + secret + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
+  std::thread member([&] {
+    Actor actor(1, script);
+    EXPECT_TRUE(connect_hosts(actor, kMembers, kHosts, {.patience = milliseconds(500)}).empty());
+  });
+  const UniqueFd socket(accept(impostor.get(), nullptr, nullptr));
+  const std::string nonce(32, 'n');
+  ASSERT_EQ(send_all(socket.get(), nonce.data(), nonce.size(), soon()), IoResult::ok);
+  std::string answer(64, '\0');
+  ASSERT_EQ(receive_all(socket.get(), answer.data(), answer.size(), soon()), IoResult::ok);
+  EXPECT_EQ(answer.find(secret.substr(0, 8)), std::string::npos);
+  EXPECT_EQ(send_all(socket.get(), answer.data() + 32, 32, soon()), IoResult::ok);  // its own answer
+  EXPECT_EQ(receive_all(socket.get(), answer.data(), 1, soon()), IoResult::closed);
+  member.join();
+}
+
+}  // namespace
+}  // namespace perseus::testing

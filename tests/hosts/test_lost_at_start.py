@@ -1,0 +1,81 @@
+"""A rank that is killed while the ranks of two hosts start MPI without an mpirun: the others do not wait for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from .conftest import TestBeds
+
+pytest.importorskip("torch")
+TIMEOUT_SECONDS = 100
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
+
+# Rank 0 kills itself in a certain exchange after it has opened libmpi. Rank 1 has the store, which outlives rank 0.
+PROGRAM = """
+import os, signal, sys
+from datetime import timedelta
+from pathlib import Path
+import torch.distributed as dist
+from perseus_like.torch.distributed.rendezvous import StoreRendezvous
+
+rank, size, last = int(sys.argv[1]), 4, int(sys.argv[3])
+store = dist.TCPStore(sys.argv[2], 29500, is_master=rank == 2, wait_for_workers=False)
+exchange, rounds = StoreRendezvous.__call__, 0
+
+def counted(self, mine):
+    global rounds
+    rounds += "libmpi" in Path("/proc/self/maps").read_text()
+    if rank == 0 and rounds == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return exchange(self, mine)
+
+StoreRendezvous.__call__ = counted
+try:
+    dist.init_process_group("perseus", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=600))
+    print("up", rounds, flush=True)
+except Exception as error:
+    print("raised", type(error).__name__, error, flush=True)
+    store.add("raised", 1)
+    while rank == 2 and store.add("raised", 0) < 3:
+        pass
+# MPI may still wait, on a thread of its own.
+os._exit(0)
+"""
+
+
+# Exchanges after libmpi is open: what each rank's MPI is, those of MPI_Init, and its outcome.
+@pytest.mark.parametrize("exchange", [1, 2, 3, 4])
+def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> None:
+    if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
+        pytest.skip("no MPICH beside this Python")
+    test_bed = test_beds(2)
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    address = test_bed.address("h2")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_START_TIMEOUT": "600"}
+    ranks = [
+        subprocess.Popen(
+            test_bed.command(
+                f"h{1 + rank // 2}", [sys.executable, str(program), str(rank), address, str(exchange)], tmp_path
+            ),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        said = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert ranks[0].returncode == -9, said[0]
+    for text in said[1:]:
+        assert "raised PeerLostError" in text, said

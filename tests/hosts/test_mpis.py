@@ -1,0 +1,79 @@
+"""Eight ranks under each MPI, on one host with fewer cores and on four hosts: every collective finishes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import TestBeds
+
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
+
+RANKS = 8
+# Protects against a hang only; docs/decisions/0076-processor-shares-of-ranks.md has what it takes.
+LIMIT_SECONDS = 240
+SMOKE = Path(__file__).with_name("smoke.py")
+
+# Options that each MPI's own mpirun needs on a machine with fewer cores than ranks.
+OVERSUBSCRIBED: dict[str, tuple[list[str], dict[str, str]]] = {
+    "mpich": ([], {}),
+    "openmpi": (["--oversubscribe"], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}),
+    "impi": ([], {"I_MPI_PIN": "0"}),
+}
+ANOTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV)$")
+
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+every_mpi = pytest.mark.parametrize("mpi", OVERSUBSCRIBED)
+
+
+@pytest.fixture
+def finishes(tmp_path: Path, to_end: ToEnd, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a command in the environment of one MPI, and checks that all ranks have finished."""
+
+    def check(folder: Path, command: list[object], **variables: str) -> None:
+        for name in filter(ANOTHER_MPIS.match, list(os.environ)):
+            monkeypatch.delenv(name)
+        path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        done = to_end(command, LIMIT_SECONDS, tmp_path, PATH=path, **variables)
+        said = f"{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, said
+        for rank in range(RANKS):
+            assert f"rank {rank} of {RANKS} is done" in done.stdout, said
+
+    return check
+
+
+@every_mpi
+@pytest.mark.parametrize("launcher", ["mpirun", "perseusrun"])
+def test_eight_ranks_on_one_host(
+    mpi: str, launcher: str, environment_with: Callable[[str], Path], finishes: Callable[..., None]
+) -> None:
+    folder = environment_with(mpi)
+    python = folder / "bin" / "python"
+    options, variables = OVERSUBSCRIBED[mpi]
+    lines: dict[str, list[object]] = {
+        "mpirun": [folder / "bin" / "mpirun", *options],
+        "perseusrun": [python, "-m", "perseus_like.launch", "--mpi"],
+    }
+    finishes(folder, [*lines[launcher], "-np", RANKS, python, SMOKE], **variables)
+
+
+@every_mpi
+def test_eight_ranks_on_four_hosts(
+    mpi: str,
+    test_beds: TestBeds,
+    environment_with: Callable[[str], Path],
+    finishes: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    test_bed = test_beds(4)
+    folder = environment_with(mpi)
+    python = str(folder / "bin" / "python")
+    line = test_bed.perseusrun(dict.fromkeys(test_bed.hosts, RANKS // 4), folder=tmp_path)
+    finishes(folder, [python if word == sys.executable else word for word in line] + [python, SMOKE])

@@ -1,0 +1,119 @@
+"""The test bed itself: hosts that know each other by name, shaped links, and links that can be cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import TestBeds
+from .links import Links
+from .network_test_bed import NetworkTestBed
+
+LISTEN = """
+import socket, sys
+with socket.create_server(("", 7000)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+    while connection.recv(1 << 20):
+        pass
+"""
+REACH = "import socket, sys; socket.create_connection(('h2', 9), float(sys.argv[1]))"
+SEND = """
+import json, socket, sys, time
+connection = socket.create_connection((sys.argv[1], 7000))
+begin = time.monotonic()
+connection.sendall(bytes(int(sys.argv[2])))
+connection.shutdown(socket.SHUT_WR)
+connection.recv(1)
+print(json.dumps(time.monotonic() - begin))
+"""
+
+
+def send(test_bed: NetworkTestBed, count: int) -> float:
+    """Seconds in which so many bytes go from h1 to h2."""
+    listener = subprocess.Popen(
+        test_bed.command("h2", [sys.executable, "-c", LISTEN]), stdout=subprocess.PIPE, text=True
+    )
+    assert listener.stdout is not None
+    assert listener.stdout.readline() == "listening\n"
+    sender = subprocess.run(
+        test_bed.command("h1", [sys.executable, "-c", SEND, "h2", str(count)]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listener.wait(10) == 0
+    listener.stdout.close()
+    seconds: float = json.loads(sender.stdout)
+    return seconds
+
+
+def test_hosts_are_hosts(test_beds: TestBeds) -> None:
+    test_bed = test_beds(3)
+    for host in test_bed.hosts:
+        told = subprocess.run(test_bed.command(host, ["hostname"]), capture_output=True, text=True, check=True)
+        assert told.stdout == f"{host}\n"
+    remote = [
+        test_bed.remote_shell,
+        "-x",
+        "-o",
+        "StrictHostKeyChecking no",
+        "root@h2",
+        'echo $0 "$(hostname)"; pwd; exit 3',
+    ]
+    told = subprocess.run(remote, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout) == (3, f"/bin/sh h2\n{Path.cwd()}\n")
+    unknown = subprocess.run([test_bed.remote_shell, "h9", "true"], capture_output=True, text=True, check=False)
+    assert (unknown.returncode, "h9" in unknown.stderr) == (255, True)
+    assert socket.gethostname() not in test_bed.hosts
+
+
+def test_traffic_is_shaped_and_counted(test_beds: TestBeds) -> None:
+    count = 4 << 20
+    test_bed = test_beds(2, Links(rate="200mbit"))
+    before = test_bed.sent_bytes("h1")
+    # A rate is a least time: no machine is too busy for that.
+    assert send(test_bed, count) > 0.8 * count * 8 / 200e6
+    assert count < test_bed.sent_bytes("h1") - before < 1.1 * count
+    test_bed.change_links(Links(rate="1gbit", flow_cap="100mbit"))
+    assert send(test_bed, count) > 0.8 * count * 8 / 100e6
+
+
+@pytest.mark.parametrize("fault", ["cut", "crash"])
+def test_faults(test_beds: TestBeds, fault: str) -> None:
+    test_bed = test_beds(2)
+    sleeper = subprocess.Popen(test_bed.command("h2", ["sh", "-c", "echo up; exec sleep 60"]), stdout=subprocess.PIPE)
+    assert sleeper.stdout is not None
+    assert sleeper.stdout.readline() == b"up\n"
+    if fault == "crash":
+        test_bed.crash("h2")
+        assert sleeper.wait(10) == -9
+        assert test_bed.processes("h2") == []
+        return
+    reach = test_bed.command("h1", [sys.executable, "-c", REACH, "0.3"])
+    test_bed.cut("h2")
+    assert "timed out" in subprocess.run(reach, capture_output=True, text=True, check=False).stderr
+    test_bed.heal("h2")
+    reach[-1] = "30"
+    # A question for h2's address that was lost before may fail now.
+    while "No route to host" in (said := subprocess.run(reach, capture_output=True, text=True, check=False).stderr):
+        pass
+    assert "refused" in said
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_nothing_is_left(test_beds: TestBeds) -> None:
+    test_bed = test_beds(2, Links(delay="1ms"))
+    sleeper = subprocess.Popen(test_bed.command("h1", ["sleep", "60"]))
+    shell = test_bed.remote_shell
+    test_bed.close()
+    assert sleeper.wait(10) in {-15, -9}
+    assert not os.path.lexists(shell)
+    assert test_bed.hosts == ["h1", "h2"]

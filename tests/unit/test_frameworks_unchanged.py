@@ -1,0 +1,109 @@
+"""A framework that is imported beside an installed perseus_like behaves as without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from perseus_like_autoload import LAUNCHER_VARIABLES
+
+# Prints the attributes that differ between two moments: of each module of a framework, and of each of its classes. A
+# dictionary counts with its entries.
+COMPARE = """
+import os, sys, types
+
+def attributes(framework):
+    found = {}
+    def add(where, holder):
+        for name, value in list(vars(holder).items()):
+            found[f"{where}.{name}"] = value
+            if isinstance(value, dict) and name != "__builtins__":
+                found.update({f"{where}.{name}[{key!r}]": entry for key, entry in list(value.items())})
+    for module in [each for name, each in sorted(sys.modules.items()) if name.partition(".")[0] == framework]:
+        if isinstance(module, types.ModuleType):
+            add(module.__name__, module)
+            for each in [each for each in list(vars(module).values()) if isinstance(each, type)]:
+                if str(each.__module__).partition(".")[0] == framework:
+                    add(f"{each.__module__}.{each.__qualname__}", each)
+    return found
+
+def report(before, after):
+    for name in sorted(before):
+        if name not in after or after[name] is not before[name] and after[name] != before[name]:
+            print(name)
+"""
+
+
+def changes(text: str, **environment: str) -> list[str]:
+    """Runs a program that calls `report`. Returns the names of the attributes that changed."""
+    outer = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE + textwrap.dedent(text)],
+        env={**outer, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+TORCH = """
+import torch
+import torch.distributed as dist
+before = attributes("torch")
+known = set(dist.Backend.backend_list)
+import perseus_like_autoload
+perseus_like_autoload.register()
+after = attributes("torch")
+report(before, after)
+assert set(dist.Backend.backend_list) - known == {"perseus"}, dist.Backend.backend_list
+assert "perseus_like" not in sys.modules
+"""
+
+
+def test_torch_learns_a_name_and_nothing_else() -> None:
+    pytest.importorskip("torch")
+    assert changes(TORCH) == []
+
+
+@pytest.mark.parametrize("variable", ["PERSEUS_RENDEZVOUS", "PMI_SIZE"])
+def test_torch_in_a_process_of_a_launcher(variable: str) -> None:
+    pytest.importorskip("torch")
+    expected = ["torch.distributed.rendezvous._rendezvous_handlers['env']"]
+    assert changes(TORCH, **{variable: "1"}) == expected
+
+
+TENSORFLOW = """
+import tensorflow as tf
+{before}
+before = attributes("tensorflow")
+{change}
+report(before, attributes("tensorflow"))
+"""
+XLA_CONTEXT = "tensorflow.python.ops.control_flow_ops.XLAControlFlowContext"
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "expected"),
+    [
+        ("", "import perseus_like.tensorflow", []),
+        (
+            "import perseus_like.tensorflow as hvd",
+            "hvd.init()",
+            [
+                "tensorflow.python.autograph.core.config.CONVERSION_RULES",
+                f"{XLA_CONTEXT}.AddOp",
+                f"{XLA_CONTEXT}.RequiresUniqueFunctionRetracing",
+            ],
+        ),
+    ],
+    ids=["import", "init"],
+)
+def test_tensorflow_changes_when_a_world_starts(before: str, change: str, expected: list[str]) -> None:
+    pytest.importorskip("tensorflow")
+    assert changes(TENSORFLOW.format(before=before, change=change)) == expected

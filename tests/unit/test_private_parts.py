@@ -1,0 +1,88 @@
+"""The private parts of TensorFlow, Keras and MXNet that the adapters rely on; for torch, see test_torch_compat.py."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perseus_like.compat_probes import Changed, changed, expect
+
+ADAPTERS = Path(__file__).parents[2] / "adapters"
+WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
+# `python -m`, with the alias of NumPy that MXNet needs.
+RUN = """
+import runpy, sys
+import numpy
+vars(numpy).setdefault("bool", numpy.bool_)
+runpy.run_module(sys.argv[1], run_name="__main__")
+"""
+# A framework, and the environment of `make environments` whose release of it is checked; None: this one.
+RELEASES = [
+    ("tensorflow", None),
+    ("tensorflow", "tensorflow-2.15"),
+    ("keras", None),
+    ("keras", "tensorflow-2.15"),
+    ("mxnet", "mxnet"),
+    ("mxnet", "mxnet-2"),
+]
+
+
+@pytest.mark.parametrize(("framework", "release"), RELEASES)
+def test_the_private_parts_are_as_expected(
+    framework: str, release: str | None, environment: Callable[[str], Path]
+) -> None:
+    if release is None and importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    python = sys.executable if release is None else environment(release)
+    done = subprocess.run(
+        [python, "-c", RUN, f"perseus_like.{framework}.compat"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    count = len(documented(framework))
+    assert f": {count} of {count} private parts are as expected" in done.stdout
+
+
+def documented(framework: str) -> dict[str, str]:
+    """Returns the comment of each public function of `compat`, in Python and in C++ headers."""
+    found = {}
+    for path in sorted((ADAPTERS / framework / "compat").glob("*.py")):
+        if path.stem not in ("__init__", "__main__", "probes"):
+            functions = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.FunctionDef)]
+            public = [each for each in functions if not each.name.startswith("_")]
+            found.update({f"{path.stem}.{each.name}": ast.get_docstring(each) or "" for each in public})
+    for path in sorted((ADAPTERS / framework / "compat").glob("*.h")):
+        for comment, name in re.findall(r"((?://.*\n)+)(?!//).*\b(\w+)\(", path.read_text()):
+            if not re.search(r"For (tests|\w+\(\))", comment):
+                found[f"{path.stem}.{name}"] = comment
+    return found
+
+
+@pytest.mark.parametrize("framework", sorted({framework for framework, _ in RELEASES}))
+def test_each_function_says_what_it_relies_on_and_has_a_probe(framework: str) -> None:
+    text = (ADAPTERS / framework / "compat" / "probes.py").read_text()
+    probed = set(re.findall(r'^    "(\w+\.\w+)": _', text, re.M))
+    functions = documented(framework)
+    assert functions.keys() == probed
+    for name, comment in functions.items():
+        for word in WORDS:
+            assert word in comment, name
+
+
+def test_a_change_is_named() -> None:
+    def fail() -> None:
+        expect(False, "the part is missing")
+
+    assert changed({"good": lambda: expect(True, ""), "bad": fail}) == {"bad": "Changed: the part is missing"}
+    with pytest.raises(Changed):
+        fail()

@@ -1,0 +1,62 @@
+"""The tables in csrc/README.md name every file to touch for a new verb, transport, setting, adapter or error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "csrc/README.md").read_text()
+ROW = re.compile(r"^\| `([^`]+)` \| .+ \| `([^`]+)` \|$", re.MULTILINE)
+# A pattern for an existing example, which occurs in each file that the recipe names, and the folders of those files.
+EXAMPLES = {
+    "A new verb": (r"(?i)reduce_?scatter", ("csrc", "perseus_like", "adapters")),
+    "A new transport": (r"SelfFabric|transport/self/", ("csrc/transport", "csrc/engine", "csrc/bind")),
+    "A new setting": (r"PERSEUS_ALLREDUCE_MODE", ("csrc", "perseus_like", "adapters", "docs", "tests/hosts")),
+    "A new adapter": (r"\bmxnet\b", ("perseus_like",)),
+    "A new error text": (
+        r'"timed_out"|timed_out = \d|\btimed_out,|, timed_out\)',
+        ("csrc/base", "perseus_like", "adapters"),
+    ),
+}
+
+
+def rows(recipe: str) -> list[tuple[str, str]]:
+    """Returns the files, which may be patterns, and what to look for in each."""
+    section = re.search(rf"^### {recipe}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"csrc/README.md has no recipe {recipe!r}"
+    return ROW.findall(section[1])
+
+
+def files(pattern: str) -> set[Path]:
+    return {path for path in ROOT.glob(pattern) if path.is_file()}
+
+
+def is_written_here(path: Path) -> bool:
+    return path.suffix in {".h", ".cc", ".cu", ".py", ".pyi", ".json", ".md"} and "__pycache__" not in path.parts
+
+
+ROWS = [(recipe, file, sought) for recipe in EXAMPLES for file, sought in rows(recipe)]
+
+
+@pytest.mark.parametrize(("recipe", "file", "sought"), ROWS, ids=[f"{recipe}: {file}" for recipe, file, _ in ROWS])
+def test_each_named_file_has_the_place(recipe: str, file: str, sought: str) -> None:
+    assert any(sought in path.read_text() for path in files(file) if "__pycache__" not in path.parts), recipe
+
+
+@pytest.mark.parametrize("recipe", EXAMPLES)
+def test_the_recipe_names_every_file(recipe: str) -> None:
+    example, folders = EXAMPLES[recipe]
+    named = {path for file, _ in rows(recipe) for path in files(file)}
+    having = {
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and is_written_here(path) and re.search(example, path.read_text(), re.MULTILINE)
+    }
+    ignored = {ROOT / "csrc/README.md", *(ROOT / "docs/decisions").glob("*")}
+    # A transport's own folder is copied as a whole.
+    missing = {path for path in having - named - ignored if path.parent != ROOT / "csrc/transport/self"}
+    assert sorted(path.relative_to(ROOT).as_posix() for path in missing) == []
