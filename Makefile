@@ -306,6 +306,7 @@ fuzz: $(STAMPS)/test $(STAMPS)/package
 define link_installed_layout
 	rm -rf build/layout && mkdir -p build/layout/perseus_like
 	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks $(CURDIR)/perseus_like/names/perseus build/layout/
+	ln -s $(CURDIR)/adapters/torch/distributed/autoload build/layout/perseus_like_autoload
 	for item in perseus_like/* adapters/*/; do ln -s "$(CURDIR)/$${item%/}" build/layout/perseus_like/; done
 endef
 

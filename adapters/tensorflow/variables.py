@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from .compat import eager_calls
 
-ResourceVariable = eager_calls.resource_variable_class()
+ResourceVariable: Any = eager_calls.resource_variable_class()
 
 
 def plain(variable: Any) -> Any:

@@ -12,7 +12,7 @@ from mxnet import autograd, gluon
 
 import perseus_like.mxnet as hvd
 from perseus_like import errors
-from perseus_like.mxnet.tensors import address_of
+from perseus_like.mxnet.compat.library import address_of
 
 ROWS, STEPS = 8, 20  # rows of each rank
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
