@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -66,6 +66,12 @@ def results_of(started: Sequence[Pending[R]]) -> list[R]:
     return [pending.result() for pending in started]
 
 
+class Handle(int, Generic[R]):
+    """The integer that stands for a collective in flight. Type checkers know the type R of its result."""
+
+    __slots__ = ()
+
+
 class HandleTable:
     """Integer handles of collectives in flight. All frameworks of the process share one table."""
 
@@ -73,20 +79,57 @@ class HandleTable:
         self._numbers = itertools.count()
         self._pending: dict[int, InFlight[Any]] = {}
 
-    def add(self, pending: InFlight[Any]) -> int:
-        number = next(self._numbers)
+    def add(self, pending: InFlight[R]) -> Handle[R]:
+        number: Handle[R] = Handle(next(self._numbers))
         self._pending[number] = pending
         return number
 
     def poll(self, handle: int) -> bool:
-        """Returns True if `synchronize` would not block. ValueError for a handle that is unknown or synchronized."""
+        """Returns True if `synchronize` would not block.
+
+        Args:
+            handle: the result of an asynchronous collective, such as `allreduce_async`.
+
+        Returns:
+            True once the collective is complete or has failed.
+
+        Raises:
+            ValueError: the handle is unknown, or was synchronized before.
+
+        Examples:
+            >>> handle = hvd.broadcast_async(hvd.empty(3), root_rank=0)
+            >>> while not hvd.poll(handle):
+            ...     pass  # compute something
+            >>> hvd.synchronize(handle).shape[0]
+            3
+        """
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"handle {handle!r} was never given out, or was synchronized before")
         return pending.done()
 
+    @overload
+    def synchronize(self, handle: Handle[R]) -> R: ...
+    @overload
+    def synchronize(self, handle: int) -> Any: ...
     def synchronize(self, handle: int) -> Any:
-        """Waits and returns the result. Returns None for a handle that is unknown or was synchronized."""
+        """Waits until an asynchronous collective is complete, and returns its result.
+
+        Args:
+            handle: the result of an asynchronous collective, such as `allreduce_async`.
+
+        Returns:
+            The result of the collective. None if the handle is unknown, or was synchronized before.
+
+        Raises:
+            HorovodInternalError: the collective failed. DisagreementError: the ranks passed different arguments.
+                PeerLostError: a rank has ended. ShutDownError: `shutdown` was called before.
+
+        Examples:
+            >>> handle = hvd.broadcast_async(hvd.empty(3), root_rank=0)
+            >>> hvd.synchronize(handle).shape[0]
+            3
+        """
         pending = self._pending.pop(handle, None)
         return None if pending is None else pending.result()
 

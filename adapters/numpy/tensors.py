@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -21,11 +21,49 @@ else:
 
 tensors = ArrayTensors(_EXTRA)
 
+# The scalar type of an array. If an argument does not determine it, it is Any, which only type checkers can express.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
-    """Returns an array in memory that the ranks of this host reduce in place, where collectives are fastest.
+    S = TypeVar("S", bound=np.generic, default=Any)
+else:
+    from typing import TypeVar
 
-    Raises UnavailableError if no such memory is left.
+    S = TypeVar("S", bound=np.generic)
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[S]]
+# Arguments that `np.asarray` converts.
+Plain: TypeAlias = float | np.generic | Sequence[Any]
+
+
+@overload
+def empty(shape: int | Sequence[int]) -> Array[np.float32]: ...
+@overload
+def empty(shape: int | Sequence[int], dtype: type[S] | np.dtype[S]) -> Array[S]: ...
+@overload
+def empty(shape: int | Sequence[int], dtype: Any) -> Array[Any]: ...
+def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array[Any]:
+    """Returns an uninitialized array in memory that the ranks of this host share.
+
+    Collectives reduce such an array in place without copying it, which is the fastest way.
+
+    Args:
+        shape: the shape, or the number of elements of a one-dimensional array.
+        dtype: a NumPy dtype, or what `np.dtype` accepts.
+
+    Returns:
+        An array whose memory is freed when no array refers to it.
+
+    Raises:
+        ValueError: the dtype cannot be communicated.
+        UnavailableError: no such memory is left.
+        NotInitializedError: `init` was not called.
+
+    Examples:
+        >>> gradients = hvd.empty((2, 3), np.float32)
+        >>> gradients[:] = hvd.rank()
+        >>> hvd.allreduce_(gradients, op=hvd.Max).shape
+        (2, 3)
     """
     sizes = [operator.index(shape)] if isinstance(shape, int | np.integer) else [operator.index(n) for n in shape]
     return tensors.from_buffer(session.core.allocate(sizes, tensors.number_of(dtype)))

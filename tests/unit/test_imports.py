@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "protocol": (),
     "tensor": ("tables",),
     "handle": (),
+    "documentation": (),
     "compat_probes": (),
     "data": (),
     "trace": ("system",),

@@ -1,0 +1,118 @@
+"""The docstrings of all public names: `help(hvd.allreduce)` explains arguments, result and errors, with an example."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseus_like.documentation import completed
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "mxnet")
+MODULES = (
+    *("numpy", "torch", "torch.elastic", "tensorflow", "tensorflow.elastic", "elastic"),
+    *("keras", "keras.elastic", "keras.callbacks"),
+)
+# Functions and classes with arguments that raise no errors of their own.
+NEVER_RAISE = {
+    *("HorovodInternalError", "Compression", "HostUpdateResult", "gpu_available", "check_num_rank_power_of_2"),
+}
+
+
+def missing_parts(docstring: str | None, parameters: Iterable[str], returns: bool, raises: bool) -> list[str]:
+    """Returns the parts that a docstring lacks. One without parameters only needs a sentence."""
+    if not docstring:
+        return ["a docstring"]
+    if not (named := [name for name in parameters if name not in ("self", "cls") and not name.startswith("_")]):
+        return []
+    sections = {"Args:": True, "Returns:": returns, "Raises:": raises, "Examples:": True}
+    lines = docstring.splitlines()
+    missing = [title for title, is_needed in sections.items() if is_needed and title not in lines]
+    described = {line.strip().split(":")[0].lstrip("*") for line in lines if line.startswith("    ")}
+    missing += [f"argument {name}" for name in named if name.lstrip("*") not in described]
+    if ">>>" not in docstring:
+        missing.append("an example")
+    return missing
+
+
+def missing_of(name: str, value: Any) -> list[str]:
+    """Returns the parts that the docstring of an imported object lacks."""
+    text = inspect.getdoc(value)
+    parameters: Iterable[str] = ()
+    returns = False
+    if callable(value) and not (inspect.isclass(value) and issubclass(value, BaseException)):
+        signature = inspect.signature(value)
+        parameters = signature.parameters
+        returns = not inspect.isclass(value) and signature.return_annotation not in (None, "None")
+    return missing_parts(text, parameters, returns, name not in NEVER_RAISE)
+
+
+def is_installed(module: str) -> bool:
+    return importlib.util.find_spec({"elastic": "numpy"}.get(module, module.split(".")[0])) is not None
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_public_name_is_documented(module: str) -> None:
+    if not is_installed(module):
+        pytest.skip(f"{module} is not installed")
+    face = importlib.import_module(f"perseus_like.{module}")
+    found = {name: missing_of(name, getattr(face, name)) for name in face.__all__}
+    assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+def definitions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, ast.ImportFrom | None]]:
+    """Yields the functions and classes that a module imports from its own package or defines."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node, None
+        elif isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            wanted = {alias.name for alias in node.names}
+            source = path.parent.joinpath(*node.module.split(".")).with_suffix(".py")
+            if source.is_file():
+                yield from ((each, node) for each, _ in definitions(source) if each.name in wanted)
+
+
+def test_each_public_name_of_mxnet_is_documented() -> None:
+    """MXNet does not install beside today's NumPy, so its adapter is read and not imported."""
+    found: dict[str, list[str]] = {}
+    for node, _ in definitions(ROOT / "adapters/mxnet/__init__.py"):
+        text = ast.get_docstring(node)
+        decorators = {ast.unparse(each) for each in node.decorator_list}
+        inits = [node] if isinstance(node, ast.FunctionDef) else [each for each in node.body if is_init(each)]
+        parameters = [each.arg for init in inits for each in (*init.args.args, *init.args.kwonlyargs)]
+        if text and "documented" in decorators:
+            text = completed(text, node.name, parameters)
+        returns = isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) != "None"
+        found[node.name] = missing_parts(text, parameters, returns, node.name not in NEVER_RAISE)
+    assert len(found) > 15
+    assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+def is_init(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_examples_are_true(
+    framework: str, environment: Callable[[str], Path], to_end: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    python = Path(sys.executable) if importlib.util.find_spec(framework) else environment(framework)
+    done = to_end([python, ROOT / "tests/unit/run_examples.py", framework], 240)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+
+
+def test_a_docstring_is_completed() -> None:
+    text = completed(
+        "Reduces.\n\n    Args:\n        op: own text.\n\n    Returns:\n        It.\n", "allreduce_", ["tensor", "op"]
+    )
+    assert text.startswith("Reduces.\n\nArgs:\n    tensor: the tensor to reduce, ")
+    assert "The result overwrites it.\n    op: own text.\n\nReturns:\n    It.\n\nRaises:\n    ValueError: " in text
