@@ -15,15 +15,24 @@ from .session import session
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
     """Starts the session of this rank. While a session runs, a further call only registers new `process_sets`.
 
-    `comm`: the ranks that form this job, as a list or an mpi4py communicator; by default all that were started. Each
-    of these ranks calls `init` with the same ranks in the same order, and its position is its rank in the job. Other
-    ranks may form a job of their own.
-    `process_sets`: sets to register, the same on all ranks. The string "dynamic" is accepted and has no effect, since
-    sets can always be added later.
+    Args:
+        comm: the ranks that form this job, as a list or an mpi4py communicator; by default all that were started. Each
+            of these ranks calls `init` with the same ranks in the same order, and its position is its rank in the
+            job. Other ranks may form a job of their own.
+        process_sets: sets to register, the same on all ranks. The string "dynamic" is accepted and has no effect,
+            since sets can always be added later.
 
-    ValueError if this rank is not in `comm`, or if a rank does not exist. Also ValueError if two sets have the same
-    ranks, or if a set has all ranks of the job. In this last case the session runs, as in Horovod, and only the
-    duplicate is not registered.
+    Raises:
+        ValueError: this rank is not in `comm`, or a rank does not exist. Also if two sets have the same ranks, or if a
+            set has all ranks of the job. In this last case the session runs, as in Horovod, and only the duplicate is
+            not registered.
+        HorovodInternalError: the ranks did not find each other, or one of them has ended.
+        UnavailableError: the library that the settings ask for, such as MPI, cannot be used.
+
+    Examples:
+        >>> hvd.init()
+        >>> hvd.rank() < hvd.size()
+        True
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"')
@@ -122,46 +131,61 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """Returns this process's rank in the job."""
+    """Returns this process's rank in the job: 0, 1, … size - 1. NotInitializedError before `init`."""
     return int(session.core.rank())
 
 
 def size() -> int:
-    """Returns the number of processes in the job."""
+    """Returns the number of processes in the job. NotInitializedError before `init`."""
     return int(session.core.size())
 
 
 def local_rank() -> int:
-    """Returns this process's rank among those of its host."""
+    """Returns this process's rank on its host, which is usually its device. NotInitializedError before `init`."""
     return int(session.core.local_rank())
 
 
 def local_size() -> int:
-    """Returns the number of processes on this host."""
+    """Returns the number of processes on this host. NotInitializedError before `init`."""
     return int(session.core.local_size())
 
 
 def cross_rank() -> int:
-    """Returns this process's rank among the processes of the same local rank on all hosts."""
+    """Returns this process's rank among the processes of the same local rank on all hosts.
+
+    Raises:
+        NotInitializedError: `init` was not called.
+    """
     return int(session.core.cross_rank())
 
 
 def cross_size() -> int:
-    """Returns the number of hosts that have a process of this local rank."""
+    """Returns the number of hosts that have a process of this local rank. NotInitializedError before `init`."""
     return int(session.core.cross_size())
 
 
 def is_homogeneous() -> bool:
-    """Returns True if every host runs the same number of processes."""
+    """Returns True if every host runs the same number of processes. NotInitializedError before `init`."""
     return bool(session.core.is_homogeneous())
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Starts writing a Chrome trace of this rank. `python -m perseus_like.trace` and ui.perfetto.dev read it.
 
-    Rank 0 writes to `file_path`, rank r to `NAME.rank<r>.json` for `NAME.json`. The file is complete JSON at any
-    time. If `mark_cycles` is true, the trace also has the engine's cycles. A timeline that is already being written
-    to the same file continues; one to another file ends.
+    The file is complete JSON at any time. A timeline that is already being written to the same file continues; one to
+    another file ends.
+
+    Args:
+        file_path: the file of rank 0. For `NAME.json`, rank r writes to `NAME.rank<r>.json`.
+        mark_cycles: if true, the trace also has the engine's cycles.
+
+    Raises:
+        UnavailableError: the file cannot be written.
+        NotInitializedError: `init` was not called.
+
+    Examples:
+        >>> hvd.start_timeline("/tmp/timeline.json")
+        >>> hvd.stop_timeline()
     """
     session.core.start_timeline(str(file_path), bool(mark_cycles))
 

@@ -21,7 +21,12 @@ Finish = Callable[[Any], Any]
 
 
 class Op(IntEnum):
-    """The operation of an allreduce, with Horovod's numbers."""
+    """The operation of an allreduce, with Horovod's numbers.
+
+    `Average` is the sum divided by the number of ranks. `Sum`, `Min`, `Max` and `Product` work element by element.
+    `Adasum` adds the parts of the ranks' tensors that are orthogonal and averages those that are parallel
+    (arXiv:2006.02924).
+    """
 
     Average = 0
     Sum = 1
@@ -58,7 +63,23 @@ def _core_verb(op: Op) -> Callable[..., Any]:
 
 
 def resolve_op(op: int | None, average: bool | None = None) -> Op:
-    """Returns `op`, or the operation that the deprecated `average` stands for. The default is Average."""
+    """Returns `op`, or the operation that the deprecated `average` stands for. The default is Average.
+
+    Args:
+        op: an operation, its number, or None.
+        average: True stands for Average, False for Sum, None for neither.
+
+    Returns:
+        One of Average, Sum, Adasum, Min, Max and Product.
+
+    Raises:
+        ValueError: both arguments are given, or `op` is no operation.
+
+    Examples:
+        >>> from perseus_like.collectives import resolve_op
+        >>> resolve_op(None, average=False).name
+        'Sum'
+    """
     if op is None:
         return Op.Sum if average is False else Op.Average
     if average is not None:
@@ -141,7 +162,18 @@ def scattered_rows(rows: int, process_set: ProcessSet) -> int:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until all ranks of the set have called it."""
+    """Blocks until all ranks of the set have called it.
+
+    Args:
+        process_set: the ranks that wait for each other. The default is all ranks of the job.
+
+    Raises:
+        ValueError: this rank is not in `process_set`, or the set is not registered.
+        HorovodInternalError: a rank has ended, or `init` was not called.
+
+    Examples:
+        >>> hvd.barrier()
+    """
     set_id = member_id(process_set)
     names.submit("barrier", None, set_id, session.core.barrier, set_id)[1].wait()
 
@@ -149,7 +181,15 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join() -> int:
     """Blocks until every rank has joined. Contributes zeros to the other ranks' allreduces meanwhile.
 
-    Returns the last rank that joined.
+    A rank calls it when it has no more batches, so that the others can finish theirs. Raises HorovodInternalError if a
+    rank has ended, or before `init`.
+
+    Returns:
+        The last rank that joined.
+
+    Examples:
+        >>> hvd.join()
+        0
     """
     handle = session.core.join(GLOBAL)
     handle.wait()

@@ -28,7 +28,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "op": "Average (the default), Sum, Min, Max, Product or Adasum. Adasum needs floating dtypes.",
         "prescale_factor": "the factor by which each rank's {tensor} are multiplied before the reduction.",
         "postscale_factor": "the factor by which the result is multiplied.",
-        "compression": "the form in which floating {tensor} are sent: `Compression.none`, `fp16` or `bf16`.",
+        "compression": "the form in which floating-point values are sent: `Compression.none`, `fp16` or `bf16`.",
         "root_rank": "the rank whose {tensor} all ranks get. It is a rank in the job, also with a process set.",
     },
     "allreduce": {

@@ -6,24 +6,41 @@ import io
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from .collectives import Collectives, root_within
+from .documentation import documented
 from .process_sets import ProcessSet, global_process_set
 from .session import session
 from .tensor import ArrayTensors
 
+T = TypeVar("T")
+
 _bytes: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 
 
+@overload
+def broadcast_object(
+    obj: None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any: ...
+@overload
+def broadcast_object(
+    obj: T | None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> T: ...
+@documented
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Returns the root's object on every rank. The root gets its own object; other ranks' `obj` is ignored.
+    """Returns the root's object on every rank. It is pickled; only ranks of the same job can send such objects.
 
-    If the object cannot be pickled, all ranks raise an error.
+    Returns:
+        On `root_rank` the object itself, on other ranks a copy.
+
+    Examples:
+        >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
+        {'epoch': 3}
     """
     root_within(root_rank, process_set)
     is_root = session.core.rank() == root_rank
@@ -35,8 +52,17 @@ def broadcast_object(
     return obj if is_root else _load(gathered, root_rank)
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns every rank's object, by rank. If an object cannot be pickled, all ranks raise an error."""
+@documented
+def allgather_object(obj: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[T]:
+    """Returns every rank's object. They are pickled; only ranks of the same job can send such objects.
+
+    Returns:
+        The objects in the order of ranks. This rank's own object is a copy, too.
+
+    Examples:
+        >>> hvd.allgather_object({"rank": hvd.rank()})
+        [{'rank': 0}]
+    """
     mine, error = _pickled(obj)
     gathered = _gather(mine, "allgather_object", name, process_set)
     if error is not None:

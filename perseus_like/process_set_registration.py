@@ -14,8 +14,21 @@ from .session import session
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set. Collective over all ranks of the job, which pass the same ranks in the same order of calls.
 
-    If sets are made from communicators, each rank passes the communicator that it is in, and one call registers all
-    these sets. ValueError for ranks that do not exist, and for ranks that are registered already.
+    Args:
+        process_set: the set, or its ranks. If sets are made from communicators, each rank passes the communicator that
+            it is in, and one call registers all these sets.
+
+    Returns:
+        The registered set. Ranks outside the set get it too.
+
+    Raises:
+        ValueError: a rank does not exist, or a set of these ranks is registered already.
+        HorovodInternalError: the ranks passed different sets (DisagreementError), or a rank has ended (PeerLostError).
+
+    Examples:
+        >>> even = hvd.add_process_set(range(0, hvd.size(), 2))  # doctest: +SKIP
+        >>> if even.included():  # doctest: +SKIP
+        ...     hvd.allreduce(loss, process_set=even)
     """
     new = _with_ranks(process_set)
     if new.process_set_id is not None:

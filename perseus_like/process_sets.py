@@ -22,8 +22,17 @@ def as_ranks(what: str, given: Iterable[int]) -> list[int]:
 class ProcessSet:
     """Some ranks of the job, in ascending order. Has an id once `init` or `add_process_set` has registered it.
 
-    The argument is the ranks, or an mpi4py communicator (any object with `allgather`). The ranks of a communicator are
-    looked up at registration.
+    Args:
+        ranks_or_comm: the ranks, or an mpi4py communicator (any object with `allgather`). The ranks of a communicator
+            are looked up at registration.
+
+    Raises:
+        ValueError: the argument is neither whole numbers nor a communicator.
+
+    Examples:
+        >>> first_two = hvd.ProcessSet([0, 1])
+        >>> first_two.ranks
+        [0, 1]
     """
 
     process_set_id: int | None = None
@@ -108,7 +117,21 @@ def remember(process_set: ProcessSet, process_set_id: int) -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set. Collective over all ranks. Returns False for the global set and for an unregistered one."""
+    """Removes a set. Collective over all ranks of the job.
+
+    Args:
+        process_set: a registered set. No collective may be in flight in it.
+
+    Returns:
+        True, or False for the global set and for an unregistered one, which have no effect.
+
+    Raises:
+        HorovodInternalError: the ranks passed different sets (DisagreementError), or a rank has ended (PeerLostError).
+
+    Examples:
+        >>> hvd.remove_process_set(hvd.global_process_set)
+        False
+    """
     number = process_set.process_set_id
     if number is None or number == GLOBAL:
         return False

@@ -66,15 +66,53 @@ def run(
     env: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> list[_Result]:
-    """Calls `func(*args, **kwargs)` on `num_proc` ranks (`np` is the older name). Returns the results by rank.
+    """Calls `func(*args, **kwargs)` on several ranks, which it starts by a perseusrun, and returns what each returned.
 
-    The parameters are those of horovod.run and stand for options of perseusrun. `executable` is the Python of the
-    ranks. Additional parameters: `options` are further options of perseusrun, `env` replaces the environment, and
-    `folder` is a folder that all hosts share.
+    The parameters are those of horovod.run and stand for options of perseusrun. The last three are additional.
 
-    Raises RankError if the function or its process fails on a rank; if several fail, it names the first. In an elastic
-    job, it raises RankError only for a failure from which the other workers did not recover, and returns the results of
-    the last generation.
+    Args:
+        func: the function, which is pickled. It may be a lambda or a function of the main program, and calls `init`.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        num_proc: the number of ranks.
+        min_num_proc: the smallest number of ranks with which an elastic job goes on.
+        max_num_proc: the largest number of ranks of an elastic job.
+        slots: the number of ranks on each host of an elastic job.
+        reset_limit: the number of times that an elastic job may start again.
+        cooldown_range: the shortest and the longest time, in seconds, for which a failed host is not used.
+        hosts: the hosts and their ranks, as in "host1:2,host2:4". The default is this host.
+        hostfile: a file with a line for each host, as in "host1 slots=2".
+        host_discovery_script: a program that prints the hosts of an elastic job.
+        start_timeout: the time, in seconds, in which all ranks must start.
+        ssh_port: the port of ssh on the hosts.
+        ssh_identity_file: the file of the private key for ssh.
+        disable_cache: has no effect; hosts are checked at each start.
+        output_filename: a folder in which each rank's output is kept.
+        verbose: if not 0, the launcher reports what it does.
+        use_gloo: has no effect; ranks communicate without MPI unless `use_mpi` is true.
+        use_mpi: if true, mpirun starts the ranks, and they communicate through MPI.
+        mpi_args: further options of mpirun.
+        network_interface: the network interfaces to use, separated by commas.
+        network_interfaces: another name of `network_interface`.
+        executable: the Python of the ranks. The default is this one.
+        np: the older name of `num_proc`.
+        min_np: the older name of `min_num_proc`.
+        max_np: the older name of `max_num_proc`.
+        options: further options of perseusrun.
+        env: the environment of the ranks. The default is that of this process.
+        folder: a folder that all hosts share, for the pickled function and results. Needed with several hosts.
+
+    Returns:
+        The results in the order of ranks. In an elastic job, those of the last generation.
+
+    Raises:
+        RankError: the function or its process failed on a rank, or perseusrun rejected an option. If several ranks
+            failed, it names the first. In an elastic job, only failures count from which the other workers did not
+            recover.
+
+    Examples:
+        >>> hvd.run(lambda x: x * 2, args=(21,), num_proc=2)
+        [42, 42]
     """
     smallest = min_num_proc or min_np
     values = {
