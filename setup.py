@@ -11,6 +11,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parent.resolve()
 
@@ -70,17 +71,35 @@ class BuildPy(build_py):
         super().run()
 
 
+class EditableWheel(editable_wheel):
+    """`pip install -e .` makes a folder of links in the installed layout, in place of a list of folders.
+
+    The sources have another layout (perseus_like.torch lies in adapters/torch), and the source folder `perseus_like`
+    hides nothing this way. New files are seen after another `pip install -e .`.
+    """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.mode = self.mode or "strict"
+
+
 class CMakeBuild(build_ext):
     """Builds in a folder that stays, so that a second build compiles what changed.
 
-    Honours CMAKE_ARGS, and PERSEUS_BUILD_FOLDER (else below build/temp*).
+    Honours CMAKE_ARGS, and PERSEUS_BUILD_FOLDER (else below build/temp*, or build/editable for an editable install).
     """
+
+    def run(self) -> None:
+        if self.editable_mode:
+            self.inplace = False  # a compiled core in the source folder would make it look like the package
+        super().run()
 
     def build_extension(self, ext: Extension) -> None:
         if not isinstance(ext, CMakeExtension):
             super().build_extension(ext)
             return
-        folder = Path(os.environ.get("PERSEUS_BUILD_FOLDER") or Path(self.build_temp) / "cmake").resolve()
+        default = ROOT / "build" / "editable" if self.editable_mode else Path(self.build_temp) / "cmake"
+        folder = Path(os.environ.get("PERSEUS_BUILD_FOLDER") or default).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         subprocess.check_call([cmake, "-S", str(ROOT), "-B", str(folder), *self.configure_args()])
@@ -137,5 +156,5 @@ setup(
     package_dir=MOVED,
     package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["*.json"]},
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild},
+    cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild, "editable_wheel": EditableWheel},
 )

@@ -1,0 +1,59 @@
+"""`pip install -e .`: a folder of links in the installed layout, so that changed sources count at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import perseus_like, perseus_like._core, perseus_like.numpy as hvd
+from perseus_like.names import aliases
+hvd.init()
+print(hvd.size(), perseus_like._core.__file__, *[module.__file__ for module in (hvd, aliases)])
+"""
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the Python of an environment with the clone installed so, beside the packages of our environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    paths = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", vars=paths))
+    (site / "tools_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")  # follows __editable__*.pth
+    core = ROOT / "build" / "core"
+    if not (core / "CMakeCache.txt").exists():
+        pytest.skip("no build/core, whose compiled files make this quick: run `make build`")
+    variables = {"PERSEUS_BUILD_FOLDER": str(core), "CMAKE_ARGS": "-DPERSEUS_WERROR=ON"}
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-build-isolation", "--no-deps"]
+    ended = subprocess.run(
+        [*pip, "--editable", str(ROOT)], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return python
+
+
+def test_programs_use_the_sources(editable: Path, tmp_path: Path) -> None:
+    """In the clone's root, whose folder `perseus_like` must not hide the package, elsewhere, and on two ranks."""
+    for folder, ranks in ((ROOT, 1), (tmp_path, 1), (ROOT, 2)):
+        launcher = ["-m", "perseus_like", "-np", "2", str(editable)] if ranks > 1 else []
+        command = [str(editable), *launcher, "-c", PROGRAM]
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        lines = ended.stdout.splitlines()
+        assert len(lines) == ranks
+        for line in lines:
+            size, core, *files = line.rpartition("<stdout>:")[2].split()
+            assert int(size) == ranks
+            assert Path(core).is_relative_to(ROOT / "build")
+            sources = ["adapters/numpy/__init__.py", "perseus_like/names/aliases.py"]
+            assert [Path(file).resolve() for file in files] == [ROOT / name for name in sources]
+    assert not list(ROOT.glob("perseus_like/_core*.so")), "a compiled core would make the source folder look installed"
