@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from perseus_like import objects, rank, size
+from perseus_like import rank, size
 from perseus_like.handle import results_of
+from perseus_like.objects import allgather_object, broadcast_object
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
@@ -18,9 +19,20 @@ from .ops import allgather, broadcast_, broadcast_async_, synchronize
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Root's values into the tensors of all ranks.
+    """Copies the root rank's values into the tensors of all ranks, so that all start with the same model.
 
-    `params`: a `state_dict()`, a list of (name, tensor), or a list of tensors. What is no tensor is left alone.
+    Args:
+        params: a `state_dict()`, a list of pairs of a name and a tensor, or a list of tensors; the same on all ranks.
+            Other values in it are not sent.
+        root_rank: the rank in the job whose values all ranks get.
+
+    Raises:
+        ValueError: `params` is neither a dictionary nor a list, or a dtype cannot be communicated.
+        HorovodInternalError: the ranks passed different tensors (DisagreementError), or a rank has ended.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
@@ -35,18 +47,6 @@ def _broadcast_all(pairs: Iterable[tuple[str | None, torch.Tensor]], root_rank: 
     results_of([verbs.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs])
 
 
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Root's object on every rank, pickled on the way."""
-    return objects.broadcast_object(obj, root_rank, name, process_set)
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Every rank's object, by rank, pickled on the way."""
-    return objects.allgather_object(obj, name)
-
-
 @dataclass(frozen=True)
 class _TensorAt:
     """Stands for a tensor in what is sent as an object; the tensors follow by themselves."""
@@ -58,10 +58,24 @@ class _TensorAt:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
-    """Root's state and options (learning rate, …) into the optimizers of all ranks, whatever those held before.
+    """Copies the root rank's state and options (learning rate, …) into the optimizers of all ranks.
 
-    Works for every optimizer: nothing is assumed of the state but that it is made of tensors and picklable values.
-    `model` is not needed, and there for Horovod's sake.
+    The other ranks' optimizers may have any state before. Works for every optimizer whose state is made of tensors and
+    values that can be pickled.
+
+    Args:
+        optimizer: an optimizer of the same parameters on all ranks; also a DistributedOptimizer.
+        root_rank: the rank in the job whose state all ranks get.
+        model: has no effect; it is an argument of Horovod.
+
+    Raises:
+        ValueError: the ranks have different numbers of parameter groups.
+        HorovodInternalError: a rank has ended, or `init` was not called.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not optimizer.state:
@@ -69,7 +83,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     is_root = session.core.rank() == root_rank
     tensors: list[torch.Tensor] = []
     sent = _describe(optimizer, parameters, tensors) if is_root else None
-    state, groups = objects.broadcast_object(sent, root_rank, "optimizer_state")
+    state, groups = broadcast_object(sent, root_rank, "optimizer_state")
     if is_root:
         _broadcast_all(((f"optimizer_state.{place}", tensor) for place, tensor in enumerate(tensors)), root_rank)
         return

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from perseus_like.collectives import Average, Op, resolve_op
 from perseus_like.collectives import join as _join
 from perseus_like.compression import NoneCompressor, is_identity, wire_of
-from perseus_like.handle import Pending, handles
+from perseus_like.documentation import documented
+from perseus_like.handle import Handle, Pending, handles
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .autograd import (
@@ -33,7 +34,23 @@ poll = handles.poll
 
 
 def join(device: int = -1) -> int:
-    """Waits until every rank has joined, contributing zeros to the others' allreduces; gives the last rank to join."""
+    """Blocks until every rank has joined. Contributes zeros to the other ranks' allreduces meanwhile.
+
+    A rank calls it when it has no more batches, so that the others can finish theirs.
+
+    Args:
+        device: has no effect; it is an argument of Horovod.
+
+    Returns:
+        The last rank that joined.
+
+    Raises:
+        HorovodInternalError: a rank has ended, or `init` was not called.
+
+    Examples:
+        >>> hvd.join()
+        0
+    """
     return _join()
 
 
@@ -41,6 +58,7 @@ def _differentiable(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors)
 
 
+@documented
 def allreduce(
     tensor: Tensor,
     average: bool | None = None,
@@ -51,7 +69,15 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The reduction of every rank's tensor: Average unless `op` says otherwise. Differentiable for Average and Sum."""
+    """Returns the reduction of all ranks' tensors. Differentiable for Average and Sum.
+
+    Returns:
+        A new tensor of the same shape and dtype. An average of integers is rounded toward zero.
+
+    Examples:
+        >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum, name="loss")  # by hvd.size() ranks
+        tensor([1., 2.])
+    """
     wire = wire_of(compression)
     if wire is not None or is_identity(compression):
         if _differentiable(tensor):
@@ -69,6 +95,7 @@ def allreduce(
     return compression.decompress(reduced, context)  # type: ignore[no-any-return]
 
 
+@documented
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -77,11 +104,22 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> int:
+) -> Handle[Tensor]:
+    """Starts an allreduce, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns a new tensor of the same shape and dtype.
+
+    Examples:
+        >>> handle = hvd.allreduce_async(torch.tensor([1.0, 2.0]), name="gradient")
+        >>> hvd.synchronize(handle)
+        tensor([1., 2.])
+    """
     chosen = resolve_op(op, average)
     return handles.add(verbs.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
 
 
+@documented
 def allreduce_(
     tensor: Tensor,
     average: bool | None = None,
@@ -91,12 +129,23 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
+    """Replaces the elements of a tensor by the reduction of all ranks' tensors.
+
+    Returns:
+        `tensor` itself.
+
+    Examples:
+        >>> tensor = torch.tensor([1.0, 2.0])
+        >>> hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+        True
+    """
     chosen = resolve_op(op, average)
     return verbs.reduce_in_place(
         tensor, chosen, name, prescale_factor, postscale_factor, process_set, None, True
     ).result()
 
 
+@documented
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -105,11 +154,25 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> int:
+) -> Handle[Tensor]:
+    """Starts an allreduce in place, and returns without waiting for the other ranks.
+
+    Until the handle is synchronized, the tensor must not be read or changed.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns `tensor` itself.
+
+    Examples:
+        >>> tensor = torch.tensor([1.0, 2.0])
+        >>> handle = hvd.allreduce_async_(tensor, name="gradient")
+        >>> hvd.synchronize(handle) is tensor
+        True
+    """
     chosen = op if type(op) is Op and average is None else resolve_op(op, average)
     return handles.add(verbs.reduce_in_place(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
 
 
+@documented
 def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -120,7 +183,15 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Several tensors as one unit, all or nothing. Differentiable for Average and Sum."""
+    """Reduces several tensors as one unit: if one of them fails, all fail. Differentiable for Average and Sum.
+
+    Returns:
+        New tensors of the same shapes and dtypes.
+
+    Examples:
+        >>> hvd.grouped_allreduce([torch.tensor([1.0]), torch.tensor([2, 3])], op=hvd.Max)
+        [tensor([1.]), tensor([2, 3])]
+    """
     wire = wire_of(compression)
     if not _differentiable(*tensors) and (wire is not None or is_identity(compression)):
         chosen = resolve_op(op, average)
@@ -137,6 +208,7 @@ def grouped_allreduce(
     return [compression.decompress(small, context) for small, (_, context) in zip(reduced, pairs, strict=True)]
 
 
+@documented
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -145,11 +217,22 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> int:
+) -> Handle[list[Tensor]]:
+    """Starts an allreduce of several tensors as one unit, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns new tensors of the same shapes and dtypes.
+
+    Examples:
+        >>> handle = hvd.grouped_allreduce_async([torch.tensor([1.0]), torch.tensor([2, 3])])
+        >>> hvd.synchronize(handle)
+        [tensor([1.]), tensor([2, 3])]
+    """
     chosen = resolve_op(op, average)
     return handles.add(verbs.grouped_allreduce(tensors, chosen, name, prescale_factor, postscale_factor, process_set))
 
 
+@documented
 def grouped_allreduce_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -159,10 +242,21 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Tensor, ...]:
+    """Replaces the elements of several tensors by their reductions, as one unit.
+
+    Returns:
+        The same tensors.
+
+    Examples:
+        >>> tensors = [torch.tensor([1.0]), torch.tensor([2, 3])]
+        >>> hvd.grouped_allreduce_(tensors)[1] is tensors[1]
+        True
+    """
     started = _start_grouped_in_place(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     return started.result()
 
 
+@documented
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -171,7 +265,19 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> int:
+) -> Handle[tuple[Tensor, ...]]:
+    """Starts an allreduce of several tensors in place, and returns without waiting for the other ranks.
+
+    Until the handle is synchronized, the tensors must not be read or changed.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns the same tensors.
+
+    Examples:
+        >>> handle = hvd.grouped_allreduce_async_([torch.tensor([1.0]), torch.tensor([2, 3])])
+        >>> hvd.synchronize(handle)
+        (tensor([1.]), tensor([2, 3]))
+    """
     started = _start_grouped_in_place(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     return handles.add(started)
 
@@ -190,50 +296,125 @@ def _start_grouped_in_place(
     return pending.then(tuple)
 
 
+@documented
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """The tensor of `root_rank` (its rank in the job, also with a process set) on every rank. Differentiable."""
+    """Returns the tensor of `root_rank` on every rank. Differentiable.
+
+    Returns:
+        A new tensor of the same shape and dtype.
+
+    Examples:
+        >>> hvd.broadcast(torch.tensor([1.0, 2.0]), root_rank=0)
+        tensor([1., 2.])
+    """
     if _differentiable(tensor):
         result: Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
         return result
     return verbs.broadcast(tensor, root_rank, name, process_set).result()
 
 
+@documented
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
+) -> Handle[Tensor]:
+    """Starts a broadcast, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns a new tensor of the same shape and dtype.
+
+    Examples:
+        >>> handle = hvd.broadcast_async(torch.tensor([1.0, 2.0]), root_rank=0)
+        >>> hvd.synchronize(handle)
+        tensor([1., 2.])
+    """
     return handles.add(verbs.broadcast(tensor, root_rank, name, process_set))
 
 
+@documented
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
+    """Replaces the elements of a tensor by those of `root_rank`.
+
+    Returns:
+        `tensor` itself.
+
+    Examples:
+        >>> weights = torch.tensor([1.0, 2.0])
+        >>> hvd.broadcast_(weights, root_rank=0) is weights
+        True
+    """
     return verbs.broadcast(tensor, root_rank, name, process_set, in_place=True).result()
 
 
+@documented
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
+) -> Handle[Tensor]:
+    """Starts a broadcast in place, and returns without waiting for the other ranks.
+
+    Until the handle is synchronized, the tensor must not be read or changed.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns `tensor` itself.
+
+    Examples:
+        >>> weights = torch.tensor([1.0, 2.0])
+        >>> hvd.synchronize(hvd.broadcast_async_(weights, root_rank=0)) is weights
+        True
+    """
     return handles.add(verbs.broadcast(tensor, root_rank, name, process_set, in_place=True))
 
 
+@documented
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """All ranks' tensors, one after the other along dimension 0, which may differ between ranks. Differentiable."""
+    """Returns all ranks' tensors, concatenated along dimension 0 in the order of ranks. Differentiable.
+
+    Returns:
+        A new tensor of the same dtype on all ranks. Its dimension 0 is the sum of all ranks' dimensions 0.
+
+    Examples:
+        >>> hvd.allgather(torch.tensor([[1, 2], [3, 4]]))  # all rows of all ranks
+        tensor([[1, 2],
+                [3, 4]])
+    """
     if _differentiable(tensor):
         result: Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
         return result
     return verbs.allgather(tensor, name, process_set).result()
 
 
-def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+@documented
+def allgather_async(
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Starts an allgather, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns all ranks' rows in a new tensor.
+
+    Examples:
+        >>> hvd.synchronize(hvd.allgather_async(torch.tensor([1, 2])))
+        tensor([1, 2])
+    """
     return handles.add(verbs.allgather(tensor, name, process_set))
 
 
+@documented
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[Tensor, ...]:
-    """Several tensors as one unit. Differentiable."""
+    """Gathers several tensors as one unit: if one of them fails, all fail. Differentiable.
+
+    Returns:
+        For each tensor, all ranks' rows in a new tensor.
+
+    Examples:
+        >>> hvd.grouped_allgather([torch.tensor([1]), torch.tensor([2.0, 3.0])])
+        (tensor([1]), tensor([2., 3.]))
+    """
     if _differentiable(*tensors):
         result: tuple[Tensor, ...] = HorovodGroupedAllgather.apply(  # type: ignore[no-untyped-call]
             name, process_set, *tensors
@@ -242,9 +423,19 @@ def grouped_allgather(
     return tuple(verbs.grouped_allgather(tensors, name, process_set).result())
 
 
+@documented
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
+) -> Handle[tuple[Tensor, ...]]:
+    """Starts an allgather of several tensors as one unit, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns a new tensor for each tensor.
+
+    Examples:
+        >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([1]), torch.tensor([2.0, 3.0])]))
+        (tensor([1]), tensor([2., 3.]))
+    """
     return handles.add(verbs.grouped_allgather(tensors, name, process_set).then(tuple))
 
 
@@ -256,12 +447,33 @@ def _plain_splits(splits: Splits) -> Sequence[int] | None:
     return splits.tolist()
 
 
+@overload
+def alltoall(
+    tensor: Tensor, splits: None = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor: ...
+@overload
+def alltoall(
+    tensor: Tensor,
+    splits: Sequence[int] | Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Tensor, Tensor]: ...
+@documented
 def alltoall(
     tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`splits[r]` rows to rank r. With splits: what came, and the rows from each rank; without: what came.
+    """Sends `splits[r]` rows to rank r of the process set, and returns the rows that the ranks send to this one.
 
     Differentiable.
+
+    Returns:
+        The received rows in the order of the sending ranks. If `splits` are given: a pair of these rows and a tensor
+        of dtype int32 with the number of rows from each rank.
+
+    Examples:
+        >>> rows, counts = hvd.alltoall(torch.tensor([1.0, 2.0, 3.0]), splits=[2])  # the third row is not sent
+        >>> rows, counts.tolist()
+        (tensor([1., 2.]), [2])
     """
     plain = _plain_splits(splits)
     pair: tuple[Tensor, Tensor]
@@ -272,10 +484,21 @@ def alltoall(
     return pair[0] if splits is None else pair
 
 
+@documented
 def alltoall_async(
     tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
-    """`synchronize` gives the pair, with splits and without."""
+) -> Handle[tuple[Tensor, Tensor]]:
+    """Starts an alltoall, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns the pair of the received rows and the number of rows
+        from each rank (int32), also without `splits`.
+
+    Examples:
+        >>> rows, counts = hvd.synchronize(hvd.alltoall_async(torch.tensor([1.0, 2.0])))
+        >>> rows, counts.tolist()
+        (tensor([1., 2.]), [2])
+    """
     pending = verbs.alltoall(tensor, _plain_splits(splits), name, process_set)
     return handles.add(pending.then(_with_counts(splits)))
 
@@ -285,6 +508,7 @@ def _with_counts(splits: Splits) -> Callable[[tuple[Tensor, list[int]]], tuple[T
     return lambda pair: (pair[0], torch.tensor(pair[1], dtype=torch.int32, device=device))
 
 
+@documented
 def reducescatter(
     tensor: Tensor,
     name: str | None = None,
@@ -294,7 +518,17 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """This rank's rows of the reduction; the first ranks get one more where rows do not divide. Differentiable."""
+    """Returns this rank's rows of the reduction of all ranks' tensors. Differentiable.
+
+    Returns:
+        A new tensor of the same dtype. Dimension 0 is divided among the ranks; if it does not divide, the first ranks
+        get one more row.
+
+    Examples:
+        >>> hvd.reducescatter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), op=hvd.Sum)  # one rank gets all rows
+        tensor([[1., 2.],
+                [3., 4.]])
+    """
     small, context = compression.compress(tensor)
     result: Tensor
     if _differentiable(small):
@@ -307,6 +541,7 @@ def reducescatter(
     return compression.decompress(result, context)  # type: ignore[no-any-return]
 
 
+@documented
 def reducescatter_async(
     tensor: Tensor,
     name: str | None = None,
@@ -314,12 +549,22 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> int:
+) -> Handle[Tensor]:
+    """Starts a reducescatter, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns this rank's rows in a new tensor.
+
+    Examples:
+        >>> hvd.synchronize(hvd.reducescatter_async(torch.tensor([1.0, 2.0])))
+        tensor([1., 2.])
+    """
     return handles.add(
         verbs.reduce_scatter(tensor, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )
 
 
+@documented
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -329,7 +574,15 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """Several tensors as one unit. Differentiable."""
+    """Does a reducescatter of several tensors as one unit: if one of them fails, all fail. Differentiable.
+
+    Returns:
+        For each tensor, this rank's rows of the reduction.
+
+    Examples:
+        >>> hvd.grouped_reducescatter([torch.tensor([1.0]), torch.tensor([2.0, 3.0])])
+        [tensor([1.]), tensor([2., 3.])]
+    """
     if not tensors:
         raise ValueError("grouped_reducescatter: the list of tensors is empty")
     pairs = [compression.compress(tensor) for tensor in tensors]
@@ -347,6 +600,7 @@ def grouped_reducescatter(
     return [compression.decompress(share, context) for share, (_, context) in zip(shares, pairs, strict=True)]
 
 
+@documented
 def grouped_reducescatter_async(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -354,7 +608,16 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> int:
+) -> Handle[list[Tensor]]:
+    """Starts a reducescatter of several tensors as one unit, and returns without waiting for the other ranks.
+
+    Returns:
+        The handle for `poll` and `synchronize`, which returns this rank's rows for each tensor.
+
+    Examples:
+        >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.tensor([1.0]), torch.tensor([2.0, 3.0])]))
+        [tensor([1.]), tensor([2., 3.])]
+    """
     return handles.add(
         verbs.grouped_reduce_scatter(tensors, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )

@@ -281,22 +281,38 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
+    """Returns an optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
 
-    Gradients are reduced while backward goes on. Those that a rank has not computed count as zeros.
+    Gradients are reduced while backward goes on. Those that a rank has not computed count as zeros. The result also has
+    `synchronize()`, which waits for the gradients, and `skip_synchronize()`, for a `step` after it.
 
     Args:
-        optimizer: the one to wrap; it shares state and parameter groups with the result.
+        optimizer: the optimizer to wrap. It shares state and parameter groups with the result.
         named_parameters: `model.named_parameters()`, for error texts.
         compression: `Compression.none`, `fp16`, `bf16`, `top_k`, `one_bit`, `power_sgd`, or a `Compressor`.
-        backward_passes_per_step: so many backward passes are summed before gradients are reduced.
-        op: Average or Sum; or Adasum: ranks step by themselves, and their steps are added where they are orthogonal
-            and averaged where they are parallel, so that the learning rate need not grow with the number of ranks.
-        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed.
-        groups: parameters whose gradients travel together: lists of them, or the number of groups to make.
+        backward_passes_per_step: the number of backward passes that are summed before gradients are reduced.
+        op: Average, Sum or Adasum. With Adasum, ranks step by themselves, and their steps are added where they are
+            orthogonal and averaged where they are parallel, so that the learning rate need not grow with the ranks.
+        gradient_predivide_factor: f: gradients are divided by f before and by size/f after they are summed. Needs
+            Average.
+        groups: parameters whose gradients are reduced together: lists of them, or the number of groups to make.
         num_groups: the older name for a number of groups.
-        sparse_as_dense: sparse gradients are made dense, and travel with the others.
+        sparse_as_dense: if true, sparse gradients are made dense, and are reduced with the others.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+
+    Returns:
+        The distributed optimizer, which is an instance of the wrapped optimizer's class.
+
+    Raises:
+        ValueError: an argument is not supported, two parameters have one name, a parameter has none, or the optimizer
+            is a DistributedOptimizer already. Errors of collectives are raised by `step` and `synchronize`.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
     """
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is a DistributedOptimizer already")

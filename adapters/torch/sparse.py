@@ -15,9 +15,27 @@ from .autograd import verbs
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Starts the reduction (Average or Sum) of a sparse COO tensor. Call what is returned to wait for the result.
+    """Starts the reduction of a sparse COO tensor, and returns without waiting for the other ranks.
 
-    The result is not coalesced: an index that several ranks have occurs several times.
+    Args:
+        tensor: a sparse COO tensor. All ranks pass the same shape, dtype and number of sparse dimensions.
+        name: names the collective. It is the same on all ranks.
+        op: Average or Sum.
+        process_set: the ranks that take part. The default is all ranks of the job.
+
+    Returns:
+        A function that waits and returns the reduced tensor. That tensor is not coalesced: an index that several ranks
+        have occurs several times. The function raises the errors of the collective.
+
+    Raises:
+        ValueError: the tensor is not a COO tensor, `op` is not supported, or this rank is not in `process_set`.
+
+    Examples:
+        >>> rows = torch.eye(2).to_sparse()
+        >>> wait = hvd.sparse_allreduce_async(rows, "rows", hvd.Sum)
+        >>> wait().to_dense()
+        tensor([[1., 0.],
+                [0., 1.]])
     """
     chosen: Op = resolve_op(op)
     if chosen not in (Average, Sum):

@@ -33,11 +33,27 @@ class SyncBatchNorm(_BatchNorm):
 
     Batches may be of different sizes, also empty; ranks that have joined count as having none. Costs one allreduce
     forward, 8 (2 C + 1) bytes for C channels, and one backward, 8 C bytes in float32. In evaluation it is local.
+    `SyncBatchNorm.convert_sync_batchnorm(model)` replaces the layers of a model.
 
     Args:
+        num_features: the number C of channels, which are dimension 1 of the input.
+        eps: is added to the variance.
+        momentum: the weight of a batch in the running statistics. None stands for a cumulative average.
+        affine: if true, the layer has a weight and a bias.
+        track_running_stats: if true, the layer keeps running statistics for evaluation.
         process_set: the ranks that share statistics. On other ranks they are each rank's own.
         comm_scope: 1: the ranks of `process_set`; 0: the ranks of this host only. With 0 the first forward in
             training is collective over the job, as it registers a process set for each host.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
+
+    Raises:
+        ValueError: `comm_scope` is neither 0 nor 1, or is 0 with a `process_set`.
+
+    Examples:
+        >>> layer = hvd.SyncBatchNorm(3)
+        >>> layer(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 3, 8, 8])
     """
 
     def __init__(

@@ -73,9 +73,26 @@ tensors = TorchTensors()
 
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A CPU tensor in memory that the ranks of this host reduce in place, where collectives are fastest.
+    """Returns an uninitialized CPU tensor in memory that the ranks of this host share.
 
-    UnavailableError when there is none left.
+    Collectives reduce such a tensor in place without copying it, which is the fastest way.
+
+    Args:
+        shape: the shape, or the number of elements of a one-dimensional tensor.
+        dtype: the dtype. The default is `torch.get_default_dtype()`.
+
+    Returns:
+        A tensor whose memory is freed when no tensor refers to it.
+
+    Raises:
+        ValueError: the dtype cannot be communicated.
+        UnavailableError: no such memory is left.
+        NotInitializedError: `init` was not called.
+
+    Examples:
+        >>> gradients = hvd.empty((2, 3)).fill_(hvd.rank())
+        >>> hvd.allreduce_(gradients, op=hvd.Max).shape
+        torch.Size([2, 3])
     """
     sizes = torch.Size([shape] if isinstance(shape, int) else shape)
     dtype = dtype or torch.get_default_dtype()

@@ -13,9 +13,17 @@ Values = list[Any]
 
 
 class VariablesState(ObjectState):
-    """Variables that have `numpy()` and `assign(value)`, and further attributes by keyword (epoch, batch, …).
+    """An elastic state of variables with `numpy()` and `assign(value)`, and of plain values, which are its attributes.
 
-    `groups` maps a name to a function that returns a list of variables. The list may grow during training.
+    Args:
+        groups: for each name, a function that returns a list of variables. The list may grow during training.
+        kwargs: further attributes and their values, which can be pickled.
+
+    Examples:
+        >>> from perseus_like.elastic import VariablesState
+        >>> state = VariablesState({"weights": lambda: []}, epoch=0)
+        >>> state.epoch
+        0
     """
 
     def __init__(self, groups: dict[str, Callable[[], Sequence[Any]]], **kwargs: Any) -> None:
@@ -59,7 +67,20 @@ class VariablesState(ObjectState):
 
 
 class ModelState(VariablesState):
-    """A model, whose variables are `weights`, and its optimizer. The default is the optimizer of `compile`."""
+    """An elastic state of a model and its optimizer, and of plain values. All are attributes of the state.
+
+    Args:
+        model: a built model: one with `weights` and `trainable_variables`.
+        optimizer: its optimizer. The default is `model.optimizer`.
+        kwargs: further attributes and their values, which can be pickled.
+
+    Raises:
+        ValueError: the model is not built.
+
+    Examples:
+        >>> from perseus_like.elastic import ModelState
+        >>> state = ModelState(model, optimizer, epoch=0)  # doctest: +SKIP
+    """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not getattr(model, "built", True):

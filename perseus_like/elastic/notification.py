@@ -33,7 +33,7 @@ class Assignment:
 
 
 class HostUpdateResult(IntFlag):
-    """The kind of a change of the hosts."""
+    """The kind of a change of the hosts: some were added, some were removed, or both."""
 
     no_update = 0
     removed = 1
@@ -46,7 +46,7 @@ class Listener(Protocol):
 
 
 class WorkerNotificationManager:
-    """Passes host updates on to the registered states."""
+    """Passes host updates on to the registered states. Its one instance is `notification_manager`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the list: updates arrive on threads of their own

@@ -20,9 +20,22 @@ logger = logging.getLogger(__name__)
 def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[..., _Result]:
     """Returns `func(state, …)` inside the elastic loop: sync the state to all ranks, then call `func`.
 
-    After a HorovodInternalError the state goes back to its last commit, after a HostsUpdatedInterrupt it stays; in
-    both cases `reset()` makes a new session, the state's reset callbacks run, and the loop begins anew. Other
-    exceptions pass.
+    After a HorovodInternalError the state goes back to its last commit, after a HostsUpdatedInterrupt it stays. In both
+    cases `reset()` makes a new session, the state's reset callbacks run, and the loop begins anew. Adapters offer it as
+    `hvd.elastic.run`.
+
+    Args:
+        func: the training function. Its first argument is the elastic state.
+        reset: a function that ends the session and starts a new one.
+
+    Returns:
+        A function with the same arguments and result. It raises what `func` raises, except for the two errors above.
+
+    Examples:
+        >>> from perseus_like.elastic import ObjectState, run_fn
+        >>> train = run_fn(lambda state: state.epoch + 1, reset=hvd.init)
+        >>> train(ObjectState(hvd.broadcast_object, hvd.rank, epoch=1))
+        2
     """
 
     @functools.wraps(func)

@@ -6,14 +6,27 @@ import copy
 import math
 import queue
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import HostsUpdatedInterrupt
 from .notification import HostUpdateResult, notification_manager
 
 
 class State:
-    """The interface. `bcast_object(obj)` returns rank 0's object on all ranks, `get_rank()` returns this rank."""
+    """The interface of elastic states. A subclass defines `save`, `restore` and `sync`.
+
+    Args:
+        bcast_object: a function that returns rank 0's object on all ranks, such as `hvd.broadcast_object`.
+        get_rank: a function that returns this rank, such as `hvd.rank`.
+
+    Raises:
+        NotImplementedError: a method is called that the subclass does not define.
+
+    Examples:
+        >>> from perseus_like.elastic import ObjectState, State
+        >>> issubclass(ObjectState, State)
+        True
+    """
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
         self._bcast_object = bcast_object
@@ -93,13 +106,34 @@ class State:
 
 
 class ObjectState(State):
-    """State whose keyword arguments become attributes. They must be picklable. Saved copies are deep."""
+    """An elastic state of plain values, which are its attributes. Saved copies are deep.
+
+    Args:
+        bcast_object: a function that returns rank 0's object on all ranks, such as `hvd.broadcast_object`.
+        get_rank: a function that returns this rank, such as `hvd.rank`.
+        kwargs: the attributes and their values, which can be pickled.
+
+    Examples:
+        >>> from perseus_like.elastic import ObjectState
+        >>> state = ObjectState(hvd.broadcast_object, hvd.rank, epoch=0)
+        >>> state.epoch = 5
+        >>> state.commit()
+        >>> state.epoch = 6
+        >>> state.restore()
+        >>> state.epoch
+        5
+    """
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         self._saved_state = copy.deepcopy(kwargs)
         for name, value in kwargs.items():
             setattr(self, name, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Type checkers do not know the attributes, which are arguments of the constructor."""
 
     def save(self) -> None:
         self._saved_state = copy.deepcopy({name: getattr(self, name) for name in self._saved_state})

@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import pytest
 from perseus_like.documentation import completed
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = ("numpy",)
-MODULES = ("numpy",)
+FRAMEWORKS = ("numpy", "torch")
+MODULES = ("numpy", "torch", "torch.elastic", "elastic")
 # Functions and classes with arguments that raise no errors of their own.
 NEVER_RAISE = {
-    *("HorovodInternalError", "Compression", "HostUpdateResult", "gpu_available", "check_num_rank_power_of_2"),
+    *("ObjectState", "VariablesState", "TorchState", "run_fn", "elastic.run", "gpu_available"),
+    "check_num_rank_power_of_2",
 }
 
 
@@ -40,16 +42,16 @@ def missing_parts(docstring: str | None, parameters: Iterable[str], returns: boo
     return missing
 
 
-def missing_of(name: str, value: Any) -> list[str]:
+def missing_of(name: str, value: Any, place: str) -> list[str]:
     """Returns the parts that the docstring of an imported object lacks."""
     text = inspect.getdoc(value)
     parameters: Iterable[str] = ()
     returns = False
-    if callable(value) and not (inspect.isclass(value) and issubclass(value, BaseException)):
+    if callable(value) and not (inspect.isclass(value) and issubclass(value, BaseException | Enum)):
         signature = inspect.signature(value)
         parameters = signature.parameters
         returns = not inspect.isclass(value) and signature.return_annotation not in (None, "None")
-    return missing_parts(text, parameters, returns, name not in NEVER_RAISE)
+    return missing_parts(text, parameters, returns, NEVER_RAISE.isdisjoint({name, place + name}))
 
 
 def is_installed(module: str) -> bool:
@@ -61,7 +63,8 @@ def test_each_public_name_is_documented(module: str) -> None:
     if not is_installed(module):
         pytest.skip(f"{module} is not installed")
     face = importlib.import_module(f"perseus_like.{module}")
-    found = {name: missing_of(name, getattr(face, name)) for name in face.__all__}
+    place = "elastic." if module.endswith(".elastic") else ""
+    found = {name: missing_of(name, getattr(face, name), place) for name in face.__all__}
     assert {name: missing for name, missing in found.items() if missing} == {}
 
 

@@ -15,16 +15,25 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Decorates `train(state, …)`: it is called again, with the state of the last commit, when a collective fails.
+    """Decorates `train(state, …)`. If a collective fails, the function runs again with the state of the last commit.
 
-    Between the calls there is a new session, of the ranks and process sets that `init` was given. Sets that were added
-    later are added again by a reset callback.
+    Before each such run a new session starts, with the ranks and process sets that `init` was given. A reset callback
+    adds the sets that were added later.
 
-    @hvd.elastic.run
-    def train(state):
-        for state.epoch in range(state.epoch, epochs):
-            ...
-            state.commit()
+    Args:
+        func: the training function. Its first argument is the elastic state.
+
+    Returns:
+        A function with the same arguments and result.
+
+    Examples:
+        >>> @hvd.elastic.run
+        ... def train(state):
+        ...     for state.epoch in range(state.epoch, 3):
+        ...         state.commit()
+        ...     return state.epoch
+        >>> train(hvd.elastic.TorchState(torch.nn.Linear(2, 1), epoch=0))
+        2
     """
     return run_fn(func, restart)
 

@@ -13,10 +13,28 @@ from perseus_like import rank, size
 
 
 class ElasticSampler(Sampler[int]):
-    """Each rank gets every size-th index of the same order, as many as the others; the last round begins anew.
+    """A sampler that divides what is left of an epoch among the ranks there are now.
 
-    `record_batch` counts what was processed. After a change of the ranks, or going back to an earlier state, `reset`
-    (which `load_state_dict` calls) shares out the rest.
+    Each rank gets every size-th index of the same order. All ranks get equally many; the last round begins anew.
+    `record_batch` counts what was processed. After a change of the ranks, or after an earlier state is restored,
+    `reset` (which `load_state_dict` calls) divides the rest.
+
+    Args:
+        dataset: any object with a length.
+        shuffle: if true, each epoch has a random order, which is the same on all ranks.
+        seed: the seed of the order, the same on all ranks.
+
+    Raises:
+        NotInitializedError: `init` was not called.
+
+    Examples:
+        >>> sampler = hvd.elastic.ElasticSampler(range(4), shuffle=False)
+        >>> list(sampler)
+        [0, 1, 2, 3]
+        >>> sampler.record_batch(batch_idx=0, batch_size=2)
+        >>> sampler.reset()
+        >>> list(sampler)
+        [2, 3]
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:

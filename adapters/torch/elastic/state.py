@@ -109,9 +109,22 @@ def _handler_of(value: Any) -> StateHandler | None:
 
 
 class TorchState(ObjectState):
-    """Elastic state of a model, an optimizer, samplers, and whatever else is given by name (epoch, batch, …).
+    """Elastic state of a model, an optimizer, samplers, and further values by name (epoch, batch, …).
 
-    All become attributes. Assigning another model, optimizer or sampler saves it.
+    All become attributes. An assignment of another model, optimizer or sampler saves it.
+
+    Args:
+        model: the model, or None.
+        optimizer: the optimizer, or None.
+        kwargs: further attributes. Models, optimizers and ElasticSamplers are saved by their `state_dict()`, other
+            values as deep copies.
+
+    Examples:
+        >>> state = hvd.elastic.TorchState(torch.nn.Linear(2, 1), epoch=0)
+        >>> state.epoch = 5
+        >>> state.restore()  # the values of the last commit
+        >>> state.epoch
+        0
     """
 
     def __init__(
