@@ -1,4 +1,4 @@
-// The verbs that are called most, without pybind11's dispatch: half a microsecond less for each tensor.
+// The verbs that are called most often, without pybind11's dispatch, which saves half a microsecond per tensor.
 #include "bind/work_items.h"
 
 namespace perseus::bind {
@@ -7,7 +7,7 @@ namespace py = pybind11;
 
 namespace {
 
-// name, inputs, outputs, options, process_set, tensors, start: see _core.pyi.
+// The arguments are name, inputs, outputs, options, process_set, tensors, start: see _core.pyi.
 constexpr Py_ssize_t kArguments = 7;
 
 Start start_of(PyObject* object) {

@@ -23,11 +23,12 @@ void bind_streams(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
 void bind_measure(pybind11::module_& module);
 
-// A collective under way, as Python has it. The tensors live until the work is complete, whatever becomes of this.
+// A collective in progress, as Python holds it. The tensors live until the work is complete, even if this is dropped.
 struct PythonHandle {
   Handle handle;
   pybind11::object tensors;
-  // No thread has been woken for it: whoever waits drives the engine. Anybody else rings first.
+  // No thread has been woken for the work: a caller that waits drives the engine, and any other user calls notify()
+  // first.
   mutable bool quiet = false;
 
   PythonHandle(Handle work, pybind11::object keep) : handle(std::move(work)), tensors(std::move(keep)) {}
@@ -35,23 +36,23 @@ struct PythonHandle {
   PythonHandle& operator=(PythonHandle&&) = delete;
   ~PythonHandle();
 
-  // Without the GIL until it is complete, or `until`.
+  // Blocks without the GIL until the work is complete, or until `until`.
   void wait(ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const;
   void notify() const {
     if (std::exchange(quiet, false)) handle.engine->wake();
   }
 };
 
-// The Python type of these, handle_type.cc. Methods may be added to it.
+// Makes the Python type of handles; see handle_type.cc. Methods may be added to the type.
 pybind11::object make_handle_type();
 PyObject* new_handle(PythonHandle&& pending);
-// What a Handle holds; null for another object.
+// Returns the content of a Handle; null for another object.
 const PythonHandle* python_handle_in(PyObject* object);
 
-// Sets the Python error of an exception under way.
+// Sets the Python error for the exception that is being handled.
 void raise_in_python() noexcept;
 
-// For functions that Python calls without pybind11: what `action` gives, or null with the error set.
+// Wraps functions that Python calls without pybind11: returns what `action` returns, or null with the error set.
 template <typename Action>
 PyObject* guarded(const Action& action) noexcept {
   try {
@@ -62,7 +63,7 @@ PyObject* guarded(const Action& action) noexcept {
   }
 }
 
-// Memory of the core's, as Python's buffer protocol shows it.
+// Memory that the core owns, for Python's buffer protocol.
 struct Buffer {
   std::shared_ptr<void> memory;
   DType dtype;
@@ -74,7 +75,7 @@ struct Buffer {
 
 }  // namespace perseus::bind
 
-// Functions bound by pybind11 take and return them all the same.
+// Lets functions bound by pybind11 take and return handles.
 template <>
 class pybind11::detail::type_caster<perseus::bind::PythonHandle> {
  public:

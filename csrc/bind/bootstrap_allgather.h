@@ -1,4 +1,4 @@
-// A Python function as the exchange of bytes by which ranks find each other.
+// Wraps a Python function as the bootstrap allgather by which ranks find each other.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,7 +10,8 @@
 
 namespace perseus::bind {
 
-// `function(mine: bytes) -> list[bytes]`, by rank. Called, and let go of, from threads that do not hold the GIL.
+// Wraps `function(mine: bytes) -> list[bytes]`, whose result is by rank. The result may be called and destroyed by
+// threads that do not hold the GIL.
 std::function<std::vector<std::string>(std::string_view mine)> bootstrap_allgather_by(pybind11::function function);
 
 }  // namespace perseus::bind

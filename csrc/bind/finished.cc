@@ -1,4 +1,4 @@
-// Work that has ended, for threads of Python that act on it: they sleep here without the GIL.
+// A queue of finished work for Python threads that act on it; they sleep here without the GIL.
 #include <pybind11/stl.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Kept by the work that it is to hear of.
+// Work items that this watches own it.
 class Finished {
  public:
   void post(std::uint64_t number) {

@@ -1,4 +1,4 @@
-// Ranks that meet without a launcher of ours, and groups of them that nobody else hears of.
+// Groups of ranks that bring their own bootstrap allgather, and that other ranks do not know of.
 #include <pybind11/stl.h>
 
 #include <chrono>
@@ -49,7 +49,8 @@ std::optional<std::vector<int>> missing(int process_set, const std::string& name
   return running->missing(process_set, name, ProcessSetEngine::Clock::now() + limit);
 }
 
-// The rank, -1 where the launcher does not tell, and the number of ranks; nothing where there is no launcher of many.
+// Returns the rank (-1 if the launcher does not tell) and the number of ranks, or nothing if no launcher started
+// several.
 std::optional<std::pair<int, int>> launched(const std::string& python_prefix) {
   const auto launcher = detect_launcher({environment, python_prefix});
   if (launcher.kind == LauncherKind::none) return std::nullopt;

@@ -11,8 +11,8 @@ namespace py = pybind11;
 
 namespace {
 
-// Work that was dropped before it was complete: an exception came while somebody waited, or nobody cared. The engine
-// still writes into its tensors. Guarded by the GIL; never destroyed.
+// Work that was dropped before it was complete, because an exception interrupted the wait or the caller dropped the
+// handle. The engine still writes into its tensors. Guarded by the GIL; never destroyed.
 std::vector<PythonHandle>& dropped() {
   static auto* the_one = new std::vector<PythonHandle>;
   return *the_one;
@@ -26,7 +26,7 @@ bool in_use(const Handle& handle) {
 }
 
 void drop(Handle handle, py::object tensors) {
-  // Letting go of a tensor may run any code, this function too: only when the list is whole again.
+  // Releasing a tensor may run any code, including this function, so it must happen after the list is consistent again.
   std::vector<PythonHandle> complete;
   for (auto& pending : std::exchange(dropped(), {})) {
     auto& place = in_use(pending.handle) ? dropped() : complete;
@@ -89,8 +89,8 @@ void bind_handle(py::module_& module) {
     return true;
   });
   method("outputs", &outputs);
-  // Of work that is complete: whether an accelerator is done with it, and what the current stream was given since
-  // wait() as a part of it.
+  // For complete work: returns true if an accelerator is done with it. Operations that the current stream was given
+  // since wait() count as a part of the work.
   method("is_over", [](const PythonHandle& self) {
     const auto& place = self.handle.completion->on_device;
     return !place || is_over(*place);

@@ -1,5 +1,5 @@
-// The Python type of a collective under way. Made by hand: pybind11 registers each object that it makes, which costs
-// more than submitting a small tensor.
+// The Python type of a collective in progress. It does not use pybind11, which registers each object that it makes and
+// so costs more than submitting a small tensor.
 #include <new>
 #include <utility>
 
@@ -28,7 +28,8 @@ void deallocate(PyObject* object) {
   Py_DECREF(type);
 }
 
-// Sleeps without the GIL until the result is there, on an accelerator in the order of its streams. Throws Error.
+// Sleeps without the GIL until the result is there; on an accelerator, makes the current stream wait for it. Throws
+// Error.
 void wait_for(const PythonHandle& pending) {
   if (!pending.handle.completion->done()) pending.wait();
   pending.handle.completion->status().throw_if_failed();

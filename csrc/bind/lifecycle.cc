@@ -49,7 +49,7 @@ void stop() {
   callbacks().end(std::chrono::seconds(1));
 }
 
-// As every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends
+// As in every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends
 // all.
 void finalize(bool failing) {
   if (is_forked_child()) return;

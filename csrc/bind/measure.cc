@@ -5,7 +5,7 @@ namespace perseus::bind {
 
 void bind_measure(pybind11::module_& module) {
   namespace py = pybind11;
-  // The yardstick of the benchmarks, which a caller could not have from Python: a copy with non-temporal stores.
+  // The benchmarks' reference, which is not available from Python: a copy with non-temporal stores.
   module.def(
       "copy",
       [](std::uintptr_t to, std::uintptr_t from, std::size_t bytes, bool streaming) {

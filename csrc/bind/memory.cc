@@ -13,7 +13,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Letting go waits for the device.
+// Releasing it waits for the device.
 struct Registration {
   std::shared_ptr<void> memory;
 

@@ -17,7 +17,7 @@ void bind_settings(pybind11::module_& module) {
     }
     return rows;
   });
-  // Horovod's variables that change nothing here: name, why.
+  // Horovod's variables that have no effect here: name and reason.
   module.def("unused_settings", [] {
     py::list rows;
     for (const auto& row : unused_settings()) {

@@ -10,7 +10,8 @@ namespace py = pybind11;
 
 namespace {
 
-// What tells: function(device: int) -> int. Never destroyed: the interpreter may be gone by then. Guarded by the GIL.
+// The adapter's function(device: int) -> int, which returns the current stream. Never destroyed, because the
+// interpreter may be gone by then. Guarded by the GIL.
 py::object& source() {
   static auto* the_one = new py::object;
   return *the_one;

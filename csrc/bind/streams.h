@@ -6,11 +6,11 @@
 
 namespace perseus::bind {
 
-// On which the framework works now, on this thread. With the GIL. Throws what Python raised; Error(unavailable) where
-// no adapter has told.
+// Returns the stream on which the framework works now, on this thread. Needs the GIL. Throws what Python raised, or
+// Error(unavailable) if no adapter has set a source.
 Stream current_stream(int device);
 
-// The framework's work from here on comes after the collective's; nothing waits. With the GIL.
+// Makes the framework's current stream wait for the collective without blocking the host thread. Needs the GIL.
 void arrive(const Handle& handle);
 
 }  // namespace perseus::bind

@@ -48,7 +48,8 @@ PythonHandle reduce_scatter(Naming name, const py::list& inputs, const py::tuple
   return submit(std::move(work), process_set, reduction.average, std::move(tensors));
 }
 
-// `outgoing`: to `peer`; else from it, or from anybody where it is -1. Ranks are those in the set.
+// Sends to `peer` if `outgoing`, and else receives from it, or from any rank if `peer` is -1. Ranks count within the
+// set.
 PythonHandle post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing, int process_set,
                   py::object tensors) {
   const View view(tensor.ptr());

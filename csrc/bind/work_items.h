@@ -1,5 +1,5 @@
-// Work made of what Python passes. Read without pybind11's conversions, which would cost more than all the rest: these
-// are called once for every tensor that is communicated.
+// Makes work items of what Python passes. Reads the arguments without pybind11's conversions, which would cost more
+// than all the rest: these functions are called once for every tensor that is communicated.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,13 +18,13 @@ namespace perseus::bind {
 enum class Start : std::uint8_t { PERSEUS_STARTS(PERSEUS_ROW) };
 #undef PERSEUS_ROW
 
-// Throw what Python raised for objects of another type, or Error(invalid_argument).
+// These throw what Python raised for objects of another type, or Error(invalid_argument).
 std::int64_t integer(PyObject* object);
 double real(PyObject* object);
 std::string text(PyObject* object);
 
-// A string, or a tuple: the name, what the caller's framework calls it (Request::call), and what it calls the tensors
-// (Request::member_names), which may be left out.
+// Made of a string, or of a tuple: the name, the framework's name of the call (Request::call), and its names of the
+// tensors (Request::member_names), which may be left out.
 struct Naming {
   std::string name, call, members = {};
 };
@@ -45,13 +45,14 @@ class View {
   PyObject* tuple_;
 };
 
-// `inputs`: a list of views.
+// Makes a work item; `inputs` is a list of views.
 std::shared_ptr<WorkItem> work_for(Verb verb, Naming naming, PyObject* inputs = nullptr);
 
-// `outputs`: a list of views, or None for in place.
+// Makes a work item; `outputs` is a list of views, or None if the inputs are changed in place.
 std::shared_ptr<WorkItem> work_with_outputs(Verb verb, Naming naming, PyObject* inputs, PyObject* outputs);
 
-// ReduceOptions of perseus_like/tensor.py, which is a tuple. Throws Error(invalid_argument) for another tuple.
+// The ReduceOptions of perseus_like/tensor.py, which is a tuple. The constructor throws Error(invalid_argument) for
+// another tuple.
 struct ReduceOptions {
   explicit ReduceOptions(PyObject* tuple);
   void apply_to(Request& request) const;
@@ -64,10 +65,10 @@ struct ReduceOptions {
 
 PythonHandle submit(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
 
-// For a caller whose next call waits for it.
+// Submits without waking a thread, for a caller whose next call waits for the result.
 PythonHandle submit_quietly(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
 
-// For a caller who has nothing else to do: complete on return, well or not.
+// Submits and waits: the work is complete on return, successful or not.
 PythonHandle submit_and_wait(std::shared_ptr<WorkItem> work, int process_set, bool average, pybind11::object tensors);
 
 }  // namespace perseus::bind

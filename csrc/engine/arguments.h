@@ -1,12 +1,12 @@
-// What a request must satisfy before it is queued, whoever built it.
+// Checks a request before it is queued, whichever binding built it.
 #pragma once
 
 #include "engine/work_item.h"
 
 namespace perseus {
 
-// Fills in what was left out: alltoall without splits shares the rows out equally among the set's `ranks`.
-// Throws Error(invalid_argument).
+// Checks the request's arguments and fills in defaults: an alltoall without splits divides its rows equally among the
+// set's `ranks`. Throws Error(invalid_argument).
 void check_arguments(WorkItem& work, int ranks);
 
 }  // namespace perseus

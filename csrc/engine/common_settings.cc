@@ -30,7 +30,7 @@ constexpr Common common(std::string_view name) {
           }};
 }
 
-// The type, of which 0 is none, behind the size from which it counts.
+// Returns the wire dtype (0: none) in the low byte and, above it, the size in bytes from which the dtype is used.
 Value wire_of(const Config& config) {
   return config.wire_from_bytes << 8 | (config.wire_dtype ? static_cast<Value>(*config.wire_dtype) + 1 : 0);
 }

@@ -1,4 +1,4 @@
-// Settings by which every rank decides for itself what to do next, so that all must have the same.
+// Settings that must be the same on all ranks, because each rank decides by them what to do next.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace perseus {
 
-// Gives all ranks rank 0's. On rank 0 the result says which ranks had others; it is empty where none had. Collective;
-// throws Error, as Bootstrap::allgather.
+// Gives rank 0's values to all ranks. On rank 0 the result names the ranks that had other values; it is empty if none
+// had. Collective; throws Error, as Bootstrap::allgather.
 std::string take_common_settings(Config& config, Bootstrap& bootstrap);
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// The outcome of one piece of work: set once by the engine, waited for by whoever asked.
+// The outcome of one work item: the engine sets it once, and the caller waits for it.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ namespace perseus {
 
 struct OnDevice;  // on_device.h
 
-// A result that the core allocated, because its size is known only when all ranks have asked.
+// A result that the core allocates, because its size is known only when all ranks have submitted.
 class Result {
  public:
-  // Throws Error(unavailable) when there is no memory.
+  // Throws Error(unavailable) if there is no memory.
   Result(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
     data_ = {allocate_lent(bytes()), &free_lent};
     if (!data_) {
@@ -30,7 +30,7 @@ class Result {
     }
   }
 
-  // In memory of an accelerator.
+  // Wraps memory of an accelerator.
   Result(DType dtype, Shape shape, std::shared_ptr<void> data, int device)
       : dtype_(dtype), shape_(std::move(shape)), data_(std::move(data)), device_(device) {}
 
@@ -59,18 +59,18 @@ class Completion {
   // Everything but the state is written before finish() and read after done().
   std::vector<std::shared_ptr<Result>> results;
   std::vector<std::int64_t> received_splits;  // rows, by rank
-  std::shared_ptr<OnDevice> on_device;        // of tensors on an accelerator
-  // The work failed while a peer or a library may still use the caller's tensors: they must stay for good.
+  std::shared_ptr<OnDevice> on_device;        // set for tensors on an accelerator
+  // The work failed while a peer or a library may still use the caller's tensors: their memory must never be freed.
   bool memory_is_lent = false;
   std::int64_t number = 0;                     // join: the last rank; add_process_set: the id
-  std::function<void(const Status&)> on_done;  // called once, by whoever drives the engine, under its lock: be short
+  std::function<void(const Status&)> on_done;  // the driver calls it once, under its lock: be short
 
   bool done() const { return state_.load(std::memory_order_acquire) != 0; }
   const Status& status() const { return status_; }
 
   void finish(Status status) {
     status_ = std::move(status);
-    // Taken out first: once the state is set, the waiter may drop this object's last other owner.
+    // The callback is taken out first: once the state is set, the waiter may drop this object's last other owner.
     const auto callback = std::move(on_done);
     const std::unique_ptr<After> after(after_.exchange(finished_mark(), std::memory_order_acq_rel));
     state_.store(1, std::memory_order_seq_cst);
@@ -79,20 +79,20 @@ class Completion {
     if (after) (*after)();
   }
 
-  // Calls `after` once this is done: as on_done is called, or here where it is done already. Of several callers the
-  // first is heard. Any thread.
+  // Calls `after` once this is done: from the driver, as on_done, or from the caller if it is done already. Only the
+  // first call registers its function. Thread-safe.
   void then(std::function<void()> after) {
     auto mine = std::make_unique<After>(std::move(after));
     After* expected = nullptr;
     if (after_.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) {
       static_cast<void>(mine.release());
     } else if (expected == finished_mark()) {
-      while (!done()) pause();  // for the blink between the exchange and the store above
+      while (!done()) pause();  // waits for the short time between the exchange and the store above
       (*mine)();
     }
   }
 
-  // Sleeps until done or `limit`.
+  // Sleeps until this is done, for at most `limit`.
   void wait(std::chrono::microseconds limit) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     if (state_.load(std::memory_order_seq_cst) == 0) futex_wait(state_, 0, limit);
@@ -101,7 +101,7 @@ class Completion {
 
  private:
   using After = std::function<void()>;
-  // In the place of a callback: it is too late for one.
+  // Marks that it is too late to register a callback.
   static After* finished_mark() {
     static char mark;
     return reinterpret_cast<After*>(&mark);

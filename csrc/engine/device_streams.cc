@@ -15,7 +15,7 @@ namespace {
 
 std::size_t aligned(std::int64_t bytes) { return (static_cast<std::size_t>(bytes) + 63) / 64 * 64; }
 
-// Verbs that write where they are told; the others make their results.
+// Returns true for verbs that write into the caller's memory; the others allocate their results.
 bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
 
 OnDevice& place_of(const BatchItem& task) { return *task.work->completion.on_device; }
@@ -32,7 +32,7 @@ DeviceStreams::DeviceStreams(std::shared_ptr<Device> device, Transport& host, co
   connect(transports, streams);
 }
 
-// What was queued may use the memory here.
+// Waits for queued work, which may use the memory here.
 DeviceStreams::~DeviceStreams() {
   registry_.end();
   try {
@@ -60,7 +60,8 @@ void DeviceStreams::connect(const DeviceTransports& transports, int streams) {
     return;
   }
   if (host_.rank() == 0 && host_.size() > 1) {
-    log(LogLevel::warning, device_->description() + ": tensors travel by way of host memory, which is slower: " + why);
+    log(LogLevel::warning,
+        device_->description() + ": tensors are copied through host memory, which is slower: " + why);
   }
 }
 
@@ -108,7 +109,7 @@ void DeviceStreams::give_up(const Status& why) {
   for (const auto& link : links_) link.transport->give_up(why);
 }
 
-// By the request alone, so that all ranks decide alike.
+// Decides by the request alone, so that all ranks decide alike.
 bool DeviceStreams::stays_on_device(const Request& request) const {
   if (links_.empty()) return false;
   switch (request.verb) {
@@ -167,7 +168,7 @@ Status DeviceStreams::broadcast(Link& link, const std::vector<BatchItem>& tasks)
   return link.transport->broadcast(pieces, root);
 }
 
-// The ranks tell one another their sizes in host memory, which waits for nothing that is queued.
+// The ranks exchange their sizes in host memory, which does not wait for queued work.
 Status DeviceStreams::gather(Link& link, WorkItem& work) {
   return perseus::gather(host_, *link.transport, world_ranks_, work, [&](DType dtype, Shape shape) {
     const auto bytes = static_cast<std::size_t>(count_of(shape)) * size_of(dtype);
@@ -177,7 +178,7 @@ Status DeviceStreams::gather(Link& link, WorkItem& work) {
   });
 }
 
-// By way of pinned host memory and the host's transport.
+// Executes the batch by the host's transport, on copies in pinned host memory.
 Status DeviceStreams::stage(const std::vector<BatchItem>& tasks) {
   std::vector<std::shared_ptr<WorkItem>> staged;
   wait_for_tensors(*copies_, tasks);
@@ -194,7 +195,7 @@ Status DeviceStreams::stage(const std::vector<BatchItem>& tasks) {
   return status;
 }
 
-// Each work's tensors, side by side in pinned memory; returns once they are there.
+// Copies each work's tensors into pinned memory, side by side; returns once they are there.
 void DeviceStreams::bring(const std::vector<BatchItem>& tasks, std::vector<std::shared_ptr<WorkItem>>& staged) {
   std::size_t bytes = 0;
   for (const auto& task : tasks) {
@@ -236,7 +237,8 @@ void DeviceStreams::take_back(const std::vector<BatchItem>& tasks,
   }
 }
 
-// What was copied from it before may be on its way still: the next copies come after it on the same stream.
+// Returns pinned memory of at least `bytes`. Copies from it may still be in progress; the next copies are queued behind
+// them on the same stream.
 std::byte* DeviceStreams::pinned(std::size_t bytes) {
   if (bytes > pinned_bytes_) {
     device_->synchronize(*device_->record(*copies_));
@@ -248,7 +250,7 @@ std::byte* DeviceStreams::pinned(std::size_t bytes) {
   return static_cast<std::byte*>(pinned_.get());
 }
 
-// A peer may still use it: it stays for the life of the process.
+// Keeps the pinned memory for the life of the process, because a peer may still use it.
 void DeviceStreams::keep_pinned() {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<void>>;

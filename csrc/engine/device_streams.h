@@ -1,4 +1,4 @@
-// An engine's part on an accelerator: its streams, what communicates on them, and the way over host memory.
+// An engine's part on an accelerator: its streams, the transports on them, and staging through host memory.
 #pragma once
 
 #include <cstddef>
@@ -16,31 +16,31 @@
 
 namespace perseus {
 
-// See make_device_transport; over the engine's ranks.
+// Makes a device transport over the engine's ranks; see make_device_transport.
 using DeviceTransports = std::function<std::unique_ptr<DeviceTransport>(
     const std::shared_ptr<Device>& device, const std::shared_ptr<const Stream>& stream,
     const BootstrapAllgather& exchange, std::string& why)>;
 
 class DeviceStreams {
  public:
-  // `host`: carries what no transport of the device does. `streams`: how many collectives may be under way at once.
+  // `host` executes what no transport of the device supports. `streams` is the number of collectives that may overlap.
   DeviceStreams(std::shared_ptr<Device> device, Transport& host, const std::vector<int>& world_ranks,
                 const DeviceTransports& transports, int streams, Registry& registry);
   ~DeviceStreams();
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
-  // As execute() in execute.h, for tensors on the device. Where they need not leave it, this only queues: see
-  // OnDevice::done.
+  // Executes a batch whose tensors are on the device, as execute() in execute.h. If a device transport executes it,
+  // this only queues the work: see OnDevice::done.
   Status execute(const std::vector<BatchItem>& tasks);
 
-  // For the timeline.
+  // Returns the name of the transport that will execute the request, for the timeline.
   std::string_view name(const Request& request) const;
 
-  // What has gone wrong with work that was queued before.
+  // Returns the error of work that was queued before, if any.
   Status check();
 
-  // Whether something that was queued is not done.
+  // Returns true if queued work is not done yet.
   bool busy() const;
 
   // See Transport.
@@ -50,7 +50,7 @@ class DeviceStreams {
   struct Link {
     std::shared_ptr<const Stream> stream;
     std::unique_ptr<DeviceTransport> transport;
-    std::shared_ptr<DeviceEvent> last;  // of what was queued
+    std::shared_ptr<DeviceEvent> last;  // recorded after the last queued work
   };
 
   void connect(const DeviceTransports& transports, int streams);
@@ -74,15 +74,15 @@ class DeviceStreams {
   Registry& registry_;
   const std::vector<int>& world_ranks_;
   std::vector<Link> links_;
-  std::size_t next_ = 0;  // link, in turn: the same on all ranks
+  std::size_t next_ = 0;  // the next link in turn, the same on all ranks
   std::shared_ptr<const Stream> copies_;
   std::shared_ptr<void> pinned_;
   std::size_t pinned_bytes_ = 0;
-  std::shared_ptr<DeviceEvent> last_;         // of what was queued
-  std::vector<std::shared_ptr<void>> zeros_;  // of the batch under way
-  // The same of earlier ones, until they are done: freeing memory waits for the device.
+  std::shared_ptr<DeviceEvent> last_;         // recorded after the last queued work
+  std::vector<std::shared_ptr<void>> zeros_;  // used by the batch in progress
+  // Zeros of earlier batches are kept until these are done, because freeing memory waits for the device.
   std::deque<std::pair<std::shared_ptr<DeviceEvent>, std::vector<std::shared_ptr<void>>>> kept_zeros_;
-  NanCheck unchecked_ = NanCheck::off;  // only what is in host memory is looked at
+  NanCheck unchecked_ = NanCheck::off;  // only values in host memory are checked
 };
 
 }  // namespace perseus

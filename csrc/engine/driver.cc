@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
 constexpr std::chrono::microseconds kLook{100'000};     // how often waiting work looks at the clock
-constexpr std::chrono::microseconds kShortestPoll{20};  // channels that notify nobody are asked again so soon
+constexpr std::chrono::microseconds kShortestPoll{20};  // for control channels that do not notify
 constexpr std::chrono::microseconds kLongestPoll{500};
 
 // Rounded up, so that a sleep of this length reaches `until`.
@@ -67,7 +67,7 @@ void Driver::wait(Completion& completion, bool notified, Clock::time_point until
 }
 
 void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_point until) {
-  // The lock is mostly held for a moment only.
+  // Other threads usually hold the lock for a moment only.
   constexpr int kTries = 200;
   while (!completion.done() && Clock::now() < until) {
     urgent_.store(true, std::memory_order_release);
@@ -86,14 +86,14 @@ void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_po
 
 // Runs cycles on the caller's thread until the completion is done. `driving` holds mutex_.
 void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until) {
-  auto& bell = control_.doorbell();
-  auto seen = bell.notifications();
+  auto& doorbell = control_.doorbell();
+  auto seen = doorbell.notifications();
   auto spin_until = Clock::now() + spin_;
   bool slept = false;
   while (!completion.done()) {
-    bell.attend();
-    seen = bell.notifications();
-    // A caller waits, so nothing is kept back: the cycle after one that delays sends.
+    doorbell.attend();
+    seen = doorbell.notifications();
+    // A caller waits, so sends are not delayed: Cycle::delay is followed by another cycle at once.
     if (run_cycle() != Driven::Cycle::idle) {
       spin_until = Clock::now() + spin_;
       continue;
@@ -106,14 +106,15 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
     }
     if (now >= until) break;
     slept = true;
-    bell.wait(seen, Sleeper::caller, std::min(sleep_limit(), left(until)));
+    doorbell.wait(seen, Sleeper::caller, std::min(sleep_limit(), left(until)));
   }
   // If polling was in vain, another thread needs this core more.
   spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
-  // Names that wait need a thread that looks at the clock; the driver's own may sleep without a limit.
+  // Requests that wait for other ranks need a thread that looks at the clock; the driver's own may sleep without a
+  // limit.
   const bool wake_thread = driven_.negotiates() && (control_.needs_polling() || std::exchange(sleeping_, false));
   driving.unlock();
-  bell.hand_back(wake_thread ? bell.notifications() - 1 : seen);
+  doorbell.hand_back(wake_thread ? doorbell.notifications() - 1 : seen);
 }
 
 void Driver::run() {
@@ -121,10 +122,10 @@ void Driver::run() {
   bind_to_core(options_.core);
   // The default slack of 50 microseconds is longer than the whole batching delay.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
-  auto& bell = control_.doorbell();
+  auto& doorbell = control_.doorbell();
   for (;;) {
     // Read before stop_: stop() notifies after it has set stop_, so this thread cannot sleep through it.
-    const auto seen = bell.notifications();
+    const auto seen = doorbell.notifications();
     if (stop_.load(std::memory_order_acquire)) return;
     policy_.apply(Clock::now());
     auto limit = kLook;  // a caller drives, and may stop at any moment
@@ -137,7 +138,7 @@ void Driver::run() {
       sleeping_ = limit > kLook;
     }
     if (result == Driven::Cycle::delay) std::this_thread::sleep_for(delay);
-    if (result == Driven::Cycle::idle) bell.wait(seen, Sleeper::engine, limit);
+    if (result == Driven::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace perseus {
 
-// What a driver runs. The driver calls these functions while it holds its lock, so never two at once.
+// The engine as its driver sees it. The driver calls these functions while it holds its lock, so never two at once.
 class Driven {
  public:
   enum class Cycle { idle, busy, delay };
@@ -29,8 +29,8 @@ class Driven {
   virtual std::chrono::microseconds batching_delay() = 0;
 };
 
-// Whoever waits for a completion drives the engine meanwhile, which saves two thread switches per collective. The
-// driver's own thread runs cycles when no caller does.
+// The thread that waits for a completion drives the engine meanwhile, which saves two thread switches per collective.
+// The driver's own thread runs cycles if no caller does.
 class Driver {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,17 +50,17 @@ class Driver {
   // Ends the thread. Idempotent.
   void stop();
 
-  // Makes whoever drives run a cycle soon. Any thread.
+  // Makes the current driver run a cycle soon. Thread-safe.
   void wake() { control_.doorbell().notify(); }
 
   // Blocks until the completion is done, or until `until`. `notified`: wake() was called after its work was submitted.
-  // Never throws. Any thread.
+  // Never throws. Thread-safe.
   void wait(Completion& completion, bool notified, Clock::time_point until);
 
   // Returns true, once, if a caller has begun to wait since the last call.
   bool take_urgent() { return urgent_.exchange(false, std::memory_order_acq_rel); }
 
-  // While the result lives nobody runs a cycle.
+  // Returns the driver's lock. No cycle runs while it is held.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
  private:
@@ -74,7 +74,7 @@ class Driver {
   ControlChannel& control_;
   Options options_;
 
-  std::mutex mutex_;  // whoever holds it drives; guards what follows, up to the blank line
+  std::mutex mutex_;  // its holder is the driver; guards the members up to the blank line
   std::chrono::microseconds spin_;
   std::chrono::microseconds poll_{0};
   bool sleeping_ = false;  // the thread sleeps until it is notified, however long that takes

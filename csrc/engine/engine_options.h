@@ -1,4 +1,4 @@
-// What a process set's engine is made with.
+// The options of a process set's engine.
 #pragma once
 
 #include <chrono>

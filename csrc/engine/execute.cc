@@ -27,10 +27,10 @@ Shape with_rows(Shape shape, std::int64_t rows) {
   return shape;
 }
 
-// The pieces of a batch that share a dtype, and zeros where this rank has joined.
+// The pieces of a batch that share a dtype; a rank that has joined contributes zeros.
 struct Buffers {
   Reduction reduction;
-  // Which member of which task a piece is.
+  // The task and the member that a piece comes from.
   struct Origin {
     std::size_t task, member;
   };
@@ -48,7 +48,7 @@ struct Buffers {
   }
 };
 
-// Of an allreduce or adasum: one for each dtype among its members.
+// Returns the buffers of an allreduce or adasum: one for each dtype among its members.
 std::vector<Buffers> buffers_of(const std::vector<BatchItem>& tasks, const Zeros& zeros) {
   std::vector<Buffers> all;
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
@@ -69,7 +69,7 @@ std::vector<Buffers> buffers_of(const std::vector<BatchItem>& tasks, const Zeros
   return all;
 }
 
-// Zeros in host memory, which is taken from the system as results are written to it.
+// Allocates zeros in host memory; the system provides a page only when a result is written to it.
 class HostZeros {
  public:
   void* operator()(std::size_t bytes) {
@@ -82,7 +82,7 @@ class HostZeros {
   std::vector<std::unique_ptr<void, decltype(&free_lent)>> kept_;
 };
 
-// Allreduces of several batches, in their order.
+// The allreduces of several batches, in their order.
 class Parts final : public Observer {
  public:
   // `observer` counts batches.
@@ -110,11 +110,11 @@ class Parts final : public Observer {
   Observer& observer_;
   std::vector<HostZeros> zeros_;  // by batch
   std::vector<Buffers> buffers_;
-  std::vector<std::size_t> batch_;  // of each
+  std::vector<std::size_t> batch_;  // of each of buffers_
   std::vector<Allreduce> all_;
 };
 
-// What a reduction came to that is not finite, on all ranks alike.
+// Handles a result that is not finite, which all ranks find alike: fails the work or warns, with the rank at fault.
 Status blame(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
              const Buffers& buffers, const std::optional<NotFinite>& mine, const NotFinite& result, NanCheck& check) {
   Culprit culprit;
@@ -133,7 +133,7 @@ Status blame(Transport& transport, const std::vector<int>& world_ranks, const st
     return {};
   }
   check = NanCheck::off;
-  if (transport.rank() == 0) log(LogLevel::warning, text + "; PERSEUS_ALLREDUCE_NANCHECK looks no further");
+  if (transport.rank() == 0) log(LogLevel::warning, text + "; PERSEUS_ALLREDUCE_NANCHECK warns only once");
   return {};
 }
 
@@ -152,24 +152,24 @@ Status broadcast(Transport& transport, const std::vector<BatchItem>& tasks) {
   return transport.broadcast(pieces, root);
 }
 
-// A rank without memory for its result would break off alone, and leave the others waiting in the middle of a
-// collective. From so many bytes on, of all ranks together, they therefore ask one another first.
+// A rank without memory for its result would fail alone, and the others would wait in the middle of the collective. If
+// all ranks' results together have this size or more, the ranks first agree that all have memory.
 constexpr std::int64_t kLargeBytes = std::int64_t{64} << 20;
 
 std::string text_of(const std::vector<int>& world_ranks, std::size_t rank) {
   return "rank " + std::to_string(world_ranks[rank]);
 }
 
-// One gather, alltoall or reduce-scatter.
+// One allgather, alltoall or reduce-scatter.
 struct Gathering {
-  Transport& host;  // what ranks tell one another beforehand
+  Transport& host;  // exchanges sizes
   Transport& transport;
   const std::vector<int>& world_ranks;
   WorkItem& work;
   const MakeResult& make;
 
-  // Makes the results, one for each member, of so many rows. `bytes`: of all ranks, the same on each. Where a rank has
-  // no memory, work.failure says so.
+  // Allocates the results: one for each member, with `rows[i]` rows. `bytes` is the sum over all ranks, the same on
+  // each. If a rank has no memory, work.failure says so.
   Status allocate(const std::vector<std::int64_t>& rows, std::int64_t bytes) {
     std::int64_t lacking = 0;
     try {
@@ -195,8 +195,8 @@ struct Gathering {
     return {};
   }
 
-  // Whether what comes is what is expected, on all ranks: for each, the first rank of which it expects something else.
-  // Else work.failure has the same text everywhere.
+  // Checks on all ranks that each rank receives the counts it expects. If one does not, work.failure has the same text
+  // everywhere and names the first such pair of ranks.
   Status compare(const std::vector<std::int64_t>& coming) {
     struct Finding {
       std::int64_t from = -1, comes = 0, expected = 0;
@@ -220,7 +220,7 @@ struct Gathering {
     return {};
   }
 
-  // Whether all ranks go on.
+  // Returns true if all ranks continue with the transfer.
   bool allocated() const { return work.failure.ok(); }
   void* result(std::size_t member) const { return work.completion.results[member]->data(); }
 };
@@ -255,7 +255,7 @@ Status alltoall(Gathering to) {
   auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto& member = work.request.members.front();
-  // What each rank gets from another: its rows, and how many the other sends in all.
+  // The message of each rank to each other rank: the rows for it, and the number of rows that it sends in all.
   struct Note {
     std::int64_t rows, sent;
   };
@@ -317,9 +317,9 @@ Status run(Transport& transport, const std::vector<int>& world_ranks, const std:
     case Verb::reduce_scatter:
       return gather(transport, transport, world_ranks, *tasks.front().work,
                     [](DType dtype, Shape shape) { return std::make_shared<Result>(dtype, std::move(shape)); });
-    case Verb::barrier:  // that all ranks asked for it is the barrier
+    case Verb::barrier:  // a barrier is complete once all ranks have submitted it
     case Verb::add_process_set:
-    case Verb::remove_process_set:  // carried out by the session
+    case Verb::remove_process_set:  // the session executes it
       break;
   }
   return {};

@@ -4,7 +4,7 @@ namespace perseus {
 
 namespace {
 
-// From here on a tensor gains nothing from company, and one that lives in the arena would lose its place there.
+// A tensor of this size or more gains nothing from fusion, and one in the arena would lose its reduction in place.
 constexpr std::int64_t kAloneBytes = 1 << 20;
 
 bool may_share(const Request& request, std::int64_t threshold_bytes) {

@@ -9,7 +9,7 @@
 namespace perseus {
 namespace {
 
-// All exponent bits set: an infinity or a NaN.
+// Returns true if all exponent bits are set: an infinity or a NaN.
 template <class Bits>
 std::int64_t first_with(const void* data, std::int64_t count, Bits exponent) {
   constexpr std::int64_t kBlock = 4096;
@@ -19,7 +19,7 @@ std::int64_t first_with(const void* data, std::int64_t count, Bits exponent) {
     std::memcpy(&bits, from + static_cast<std::size_t>(i) * sizeof bits, sizeof bits);
     return bits;
   };
-  // In blocks without an exit, which the compiler makes vectors of.
+  // Blocks without an early exit, so that the compiler can vectorize the inner loop.
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const auto end = std::min(begin + kBlock, count);
     bool any = false;

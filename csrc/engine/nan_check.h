@@ -1,5 +1,5 @@
-// PERSEUS_ALLREDUCE_NANCHECK: finds the first tensor with a NaN or an infinity in a reduction, and the rank it comes
-// from.
+// PERSEUS_ALLREDUCE_NANCHECK: finds the first tensor with a NaN or an infinity in a reduction, and the rank that caused
+// it.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ enum class NanCheck : std::uint8_t {
   fail,  // the tensor's handle, on all ranks alike
 };
 
-// An element that is no finite number. `piece`: which of the pieces.
+// An element that is a NaN or an infinity; `piece` is the index of its piece.
 struct NotFinite {
   std::int64_t piece = 0, element = 0;
 };
 
-// The first one; integers have none.
+// Returns the first such element; integers have none.
 std::optional<NotFinite> find_not_finite(Pieces pieces, DType dtype);
 
-// Whose value made the first result not finite: the first piece in which any rank had such a value itself, and the
-// first rank that had it. `rank` -1: no rank did, the reduction itself went out of range; `found` is then of the
-// result.
+// The cause of the first result that is not finite: the first piece in which some rank's input is not finite, and the
+// first such rank. If `rank` is -1, all inputs are finite and the reduction itself overflowed; `found` is then an
+// element of the result.
 struct Culprit {
   int rank = -1;
   NotFinite found;
 };
 
-// Collective, once a result was found not to be finite, which is so on all ranks or on none. `mine`: of this rank's
-// inputs; `result`: of the results.
+// Finds the cause of a result that is not finite. Collective: either all ranks or none have such a result. `mine` is of
+// this rank's inputs, `result` of the results.
 Status find_culprit(Transport& transport, const std::optional<NotFinite>& mine, const NotFinite& result,
                     Culprit& culprit);
 

@@ -43,7 +43,7 @@ bool is_over(const OnDevice& work) {
   try {
     return !work.done || work.device->is_done(*work.done);
   } catch (const Error&) {
-    return true;  // of a device that has failed nothing works any more
+    return true;  // a device that has failed executes nothing any more
   }
 }
 

@@ -1,4 +1,4 @@
-// What is known of a request whose tensors lie on an accelerator, beyond their addresses.
+// State of a request whose tensors are on an accelerator.
 #pragma once
 
 #include <memory>
@@ -11,30 +11,31 @@ namespace perseus {
 
 struct OnDevice {
   std::shared_ptr<Device> device;
-  Stream stream = 0;                   // on which the caller worked when it asked
+  Stream stream = 0;                   // the caller's current stream at the submission
   std::shared_ptr<DeviceEvent> ready;  // the tensors are as the caller left them
-  // The results are there, and the tensors no longer used. Set before the completion is done; null where nothing was
-  // begun.
+  // Recorded when the results are there and the tensors are no longer used. Set before the completion is done; null if
+  // nothing was queued.
   std::shared_ptr<DeviceEvent> done;
   std::vector<std::shared_ptr<DeviceMemory>> results;  // made for it on the device
-  bool arrived = false;  // the caller's streams wait for it: whatever they do with the tensors comes after
+  bool arrived = false;  // the caller's streams wait for the work, so their later operations see the results
 };
 
-// The request's tensors as the stream has left them. Throws Error(invalid_argument) where the stream is being captured.
+// Returns the state for a request whose tensors are ready once `stream` has executed what is queued on it now. Throws
+// Error(invalid_argument) if the stream is being captured.
 std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream stream, const std::string& label);
 
-// What `stream` is given from now on comes after the work; the caller is not held up. The stream that asked waits as
-// well: memory that was free to be used there before is so again. Throws Error.
+// Makes `stream` wait for the work without blocking the host thread. The stream of the submission waits as well, so
+// memory that its allocator had freed there may be used again. Throws Error.
 void arrive(OnDevice& work, Stream stream);
 
-// What `stream` was given after arrive() is a part of the work: whoever arrives later waits for it too, and so does the
-// stream that asked. Throws Error.
+// Makes what was queued on `stream` after arrive() a part of the work: later calls of arrive() wait for it too, and so
+// does the stream of the submission. Throws Error.
 void extend(OnDevice& work, Stream stream);
 
-// Whether the device is done with the work, which has been queued.
+// Returns true if the device has finished the work, which must have been queued.
 bool is_over(const OnDevice& work);
 
-// Whether the device may use the tensors at the time when the caller's streams get to work on them.
+// Returns true if the device may still use the tensors when the caller's streams reach their next operation.
 bool in_use(const OnDevice& work);
 
 }  // namespace perseus

@@ -6,7 +6,7 @@
 namespace perseus {
 
 void PendingWork::put(std::shared_ptr<WorkItem> work) {
-  // The timeline has the submission before the engine's thread can write the end.
+  // The timeline must have the submission before the engine's thread can write its end.
   std::string track;
   const bool traced = tracing_.on();
   if (traced) track = tracing_.submitted(*work);

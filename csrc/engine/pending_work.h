@@ -14,7 +14,7 @@
 
 namespace perseus {
 
-// Framework threads put work items; whoever drives the engine takes and finishes them. Thread-safe.
+// Framework threads put work items; the driver of the engine takes and finishes them. Thread-safe.
 class PendingWork {
  public:
   explicit PendingWork(EngineTracing& tracing) : tracing_(tracing) {}

@@ -33,7 +33,7 @@ std::optional<PlanExecutor::Failure> PlanExecutor::run(const std::vector<const R
   const auto overlaps = [](const Batch& batch) { return may_overlap(*batch.front().request); };
   const auto batches = batches_of(requests);
   for (auto at = batches.begin(); at != batches.end();) {
-    // The check for NaN is a collective itself, which comes before the next batch.
+    // The NaN check is a collective itself, and runs before the next batch.
     const bool one_by_one = !transport_.overlaps_allreduces() || nan_check_ != NanCheck::off;
     const auto end = one_by_one ? at : std::find_if_not(at, batches.end(), overlaps);
     if (end - at > 1 || (end != at && has_several_dtypes(*at->front().request))) {
@@ -70,7 +70,7 @@ std::optional<PlanExecutor::Failure> PlanExecutor::run_batch(const Batch& batch)
   options_.progress->begin(request, batch.size() - 1);
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(batch);
   options_.progress->end();
-  // A set that cannot be made leaves data where it was: only a transport's failure ends the engine.
+  // A process set verb that fails moved no data: only a failure of the transport ends the engine.
   if (!status.ok() && !about_sets) {
     if (request.on_host) mark_lent({&batch, 1});
     return Failure{status, request.on_host};
@@ -85,8 +85,8 @@ void PlanExecutor::finish(const Batch& batch, const Status& status) {
   }
 }
 
-// After a failure of the transport a peer may still use the tensors of what was in progress. Batches that are done are
-// not pending any more.
+// After a failure of the transport a peer may still use the tensors of the batches in progress. Batches that are done
+// are not pending any more.
 void PlanExecutor::mark_lent(std::span<const Batch> batches) {
   if (!transport_.has_lent_memory()) return;
   for (const auto& batch : batches) {
@@ -96,7 +96,7 @@ void PlanExecutor::mark_lent(std::span<const Batch> batches) {
   }
 }
 
-// Finishes each batch as soon as its data are there. Progress is reported for the first batch that is not done.
+// Finishes each batch as soon as its results are there. Progress is reported for the first batch that is not done.
 class PlanExecutor::Overlapping final : public Observer {
  public:
   Overlapping(PlanExecutor& executor, std::span<const Batch> batches) : executor_(executor), batches_(batches) {
@@ -199,7 +199,7 @@ Status PlanExecutor::move_data_on_device(const Batch& batch) {
   }
 }
 
-// Collective: all ranks make their streams at the same place of the plan, also ranks that have joined.
+// Collective: all ranks make their streams at the same place of the plan, including ranks that have joined.
 DeviceStreams& PlanExecutor::device_streams(const Batch& batch) {
   if (device_streams_) return *device_streams_;
   std::shared_ptr<Device> device;

@@ -1,5 +1,5 @@
-// Executes what the ranks of a process set have agreed on: fuses requests into batches, moves their data, finishes
-// them.
+// Executes what the ranks of a process set have agreed on: fuses requests into batches, moves their data, and finishes
+// their work items.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace perseus {
 
-// Used by whoever drives the engine, except for register_memory().
+// Used by the driver of the engine, except for register_memory().
 class PlanExecutor {
  public:
   // A failure of the transport. `on_host`: peers in the same collective notice it by the transport itself; they do not
@@ -30,7 +30,7 @@ class PlanExecutor {
     bool on_host = true;
   };
 
-  // Everything that is referred to outlives this.
+  // Objects passed by reference must outlive this one.
   PlanExecutor(Transport& transport, const Tree& tree, const EngineOptions& options, EngineTracing& tracing,
                PendingWork& pending, EngineTuning& tuning, SetVerbs set_verbs);
 
@@ -38,13 +38,13 @@ class PlanExecutor {
   // is executed, and the work that is left is still pending.
   std::optional<Failure> run(const std::vector<const Request*>& requests);
 
-  // Returns what has gone wrong with work that was queued on a device before.
+  // Returns the error of work that was queued on a device before, if any.
   Status check_device() { return device_streams_ ? device_streams_->check() : Status(); }
   bool device_is_busy() const { return device_streams_ && device_streams_->busy(); }
-  // Ends work that is queued on a device, which would wait there without end.
+  // Ends work that is queued on a device and would otherwise wait there without end.
   void give_up(const Status& why);
 
-  // Registers device memory that is communicated again and again: see Registry. Any thread.
+  // Registers device memory that is communicated repeatedly: see Registry. Thread-safe.
   std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) { return registry_.add(memory, bytes); }
 
  private:

@@ -11,8 +11,8 @@ namespace perseus {
 
 namespace {
 
-constexpr std::size_t kInline = 4096;     // so much travels with the announcement
-constexpr std::size_t kPart = 256 << 10;  // so much of the rest at a time
+constexpr std::size_t kInline = 4096;     // the announcement contains up to this many bytes
+constexpr std::size_t kPart = 256 << 10;  // the rest is sent in parts of this size
 enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };
 
 struct Head {
@@ -79,7 +79,7 @@ bool PointToPoint::attend() {
   return busy;
 }
 
-// True once all of it has gone.
+// Sends the next part; returns true once the whole message is sent.
 bool PointToPoint::send_next(int to, Outgoing& message) {
   auto& operation = *message.operation;
   const auto* data = static_cast<const char*>(operation.data);
@@ -150,14 +150,15 @@ void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
 
 void PointToPoint::take_from_place(Incoming& message) {
   const auto* data = channel_.find(message.from, *message.place, message.bytes());
-  if (data == nullptr) throw Error(ErrorKind::transport, "a message lies where nobody can reach it");
+  if (data == nullptr)
+    throw Error(ErrorKind::transport, "the data of a message are in memory that this rank cannot map");
   add(message, static_cast<const char*>(data), message.bytes());
   const Head head{.mark = kMark, .kind = Kind::taken, .place = *message.place};
   if (!over_.ok()) return;
   try {
     channel_.send(message.from, bytes_of(head, nullptr, 0));
   } catch (const Error&) {
-    // The sender is lost, and with it the memory that it would take back.
+    // The sender is lost, so it need not get its memory back.
   }
 }
 
@@ -166,7 +167,7 @@ void PointToPoint::finish_if_complete(const std::shared_ptr<Incoming>& message) 
   message->operation->completion.finish(message->refusal);
 }
 
-// The sender hears of it, too.
+// Fails the receive, and tells the sender that the message does not fit.
 void PointToPoint::refuse(Incoming& message) {
   const auto& operation = *message.operation;
   message.refusal = {ErrorKind::disagreement,
@@ -179,7 +180,7 @@ void PointToPoint::refuse(Incoming& message) {
     try {
       channel_.send(message.from, bytes_of(head, text.data(), text.size()));
     } catch (const Error&) {
-      // The sender is lost. The receiver gets the refusal even so.
+      // The sender is lost. The receiver gets the error even so.
     }
   }
 }
@@ -257,7 +258,7 @@ void PointToPoint::hear_part(int from, std::string_view bytes) {
   auto& coming = coming_[static_cast<std::size_t>(from)];
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
-  // Parts of a message follow one another.
+  // The parts of one message arrive in order, one message at a time.
   if (coming.empty() || coming.front()->id != head.id) {
     throw Error(ErrorKind::transport, "a part came of a message that was not announced");
   }
@@ -278,7 +279,7 @@ void PointToPoint::leave() {
   }
 }
 
-// All that it has sent was heard before.
+// The messages that the sender sent before it left have been heard already.
 void PointToPoint::hear_leaving(int from) {
   auto& queue = outgoing_[static_cast<std::size_t>(from)];
   left_[static_cast<std::size_t>(from)] = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
@@ -297,7 +298,7 @@ void PointToPoint::hear_leaving(int from) {
   look_where_needed();
 }
 
-// Why nothing can come of it any more, or null.
+// Returns the reason why the operation cannot complete any more, or null.
 const Status* PointToPoint::hopeless(const PointToPointOp& operation) const {
   if (!over_.ok()) return &over_;
   if (operation.peer != PointToPointOp::kAnybody) {
@@ -322,7 +323,7 @@ void PointToPoint::fail(const Status& reason) {
   try {
     static_cast<void>(attend());
   } catch (const std::exception&) {
-    // It failed for another reason already.
+    // The completion has failed already for another reason.
   }
   for (auto& operation : std::exchange(expected_, {})) operation->completion.finish(over_);
   for (auto& queue : outgoing_) {

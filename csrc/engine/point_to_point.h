@@ -1,4 +1,4 @@
-// Messages between two ranks of an engine, beside its collectives: sends and receives that meet by sender and tag.
+// Point-to-point messages between two ranks of an engine, matched by sender and tag.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace perseus {
 
-// One side of a message. `completion.number` of a receive is the sender, by its rank in the group.
+// One side of a message. For a receive, `completion.number` becomes the sender's rank in the group.
 struct PointToPointOp {
   static constexpr int kAnybody = -1;
 
@@ -33,16 +33,16 @@ struct PointToPointOp {
   std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
 };
 
-// A send never waits for its receive: small data travel with their announcement; larger ones lie in memory that the
-// receiver can reach until it has taken them, or leave in parts where there is no such memory. So ranks that first send
-// and then receive cannot block each other. Messages of one sender with one tag are received in the order in which they
-// were sent, by receives in the order in which they were asked for.
+// A send never waits for its receive: small data are a part of the announcement. Larger data stay in memory that the
+// receiver can map until it has copied them, or are sent in parts if there is no such memory. Ranks that first send and
+// then receive therefore cannot block each other. Messages of one sender with one tag are received in the order in
+// which they were sent, by receives in the order in which they were posted.
 //
-// A message that does not fit its receive is an error there. The sender has gone on by then: its log says so at once,
-// and its next message from or to that rank fails with the same text.
+// A message that does not fit its receive fails the receive. The sender has continued by then: it logs the error at
+// once, and its next message from or to that rank fails with the same text.
 //
-// post() from any thread; everything else is the driver's. PointToPoint share the engine's control channel: their
-// messages begin with a byte that no message of the negotiation begins with.
+// post() is thread-safe; everything else is the driver's. Point-to-point messages share the engine's control channel
+// and begin with a byte with which no message of the negotiation begins.
 class PointToPoint {
  public:
   PointToPoint(ControlChannel& channel, const std::vector<int>& world_ranks)
@@ -58,23 +58,24 @@ class PointToPoint {
   // Throws the reason given to close().
   void post(std::shared_ptr<PointToPointOp> operation);
 
-  // Takes what was posted, and sends what there is room for. True where something happened.
+  // Takes what was posted, and sends as much as the channel has room for. Returns true if anything happened.
   bool attend();
   void hear(int from, const std::string& bytes);
 
   bool has_outgoing() const;
-  // A message, or the rest of one.
+  // Returns true if a message, or the rest of one, is expected.
   bool expects() const;
-  // The receive that waits for longest, of those from a certain rank; null where none does.
+  // Returns the receive that has waited longest, of those from a certain rank; null if there is none.
   std::shared_ptr<const PointToPointOp> awaited() const;
 
-  // Tells all others that this rank sends no more. What it has sent can be received afterwards, and the others go on.
+  // Tells all other ranks that this rank sends no more. Messages that it has sent can be received afterwards, and the
+  // other ranks continue.
   void leave();
   bool is_over() const { return !over_.ok(); }
 
-  // No more will come: receives that nothing has come for fail, and so do those asked for later.
+  // Fails receives that no message has arrived for, and those posted later: no more messages will arrive.
   void fail(const Status& reason);
-  // From now on post() throws `reason`.
+  // Ends the posting of operations: from now on post() throws `reason`.
   void close(const Status& reason);
 
  private:
@@ -82,12 +83,12 @@ class PointToPoint {
 
   struct Outgoing {
     std::shared_ptr<PointToPointOp> operation;
-    std::optional<std::uint64_t> place;  // where the data lie for the receiver
+    std::optional<std::uint64_t> place;  // address of the data for the receiver
     std::uint64_t id = 0;
     std::size_t sent = 0;
     bool announced = false;
   };
-  // A message on its way here, or here. Its data go where they belong as soon as that is known.
+  // A message that is arriving or has arrived. Its data are written to their destination as soon as that is known.
   struct Incoming {
     int from = 0;
     std::int64_t tag = 0;
@@ -95,10 +96,10 @@ class PointToPoint {
     std::int64_t count = 0;
     std::uint64_t id = 0;
     std::optional<std::uint64_t> place;
-    std::string kept;                           // what came before somebody asked for it
+    std::string kept;                           // data that arrived before the receive was posted
     std::size_t came = 0;                       // bytes
-    std::shared_ptr<PointToPointOp> operation;  // who asked for it
-    Status refusal;                             // where it does not fit
+    std::shared_ptr<PointToPointOp> operation;  // the receive, once posted
+    Status refusal;                             // set if the message does not fit
 
     std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
   };
@@ -115,7 +116,7 @@ class PointToPoint {
   void hear_refusal(int from, std::string_view bytes);
   void refuse(Incoming& message);
   const Status* hopeless(const PointToPointOp& operation) const;
-  // Who has sent may hear that it did not fit.
+  // A sender may still be told that its message did not fit.
   void look_where_needed() { channel_.expect_anybody(has_sent_ || expects()); }
   std::string rank_text(int rank) const;
 
@@ -123,11 +124,11 @@ class PointToPoint {
   const std::vector<int>& world_ranks_;
   std::uint64_t next_id_ = 1;
   std::vector<std::deque<Outgoing>> outgoing_;                 // by receiver
-  std::deque<std::shared_ptr<PointToPointOp>> expected_;       // receives that nothing has come for
-  std::deque<std::shared_ptr<Incoming>> arrived_;              // messages that nobody has asked for
-  std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: parts are still on their way
+  std::deque<std::shared_ptr<PointToPointOp>> expected_;       // receives that no message has arrived for
+  std::deque<std::shared_ptr<Incoming>> arrived_;              // messages without a receive
+  std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: messages with missing parts
   std::vector<Status> left_;                                   // by rank: why it neither sends nor receives any more
-  std::vector<Status> refused_;                                // by rank: what it had no room for
+  std::vector<Status> refused_;                                // by rank: the error of a message that did not fit
   bool has_sent_ = false;
   Status over_;
 

@@ -58,7 +58,7 @@ std::shared_ptr<Completion> ProcessSetEngine::join(const Prepare& prepare) {
   {
     std::scoped_lock lock(join_mutex_);
     if (asked_join_) {
-      completion->on_done = nullptr;  // which may hold the completion itself
+      completion->on_done = nullptr;  // the callback may own the completion
       throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
     }
     asked_join_ = completion;
@@ -74,22 +74,22 @@ void ProcessSetEngine::wait(Completion& completion, bool notified, Clock::time_p
 }
 
 std::optional<std::vector<int>> ProcessSetEngine::missing(const std::string& name, Clock::time_point until) {
-  const auto question = stalls_.ask(name);
+  const auto query = stalls_.ask(name);
   wake();
-  wait(question->completion, true, until);
-  if (!question->completion.done() || !question->completion.status().ok()) return std::nullopt;
+  wait(query->completion, true, until);
+  if (!query->completion.done() || !query->completion.status().ok()) return std::nullopt;
   std::vector<int> ranks;
-  for (const int rank : question->missing) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+  for (const int rank : query->missing) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
   return ranks;
 }
 
 bool ProcessSetEngine::expects_progress() {
   return negotiator_.waiting() || !pending_.empty() || joining_ || point_to_point_.expects() ||
-         stalls_.has_open_questions() || executor_.device_is_busy();
+         stalls_.has_open_queries() || executor_.device_is_busy();
 }
 
-// The engine's only catch. An exception that `call` throws fails all pending work with its text: it must end neither
-// the process, on the engine's thread, nor the caller's wait.
+// The engine's only catch. An exception that `call` throws fails all pending work with its text. The exception must end
+// neither the process, on the engine's thread, nor the caller's wait.
 template <class Call>
 void ProcessSetEngine::guarded(const Call& call) {
   try {
@@ -129,7 +129,7 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
   negotiator_.note_arrivals(traced);
   if (driver_.take_urgent()) negotiator_.request_flush();
   const bool posted = point_to_point_.attend();
-  stalls_.progress_questions(now);
+  stalls_.progress_queries(now);
   const bool arrived = take_new_work(now);
   const bool received = receive(now);
   if (now >= next_check_) {
@@ -181,7 +181,8 @@ bool ProcessSetEngine::announce_shutdown() {
       std::exchange(announced_shutdown_, true)) {
     return false;
   }
-  // After a loss the others are about to hear of the loss; they need not hear of a rank that leaves because of it.
+  // After a loss the other ranks are about to hear of the loss; this rank need not announce that it leaves because of
+  // it.
   if (broken_.ok() || !liveness_.any_lost()) {
     point_to_point_.leave();
     negotiator_.leave();
@@ -205,17 +206,17 @@ bool ProcessSetEngine::receive(Clock::time_point now) {
   return any;
 }
 
-// A plan that is too long for the channel goes out in parts. All of it must have reached the children before its
-// collective begins: they cannot take part while they wait for the rest, and nobody here would send it.
+// A plan that is too long for the channel is sent in parts. All parts must have reached the children before the plan's
+// collective begins: children cannot take part while they wait for the rest, and nobody here would send it.
 void ProcessSetEngine::deliver_plans() {
   constexpr std::chrono::microseconds kPatience{200};
-  auto& bell = link_.control->doorbell();
+  auto& doorbell = link_.control->doorbell();
   for (const int child : tree_.children) {
-    auto seen = bell.notifications();
+    auto seen = doorbell.notifications();
     while (link_.control->keeps_for(child) && broken_.ok() && !liveness_.any_lost()) {
       receive(Clock::now());
-      if (link_.control->keeps_for(child)) bell.wait(seen, Sleeper::caller, kPatience);
-      seen = bell.notifications();
+      if (link_.control->keeps_for(child)) doorbell.wait(seen, Sleeper::caller, kPatience);
+      seen = doorbell.notifications();
     }
   }
 }
@@ -307,7 +308,8 @@ void ProcessSetEngine::fail(const Status& status, bool on_host) {
   if (!on_host) report_failure(status);
 }
 
-// Other ranks may not notice the failure: their part is queued, and waits on their devices for this rank's.
+// Reports this rank as lost. Other ranks may not notice its failure: their part is queued, and waits on their devices
+// for this rank's part.
 void ProcessSetEngine::report_failure(const Status& why) {
   if (why.kind() == ErrorKind::peer_lost) return;
   const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];
@@ -327,7 +329,7 @@ void ProcessSetEngine::break_off(const Status& reason, bool all) {
   if (!closed_.done()) closed_.finish({});
 }
 
-// What a rank has sent before it left can be received afterwards.
+// Receives what other ranks sent before they left, so that receives posted later still get it.
 void ProcessSetEngine::receive_last_messages() {
   try {
     ControlMessage message;
@@ -341,16 +343,16 @@ void ProcessSetEngine::receive_last_messages() {
 
 void ProcessSetEngine::send_last_messages(Clock::time_point deadline) {
   constexpr std::chrono::microseconds kPatience{200};
-  auto& bell = link_.control->doorbell();
-  for (auto seen = bell.notifications(); point_to_point_.attend() || point_to_point_.has_outgoing();
-       seen = bell.notifications()) {
+  auto& doorbell = link_.control->doorbell();
+  for (auto seen = doorbell.notifications(); point_to_point_.attend() || point_to_point_.has_outgoing();
+       seen = doorbell.notifications()) {
     if (liveness_.any_lost() || Clock::now() >= deadline) return;
     receive(Clock::now());
-    if (point_to_point_.has_outgoing()) bell.wait(seen, Sleeper::caller, kPatience);
+    if (point_to_point_.has_outgoing()) doorbell.wait(seen, Sleeper::caller, kPatience);
   }
 }
 
-// For the case that no rank has heard yet that this rank leaves: the engine's thread may not have run meanwhile.
+// Announces that this rank leaves, in case the engine's thread has not done so yet.
 void ProcessSetEngine::send_shutdown_messages() {
   if (!broken_.ok() || liveness_.any_lost()) return;
   for (auto& message : negotiator_.shutdown_messages()) link_.control->send(message.to, std::move(message.bytes));

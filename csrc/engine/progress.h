@@ -1,4 +1,4 @@
-// What an engine is in the middle of, for threads that look in from outside.
+// The state of an engine that other threads read: the collective in progress, and what waits.
 #pragma once
 
 #include <atomic>
@@ -14,22 +14,23 @@
 
 namespace perseus {
 
-// The engine says what it does, at the price of some stores; it pays for more only while somebody looks.
+// The engine publishes its progress with a few stores; it pays more only while another thread reads the label.
 class EngineProgress {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Step {
-    std::int64_t number = -1;  // how many it has begun, which is the same on all ranks; -1: none
-    bool active = false;       // it has not ended
+    std::int64_t number = -1;  // of the collective begun last, the same on all ranks; -1: none
+    bool active = false;       // the collective has not ended
   };
   struct Wait {
     std::string label;  // empty: none
     Clock::time_point since{};
-    int from = -1;  // the world rank whose message it is; -1: to be decided on
+    int from = -1;  // the world rank that has to send a message; -1: waits for a decision
   };
 
-  // By whoever drives the engine. `request` stays until end(); `more`: requests that are carried out with it.
+  // Called by the driver of the engine. `request` must live until end(); `more` counts requests that are executed with
+  // it.
   void begin(const Request& request, std::size_t more) {
     more_.store(more, std::memory_order_relaxed);
     current_.store(&request, std::memory_order_relaxed);
@@ -39,18 +40,18 @@ class EngineProgress {
     const std::scoped_lock lock(mutex_);
     current_.store(nullptr, std::memory_order_relaxed);
   }
-  // What waits to be decided on, or for a message.
+  // Sets the request that waits for a decision, or the receive that waits for a message.
   void set_waiting(Wait wait) {
     const std::scoped_lock lock(mutex_);
     waiting_ = std::move(wait);
   }
 
-  // Any thread.
+  // Thread-safe.
   Step step() const {
     const auto number = number_.load(std::memory_order_acquire);
     return {number, current_.load(std::memory_order_relaxed) != nullptr};
   }
-  // "allreduce 'a' and 3 more"; empty when nothing is under way.
+  // Returns for example "allreduce 'a' and 3 more"; empty if nothing is in progress.
   std::string label() {
     const std::scoped_lock lock(mutex_);
     const auto* request = current_.load(std::memory_order_acquire);

@@ -4,7 +4,7 @@
 
 namespace perseus {
 
-// What is held is let go of outside the lock, as that waits for the device.
+// Releases the registrations outside the lock, because a release waits for the device.
 void Registry::Entry::end() {
   std::vector<std::shared_ptr<void>> last;
   const std::scoped_lock lock(mutex);

@@ -1,4 +1,4 @@
-// Device memory that comes again and again (buckets of gradients), known to the transports that reduce it.
+// Registers device memory that is reduced repeatedly (buckets of gradients) with the transports.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,16 @@ namespace perseus {
 
 class Registry {
  public:
-  // Until the result is gone, which must be before the memory is. Any thread; letting go waits for what is queued.
+  // The memory stays registered until the returned handle is released. Release the handle before freeing the memory.
+  // Thread-safe. The release blocks until queued work is done.
   std::shared_ptr<void> add(void* memory, std::size_t bytes);
 
-  // What has been added since the last time is enrolled: `enroll` gives what holds it with the transports. Throws what
-  // that throws.
+  // Registers what was added since the last call. `enroll` registers one piece of memory with the transports, and
+  // returns the registrations. Throws what `enroll` throws.
   using Enroll = std::function<std::vector<std::shared_ptr<void>>(void* memory, std::size_t bytes)>;
   void enroll_new(const Enroll& enroll);
 
-  // The transports go away.
+  // Ends all registrations, because the transports are about to be destroyed.
   void end();
 
  private:

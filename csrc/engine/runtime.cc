@@ -12,21 +12,21 @@ namespace perseus {
 namespace {
 
 struct Runtime {
-  std::mutex mutex;  // guards the rest, but for `forked`
+  std::mutex mutex;  // guards the rest, except `forked`
   std::shared_ptr<Session> session;
   std::map<std::vector<int>, int> generations;  // how often each selection of ranks was started
-  bool failed = false;                          // the session before failed, or has lost a rank
-  bool cut_off = false;                         // it has lost a host without a word
+  bool failed = false;                          // the last session failed, or lost a rank
+  bool cut_off = false;                         // the last session lost a host that sent no shutdown message
   std::atomic<bool> forked{false};
 };
 
-// Never destroyed: at the end of a process Python decides when to leave, not the order of static objects.
+// Never destroyed: at the end of a process, Python decides when the session ends, not the order of static destructors.
 Runtime& runtime() {
   static auto* the_one = new Runtime;
   return *the_one;
 }
 
-// The child has none of the session's threads, and must not look alive to the peers once its parent has died.
+// The child has none of the session's threads, and must not look alive to the peers after its parent has died.
 void after_fork_in_child() {
   auto& state = runtime();
   if (!state.session) return;

@@ -21,7 +21,7 @@ namespace perseus {
 
 namespace {
 
-// Ranks of other hosts that have not made their connection for the heartbeat by then are left out of it.
+// Ranks of other hosts that have not connected for the heartbeat within this time are left out of it.
 constexpr std::chrono::milliseconds kRendezvous{10'000};
 
 FabricOptions fabric_options(const Config& config, const BootstrapOptions& bootstrap) {
@@ -37,7 +37,7 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
   if (bootstrap.rendezvous) options.called_off = bootstrap.rendezvous->called_off;
-  // Who calls ranks off makes other jobs of the same processes later, and MPI cannot lose a rank.
+  // A caller that can call ranks off starts other jobs in the same processes later, and MPI cannot lose a rank.
   if (bootstrap.rendezvous && bootstrap.rendezvous->called_off < 0) options.mpi = mpi_job(bootstrap);
   options.flat_allreduce = config.flat_allreduce;
   return options;
@@ -123,7 +123,7 @@ void Session::watch_hosts_by(bool local_watch) {
 }
 
 void Session::end_exchanges_when_lost(int eventfd) {
-  // A copy, as the caller may close its own.
+  // The caller may close its own descriptor, so this keeps a copy.
   const auto copy = std::make_shared<UniqueFd>(fcntl(eventfd, F_DUPFD_CLOEXEC, 0));
   liveness_->on_lost([copy] {
     const std::uint64_t one = 1;
@@ -139,7 +139,7 @@ Session::~Session() {
     std::scoped_lock lock(mutex_);
     sets = sets_;
   }
-  // The world goes last: the others are made and removed on it.
+  // The world is closed last, because the other sets are made and removed on it.
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
     if (it->second.engine) it->second.engine->close(grace);
   }
@@ -247,7 +247,7 @@ std::shared_ptr<Device> Session::device(int number, const std::string& label) {
           "; a process has one device: make it the current one, by local_rank(), before tensors are made there");
 }
 
-// Of a rank that has joined the others' work before it had a tensor on a device.
+// Returns the device of a rank that joined before it had a tensor on a device.
 std::shared_ptr<Device> Session::device_for_zeros() {
   {
     const std::scoped_lock lock(device_mutex_);
@@ -304,7 +304,7 @@ Status Session::change_sets(const Request& request, Completion* completion) {
   }
 }
 
-// On the world's engine, at the same place of the plan on all ranks: ids agree by counting.
+// Runs on the world's engine, at the same place of the plan on all ranks, so the ids agree by counting.
 Status Session::add_set(const Request& request, Completion* completion) {
   const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
   const auto world = engine_of(kWorld);
@@ -367,7 +367,7 @@ std::shared_ptr<void> Session::allocate(std::size_t bytes) {
     throw Error(ErrorKind::unavailable, "the shared arena has no " + std::to_string(bytes) +
                                             " bytes left; raise PERSEUS_ARENA_BYTES or use private memory");
   }
-  // A forked child drops its copies too; the memory is still its parent's.
+  // A forked child drops its copies too, but the memory still belongs to its parent.
   return {memory, [fabric = fabric_, owner = getpid()](void* given) {
             if (getpid() == owner) fabric->release(given);
           }};

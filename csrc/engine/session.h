@@ -1,4 +1,4 @@
-// The one owner of everything between init and shutdown; started in order, stopped in reverse.
+// The session owns everything between init and shutdown. It is started in order and stopped in reverse.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,12 @@ using ProcessSetId = int;
 inline constexpr ProcessSetId kWorld = 0;
 inline constexpr ProcessSetId kFirstGroup = 1 << 30;  // sets that are not known to all ranks
 
-// A collective under way. Keeps its engine, so that it can be waited for even while the session shuts down.
+// A collective in progress. The handle keeps its engine, so that a caller can wait for it while the session shuts down.
 struct Handle {
   std::shared_ptr<ProcessSetEngine> engine;
   std::shared_ptr<Completion> completion;
 
-  // Blocks until done; throws Error with what went wrong.
+  // Blocks until the collective is done; throws its Error if it failed.
   void wait() const {
     engine->wait(*completion);
     completion->status().throw_if_failed();
@@ -42,7 +42,7 @@ class Session {
  public:
   // Collective over all ranks that were started. Throws Error.
   Session(Config config, const BootstrapOptions& bootstrap);
-  // Leaves the job: pending work fails, the others are told.
+  // Leaves the job: tells the other ranks, and fails pending work.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -50,14 +50,14 @@ class Session {
   const Topology& topology() const { return *topology_; }
   std::string description() const;
 
-  // What is common to all verbs: checks the set, sets the divisor of an average, queues. Throws Error.
-  // `notify`: see ProcessSetEngine.
+  // Submits a request of any verb: checks the set, sets the divisor of an average, and queues the work item. Throws
+  // Error. `notify`: see ProcessSetEngine.
   Handle submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify = true);
-  // For the tensors of a request on this device: what `stream` was given until now comes first. Throws Error.
+  // Returns the device state of a request whose tensors are ready after what `stream` was given so far. Throws Error.
   std::shared_ptr<OnDevice> on_device(int number, Stream stream, const std::string& label);
   Handle join(ProcessSetId set, const Prepare& prepare = {});
 
-  // A message between two ranks of a set; `operation.peer` is a rank in the set. Throws Error.
+  // Posts a message between two ranks of a set; `operation.peer` is a rank in the set. Throws Error.
   Handle post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation);
 
   // See ProcessSetEngine::missing.
@@ -66,44 +66,44 @@ class Session {
     return engine_of(set)->missing(name, until);
   }
 
-  // Ranks of a set, ascending. Throws Error(invalid_argument) where there is no such set.
+  // Returns the ranks of a set, ascending. Throws Error(invalid_argument) if there is no such set.
   std::vector<int> ranks_of(ProcessSetId set) const;
   std::vector<ProcessSetId> set_ids() const;
 
-  // A set that its members alone make, and take away; nobody else hears of it. `exchange` is collective over them.
-  // Ids are this rank's own. Where a rank has not come after `timeout`, all members fail; 0: as the session does.
+  // Makes a set that only its members know of. `exchange` is collective over the members. Ids are this rank's own. If a
+  // rank has not arrived after `timeout`, all members fail; 0 means the session's timeout.
   ProcessSetId add_group(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
                          std::chrono::milliseconds timeout);
-  // `grace`: how long the others are waited for.
+  // Removes a group. `grace` is how long this rank waits for the other members.
   void remove_group(ProcessSetId group, std::chrono::milliseconds grace);
 
-  // Memory that local peers reduce in place. Throws Error(unavailable).
+  // Returns memory that the other ranks of this host reduce in place. Throws Error(unavailable).
   std::shared_ptr<void> allocate(std::size_t bytes);
 
-  // Device memory that requests of this set come with again and again. Empty where it is not to be registered. Throws
-  // Error.
+  // Registers device memory that requests of this set use repeatedly. Returns null if the memory is not to be
+  // registered. Throws Error.
   std::shared_ptr<void> register_memory(ProcessSetId set, void* memory, std::size_t bytes);
   bool registers_memory() const { return config_.nccl_registers; }
 
-  // The timeline of this rank; nobody else need take part. Throws Error.
+  // Starts the timeline of this rank; other ranks need not take part. Throws Error.
   void start_timeline(const std::string& path, bool mark_cycles);
   void stop_timeline() { timeline_->stop(); }
 
-  // The process ends because of an error: nobody's answer is waited for.
+  // Tells the session that the process ends because of an error, so that it waits for no answers.
   void mark_failing() { failing_ = true; }
 
   const Liveness& liveness() const { return *liveness_; }
 
-  // See ProcessSetEngine::failed_itself: of some set's engine.
+  // Returns true if an engine of some set failed: see ProcessSetEngine::failed_itself.
   bool failed_itself() const;
 
-  // In a forked child, which has none of the threads.
+  // Called in a forked child, which has none of the threads.
   void abandon_after_fork();
 
  private:
   struct Set {
     std::vector<int> ranks;
-    std::shared_ptr<ProcessSetEngine> engine;  // null on ranks outside
+    std::shared_ptr<ProcessSetEngine> engine;  // null on ranks that are not members
   };
 
   std::shared_ptr<Device> device(int number, const std::string& label);
@@ -124,7 +124,7 @@ class Session {
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
   std::unique_ptr<Watch> host_watch_;
-  std::shared_ptr<Fabric> fabric_;  // kept by arena memory that a framework still holds, and by handles
+  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds and handles also own it
   std::unique_ptr<StallWatch> stall_watch_;
 
   std::mutex device_mutex_;  // guards device_

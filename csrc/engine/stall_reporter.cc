@@ -11,37 +11,37 @@ StallReporter::StallReporter(const Tree& tree, ControlChannel& control, PendingW
       pending_(pending),
       point_to_point_(point_to_point),
       progress_(std::move(progress)),
-      query_(tree_, [this](const std::string& name) { return pending_.contains(name); }) {}
+      protocol_(tree_, [this](const std::string& name) { return pending_.contains(name); }) {}
 
-std::shared_ptr<StallReporter::Question> StallReporter::ask(std::string name) {
-  auto question = std::make_shared<Question>();
-  question->name = std::move(name);
+std::shared_ptr<StallReporter::Query> StallReporter::ask(std::string name) {
+  auto query = std::make_shared<Query>();
+  query->name = std::move(name);
   const std::scoped_lock lock(mutex_);
-  asked_.push_back(question);
-  return question;
+  new_.push_back(query);
+  return query;
 }
 
-// Also completes questions whose answers came with the messages of an earlier cycle.
-void StallReporter::progress_questions(Clock::time_point now) {
-  std::vector<std::shared_ptr<Question>> asked;
+// Also completes queries whose answers came with the messages of an earlier cycle.
+void StallReporter::progress_queries(Clock::time_point now) {
+  std::vector<std::shared_ptr<Query>> coming;
   {
     const std::scoped_lock lock(mutex_);
-    asked = std::exchange(asked_, {});
+    coming = std::exchange(new_, {});
   }
-  for (auto& question : asked) {
-    const auto number = next_question_++;
-    query_.ask(number, question->name, now);
-    open_[number] = std::move(question);
+  for (auto& query : coming) {
+    const auto number = next_query_++;
+    protocol_.ask(number, query->name, now);
+    open_[number] = std::move(query);
   }
-  query_.look(now);
-  for (auto& message : query_.take_messages()) control_.send(message.to, std::move(message.bytes));
-  for (auto& result : query_.take_results()) {
+  protocol_.look(now);
+  for (auto& message : protocol_.take_messages()) control_.send(message.to, std::move(message.bytes));
+  for (auto& result : protocol_.take_results()) {
     const auto found = open_.find(result.question);
     if (found == open_.end()) continue;
-    const auto question = std::move(found->second);
+    const auto query = std::move(found->second);
     open_.erase(found);
-    question->missing = std::move(result.missing);
-    question->completion.finish({});
+    query->missing = std::move(result.missing);
+    query->completion.finish({});
   }
 }
 

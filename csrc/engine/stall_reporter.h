@@ -1,4 +1,4 @@
-// Reports what one engine waits for: to callers that ask which ranks are missing, and to the stall watch.
+// Reports what one engine waits for: to callers that ask for the missing ranks, and to the stall watch.
 #pragma once
 
 #include <chrono>
@@ -20,34 +20,34 @@
 
 namespace perseus {
 
-// Used by whoever drives the engine, except for ask().
+// Used by the driver of the engine, except for ask().
 class StallReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A question of this rank: which ranks have not submitted `name`.
-  struct Question {
+  // A missing-rank query of this rank: which ranks have not submitted `name`.
+  struct Query {
     std::string name;
     std::vector<int> missing;  // group ranks; valid once the completion is done
     Completion completion;
   };
 
-  // Everything that is referred to outlives this.
+  // Objects passed by reference must outlive this one.
   StallReporter(const Tree& tree, ControlChannel& control, PendingWork& pending, PointToPoint& point_to_point,
                 std::shared_ptr<EngineProgress> progress);
 
-  // Asks all ranks in one of the next cycles. Any thread.
-  std::shared_ptr<Question> ask(std::string name);
+  // Asks all ranks in one of the next cycles. Thread-safe.
+  std::shared_ptr<Query> ask(std::string name);
 
-  // Sends questions, and completes those that are answered.
-  void progress_questions(Clock::time_point now);
-  void receive(std::string_view bytes, Clock::time_point now) { query_.hear(bytes, now); }
-  bool has_open_questions() const { return query_.open(); }
+  // Sends new queries, and completes those that are answered.
+  void progress_queries(Clock::time_point now);
+  void receive(std::string_view bytes, Clock::time_point now) { protocol_.hear(bytes, now); }
+  bool has_open_queries() const { return protocol_.open(); }
 
   // Tells the stall watch what has waited since when, while nothing is decided and nothing arrives: the rank that has
   // to decide, or to send, may be stopped.
   void report_waiting(Clock::time_point now);
-  // Takes that back if a plan was decided, or if the message that was waited for has come.
+  // Withdraws that report if a plan was decided, or if the expected message has arrived.
   void clear_waiting(bool decided);
 
  private:
@@ -56,15 +56,15 @@ class StallReporter {
   PendingWork& pending_;
   PointToPoint& point_to_point_;
   std::shared_ptr<EngineProgress> progress_;
-  MissingRankQuery query_;
-  std::map<std::uint64_t, std::shared_ptr<Question>> open_;  // by number
-  std::uint64_t next_question_ = 0;
+  MissingRankQuery protocol_;
+  std::map<std::uint64_t, std::shared_ptr<Query>> open_;  // by number
+  std::uint64_t next_query_ = 0;
   Clock::time_point quiet_since_{};  // since when work is pending, or awaited_ has not come, and nothing was decided
   std::shared_ptr<const PointToPointOp> awaited_;
   bool reported_waiting_ = false;
 
-  std::mutex mutex_;  // guards asked_
-  std::vector<std::shared_ptr<Question>> asked_;
+  std::mutex mutex_;  // guards new_
+  std::vector<std::shared_ptr<Query>> new_;
 };
 
 }  // namespace perseus

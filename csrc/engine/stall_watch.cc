@@ -14,12 +14,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A process that runs answers at once; where cores are few its thread may have to wait for one.
+// A running process answers at once, but on few cores its thread may have to wait for a core.
 constexpr milliseconds kPatience{2000};
 constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
 constexpr milliseconds kWhileAsking{50};
 
-constexpr auto kQuestion = ". Is it stopped (SIGSTOP, a debugger), or its host overloaded?";
+constexpr auto kHint = ". Is it stopped (SIGSTOP, a debugger), or its host overloaded?";
 
 std::uint64_t number_of(const std::vector<int>& members) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
@@ -145,7 +145,7 @@ void StallWatch::hear(int from, std::string_view words) {
   if (progress_probe_.has_verdicts()) changed_.notify_all();
 }
 
-// Each neighbour is at one of the watches.
+// Each neighbour is reachable over one of the watches.
 void StallWatch::send_messages() {
   for (const auto& message : progress_probe_.take_messages()) {
     for (auto* watch : watches_) watch->say(message.to, message.bytes);
@@ -153,7 +153,7 @@ void StallWatch::send_messages() {
 }
 
 StallWatch::News StallWatch::look(Clock::time_point now) {
-  // Who was stopped itself has seen nothing of that time.
+  // A process that was stopped itself has observed nothing in that time.
   const bool was_stopped = since(looked_, now) > 4 * period() + kPatience;
   looked_ = now;
   std::erase_if(engines_, [](const auto& each) { return each.second.progress.expired(); });
@@ -189,7 +189,7 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
     watched.waiting = waiting.since;
     watched.asked = was_stopped ? now : waiting.since;
   }
-  // Those who lead the negotiation warn of it themselves where they can.
+  // The coordinator and host leaders warn of a missing decision themselves if they can.
   const auto limit = watched.warning + watched.warning / 4;
   const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + kPatience &&
                     since(watched.asked, now) >= kPatience;
@@ -218,7 +218,7 @@ void StallWatch::judge(const ProgressProbe::Verdict& verdict, Clock::time_point 
     if (silent) report(watched, verdict, what, since(waiting.since, now), news);
     return;
   }
-  // Another rank may have looked a little earlier.
+  // Another rank may have observed the collective a little earlier.
   const bool here = step.active && step.number == verdict.place.number && step.number == watched.step.number;
   const auto waited = since(watched.since, now), warned = since(watched.warned, now);
   if (!here || (warned < watched.warning / 2 && !verdict.last)) return;
@@ -241,7 +241,7 @@ void StallWatch::report(const Watched& watched, const ProgressProbe::Verdict& ve
     loss.stalled = true;
     news.losses.push_back(std::move(loss));
   } else if (watched.warning.count() > 0) {
-    news.warnings.push_back(text + kQuestion);
+    news.warnings.push_back(text + kHint);
   }
 }
 

@@ -1,4 +1,4 @@
-// Warns of collectives that stand still in the middle, and says which ranks keep them from going on.
+// Warns of collectives that make no progress after they have begun, and names the ranks that block them.
 #pragma once
 
 #include <chrono>
@@ -21,23 +21,24 @@
 
 namespace perseus {
 
-// The negotiation tells of ranks that do not ask for a tensor. Once all have, each is inside an engine and waits for
-// the others in a way of the engine's own; a rank that is stopped there, or that leads the negotiation and is stopped,
-// can be told only by the silence of all its threads. So a thread looks from time to time how far the engines of this
-// process have come, asks the other processes over the watches of the watches where one has not moved for too long, and
-// answers them.
+// The negotiation reports ranks that have not submitted a tensor. Once all ranks have submitted it, each is inside an
+// engine and waits for the others. A rank that is stopped there, or a stopped coordinator, is noticed only because all
+// its threads are silent. This class has a thread that regularly reads how far the engines of this process have come.
+// If an engine makes no progress for too long, the thread sends progress probes to the other processes over the
+// watches; it also answers their probes.
 class StallWatch {
  public:
-  // `watches`: to the ranks of this host, and between hosts; null where there are none. They outlive this.
+  // `watches` connect to the ranks of this host and of other hosts; null if there are none. They outlive this.
   StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness);
   ~StallWatch();
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
-  // For a new engine: its ranks open theirs in the same order. Watched while the engine keeps what is returned.
+  // Registers a new engine. All its ranks must register their engines in the same order. The watch lasts as long as the
+  // engine keeps the returned object.
   std::shared_ptr<EngineProgress> open(const Tree& tree, const NegotiatorOptions& options);
 
-  // In a forked child: the thread is not there.
+  // Called in a forked child, in which the thread does not exist.
   void abandon_after_fork();
 
  private:
@@ -46,15 +47,15 @@ class StallWatch {
   struct Watched {
     std::weak_ptr<EngineProgress> progress;
     std::vector<int> members;  // world ranks
-    std::vector<int> leaders;  // those of them that reports of this rank go through
+    std::vector<int> leaders;  // the members through which this rank's reports go
     std::chrono::milliseconds warning, shutdown;
-    EngineProgress::Step step;    // when last looked at
-    Clock::time_point since{};    // that it has been there
-    Clock::time_point warned{};   // of it, or since
-    Clock::time_point waiting{};  // since when the negotiation is waited for
-    Clock::time_point asked{};    // who keeps either from going on
+    EngineProgress::Step step;    // as last read
+    Clock::time_point since{};    // the time since which the engine is at this step
+    Clock::time_point warned{};   // time of the last warning
+    Clock::time_point waiting{};  // the time since which a request waits for a decision
+    Clock::time_point asked{};    // time of the last progress probe
   };
-  // What is to be done once nothing is locked.
+  // Warnings and losses that are reported after the lock is released.
   struct News {
     std::vector<std::string> warnings;
     std::vector<Loss> losses;
@@ -64,7 +65,7 @@ class StallWatch {
   void hear(int from, std::string_view words);
   News look(Clock::time_point now);
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);
-  // Whose silence would explain it.
+  // Returns the ranks whose silence would explain the stall.
   static std::vector<int> asked_about(const Watched& watched, const EngineProgress::Wait& waiting);
   void judge(const ProgressProbe::Verdict& verdict, Clock::time_point now, News& news);
   void report(const Watched& watched, const ProgressProbe::Verdict& verdict, const std::string& what,
@@ -75,11 +76,11 @@ class StallWatch {
   std::chrono::milliseconds period() const;
 
   int rank_;
-  std::vector<std::string> hosts_;  // by rank; empty where there is one
+  std::vector<std::string> hosts_;  // by rank; empty if there is only one host
   std::vector<Watch*> watches_;
   Liveness& liveness_;
 
-  std::mutex mutex_;  // guards the rest, but for the thread
+  std::mutex mutex_;  // guards the rest, except the thread
   std::condition_variable changed_;
   std::map<std::uint64_t, Watched> engines_;
   std::map<std::uint64_t, std::uint64_t> opened_;  // engines so far, by their members

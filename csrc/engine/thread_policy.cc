@@ -9,8 +9,9 @@ namespace perseus {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{200};
-constexpr double kMemorySeconds = 10;  // some steps of training, in which times of waiting and of none take turns
-// Shares of the time that callers wait. Between them it stays as it is: what is changed changes the share.
+constexpr double kMemorySeconds = 10;  // several training steps, with and without waiting
+// Shares of the time for which callers wait. Between the two the policy stays as it is, because changing it changes the
+// share.
 constexpr double kPrompt = 0.15, kPatient = 0.08;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How soon the engine's thread gets a core where all of them compute.
+// Decides how soon the engine's thread gets a core while all cores compute.
 #pragma once
 
 #include <atomic>
@@ -7,34 +7,35 @@
 
 namespace perseus {
 
-// A thread that wakes may take its core from one that computes, or wait until that one's turn is over, for milliseconds
-// (SCHED_BATCH). On one host it waits: data move no faster than processors move them, and who waits for a result drives
-// the engine by itself. Between hosts the wire would stand still meanwhile, which costs nothing where computing takes
-// longer anyway, and all of it where callers then wait for the wire. So it depends on how much of the time they wait.
+// A thread that wakes may take its core from a computing thread, or wait for milliseconds until that thread's time
+// slice ends (SCHED_BATCH). On one host it waits: the processors move the data themselves, and a caller that waits for
+// a result drives the engine. Between hosts the network is idle while the thread waits. That costs nothing if computing
+// takes longer anyway, and costs the whole delay if callers then wait for the network. The policy therefore depends on
+// the share of time for which callers wait.
 class ThreadPolicy {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit ThreadPolicy(bool several_hosts) : several_hosts_(several_hosts) {}
 
-  // Whether waits matter.
+  // Returns true if waiting times are to be measured.
   bool looks() const { return several_hosts_; }
-  // A caller has waited so long for a result. Any thread.
+  // Adds the time that a caller has waited for a result. Thread-safe.
   void add_wait(Clock::duration waited) {
     waited_.fetch_add(std::chrono::nanoseconds(waited).count(), std::memory_order_relaxed);
   }
 
-  // Whether the thread is to be prompt, from now on.
+  // Returns true if the thread is to preempt computing threads from now on.
   bool is_prompt(Clock::time_point now);
 
-  // The same for the thread that calls this, which is the engine's: at its start and from time to time.
+  // Sets this policy for the calling thread, which is the engine's. Called at its start and regularly.
   void apply(Clock::time_point now);
 
  private:
   bool several_hosts_;
   std::atomic<std::int64_t> waited_{0};  // nanoseconds since since_
   Clock::time_point since_{};
-  double seconds_ = 0, waited_seconds_ = 0;  // what is longer ago counts less
+  double seconds_ = 0, waited_seconds_ = 0;  // older values have less weight
   bool prompt_ = false;
   int applied_ = -1;  // as apply() left it; -1: not called yet
 };

@@ -11,7 +11,7 @@ namespace {
 
 std::string_view verb_of(const Request& request) { return name_of(request.verb); }
 
-// The shape as Horovod tells it; of a group, how many there are.
+// Returns the shape as Horovod's timeline shows it; for a group, the number of its tensors.
 std::string shape_of(const Request& request) {
   if (request.members.empty()) return {};
   if (request.members.size() == 1) return to_string(request.members.front().shape);
@@ -107,7 +107,8 @@ void EngineTracing::begins(const std::vector<BatchItem>& tasks, std::string_view
   if (!events.empty()) timeline_->record(events);
 }
 
-// Packing and unpacking go on chunk by chunk while others are reduced: what is shown is their length, at the ends.
+// Packing and unpacking overlap with the reduction of other chunks: the timeline shows their total lengths, at both
+// ends.
 void EngineTracing::ends(const std::vector<BatchItem>& tasks, Clock::time_point began, const host::CopyTimes& copies) {
   const auto now = Clock::now();
   std::vector<TraceEvent> events;

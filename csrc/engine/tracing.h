@@ -1,4 +1,4 @@
-// What an engine tells the timeline: the phases of each request, under the names that Horovod gives them.
+// Writes the phases of each request to the timeline, under the names that Horovod gives them.
 #pragma once
 
 #include <chrono>
@@ -15,26 +15,27 @@
 
 namespace perseus {
 
-// NEGOTIATE_ALLREDUCE from the submission to the decision, then ALLREDUCE to the end, and in it QUEUE, SHM_ALLREDUCE
-// and in that the copies. WorkItem::open_phases counts what has begun, so that every end, a failure too, closes it.
+// NEGOTIATE_ALLREDUCE lasts from the submission to the decision, and ALLREDUCE from there to the end. ALLREDUCE
+// contains QUEUE and SHM_ALLREDUCE, which contains the copies. WorkItem::open_phases counts open phases, so that every
+// end, also of a failure, closes them.
 class EngineTracing {
  public:
   using Clock = TraceEvent::Clock;
 
-  // `timeline` may be null. `suffix` is put behind the tensors' names where the engine is not the world's.
+  // `timeline` may be null. `suffix` is appended to tensor names if the engine is not the world's.
   EngineTracing(Timeline* timeline, std::string suffix) : timeline_(timeline), suffix_(std::move(suffix)) {}
 
   bool on() const { return timeline_ != nullptr && timeline_->on(); }
 
-  // All that follow are for when on() was true; finished() for work with open phases.
+  // Call the following only if on() returned true, and finished() only for work with open phases.
 
-  // Before the work is handed over; gives the name of its track.
+  // Records the submission, before the work item is handed over. Returns the name of its track.
   std::string submitted(WorkItem& work);
-  // The submission was refused.
+  // Records that the submission was refused.
   void refused(std::string track);
   void arrived(const std::vector<Negotiator::Arrival>& arrivals);
   void cycle(Clock::time_point now);
-  // `sequence`: place of the first task in the engine's plans, the same on all ranks.
+  // `sequence` is the place of the first task in the engine's plans, which is the same on all ranks.
   void decided(const std::vector<BatchItem>& tasks, std::int64_t sequence);
   void begins(const std::vector<BatchItem>& tasks, std::string_view transport);
   void ends(const std::vector<BatchItem>& tasks, Clock::time_point began, const host::CopyTimes& copies);
@@ -48,7 +49,7 @@ class EngineTracing {
   std::string suffix_;
 };
 
-// A caller is blocked.
+// Marks the time for which a caller is blocked.
 class WaitTracing {
  public:
   explicit WaitTracing(const EngineTracing& tracing) : timeline_(tracing.on() ? tracing.timeline_ : nullptr) {

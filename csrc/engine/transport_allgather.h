@@ -1,4 +1,4 @@
-// Bytes of every rank, over a transport.
+// An allgather of strings over a transport.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace perseus {
 
-// Collective over the transport's group; by rank. Throws Error.
+// Returns every rank's bytes, by rank. Collective over the transport's group. Throws Error.
 std::vector<std::string> allgather_over(Transport& transport, std::string_view mine);
 
 }  // namespace perseus

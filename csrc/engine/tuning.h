@@ -15,7 +15,7 @@
 namespace perseus {
 
 // The root of the world measures and proposes values. All ranks begin to use them at the same place of a plan, because
-// fusion and chunks must be alike everywhere. Used by whoever drives the engine.
+// fusion and chunks must be the same everywhere. Used by the driver of the engine.
 class EngineTuning {
  public:
   EngineTuning(const EngineOptions& options, bool is_root, Transport& transport, Negotiator& negotiator);

@@ -116,7 +116,7 @@ TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
   });
   const auto said = ::testing::internal::GetCapturedStderr();
   const std::string warning =
-      "tensors travel by way of host memory, which is slower: rank 2: NCCL is not installed. Install it";
+      "tensors are copied through host memory, which is slower: rank 2: NCCL is not installed. Install it";
   const auto first = said.find(warning);
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("by way of host memory", first + warning.size()), std::string::npos) << said;

@@ -25,8 +25,6 @@ NOT_YET_CLEAN = (
         "adapters/mxnet/native/",
         "adapters/tensorflow/",
         "adapters/torch/",
-        "csrc/bind/",
-        "csrc/engine/",
         "cmake/",
     ),
     *("docs/architecture.md", "docs/decisions/"),
