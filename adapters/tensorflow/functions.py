@@ -11,8 +11,9 @@ from perseus_like import objects, rank, size
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .arguments import as_tensor, member_id, root_within
+from .execution import run
 from .ops import allgather, broadcast
-from .requests import request_of, run
+from .requests import request_of
 from .variables import assign, bytes_of, plain, value_of
 
 # The size of one broadcast: large enough to be fast, and small compared with a model.

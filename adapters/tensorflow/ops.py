@@ -20,9 +20,10 @@ from . import autograd as autograd  # registers gradients
 from . import xla
 from .arguments import EagerTensor, as_tensor, member_id, root_within, splits_of, with_rows
 from .compression import Compression
+from .execution import in_order, last_in_order, run
 from .native import operations
 from .numbers import number
-from .requests import DTYPES, in_order, last_in_order, request_of, run
+from .requests import DTYPES, request_of
 
 _ANY_DEVICE = contextlib.nullcontext()
 

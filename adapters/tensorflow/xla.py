@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,10 +20,8 @@ from perseus_like.tables import Verb
 
 from .compat import compiled_functions, graphs
 from .native import OPERATIONS, library
+from .requests import DTYPES, Request
 from .tensorflow_setup import prepare_tensorflow
-
-if TYPE_CHECKING:
-    from .requests import Request
 
 logger = logging.getLogger(__name__)
 
@@ -91,13 +89,14 @@ def _contains_operations(graph: Any) -> bool:
     return any(node.op in OPERATIONS for function in called for node in function.node_def)
 
 
-def run(request: Request, tensors: list[Any], splits: Any) -> list[Any]:
-    """As `requests.run`. Shapes must be known, and first dimensions equal on all ranks.
+def run(
+    request: Request, tensors: list[Any], splits: Any, backward: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+) -> list[Any]:
+    """Does the same as `execution.run`. Shapes must be known, and first dimensions equal on all ranks.
 
-    ValueError for what has no fixed shape: an alltoall with splits.
+    `backward` returns the gradients of its first argument, the inputs, from those of the results. Raises ValueError for
+    an alltoall with splits, whose results have no fixed shape.
     """
-    from .autograd import backward
-
     if request.verb == "alltoall" and splits is not None and splits.shape != (0,):
         raise ValueError("alltoall with splits has results of no fixed shape, which XLA cannot compile")
 
@@ -106,7 +105,7 @@ def run(request: Request, tensors: list[Any], splits: Any) -> list[Any]:
         outputs = _call(request, inputs)
 
         def gradient(*gradients: Any) -> Any:
-            return backward(request, inputs, gradients)
+            return backward(inputs, gradients)
 
         return outputs, gradient
 
@@ -119,7 +118,7 @@ def run(request: Request, tensors: list[Any], splits: Any) -> list[Any]:
 
 
 def without_tensors(request: Request) -> Any:
-    """A barrier or a join: an int32 scalar, with the rank that joined last."""
+    """Adds a barrier or a join. Returns an int32 scalar; for a join, the rank that joined last."""
     return _custom_call(request, (), [tf.int32], [[]])[0]
 
 
@@ -131,7 +130,7 @@ def _call(request: Request, tensors: Sequence[Any]) -> list[Any]:
 def _custom_call(
     request: Request, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: Sequence[list[int]]
 ) -> list[Any]:
-    """The results, and the token for the next."""
+    """Adds a custom call. Returns its results, and the token for the next call."""
     graph = tf.compat.v1.get_default_graph()
     state = graphs.state_of(graph)
     token = state.get("token")
@@ -151,9 +150,7 @@ def _custom_call(
 
 
 def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[int]], graph: Any) -> str:
-    """Words for native/xla.cc; the name is the last of them, and after it come those of the members."""
-    from .requests import DTYPES
-
+    """Returns the request as words for native/xla.cc. The name is the last word, and the member names follow it."""
     ranks = session.core.process_set_ranks(request.set_id)
     words: list[object] = [int(_verb(request)), request.set_id, ranks.index(session.core.rank()), len(ranks)]
     op, average, prescale, postscale, wire_dtype = request.reduce

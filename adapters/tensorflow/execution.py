@@ -1,0 +1,78 @@
+"""Executes requests: eagerly, as a node of a graph, or as a custom call in a graph that XLA compiles."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import eager, xla
+from .compat import graphs
+from .errors import invalid_argument
+from .gradients import backward
+from .native import asynchronous
+from .requests import DTYPES, Request
+
+
+def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[Any]:
+    """Returns the results of a request; for an alltoall, also the number of rows from each rank.
+
+    An eager call is complete on return, and its errors have the classes of errors.py. In a graph, this adds a node.
+    """
+    if tf.executing_eagerly():
+        return _run_eagerly(request, tensors, splits)
+    _check_dtypes(request, tensors)
+    if xla.is_compiling():
+        return xla.run(request, list(tensors), splits, functools.partial(backward, run, request))
+    name = request.name or _name_after(tensors[0])
+    node_name = _node_name(f"{request.verb}_{name}")
+    with in_order():
+        attributes = request.attributes(name if request.whole_name else "")
+        results = eager.execute_by_wrapper(request.verb, _inputs(tensors, splits), {**attributes, "name": node_name})
+        last_in_order(results[0].op)
+    return results
+
+
+def _inputs(tensors: Sequence[Any], splits: Any) -> tuple[Any, ...]:
+    return (tensors,) if splits is None else (tensors[0], splits)
+
+
+def in_order() -> Any:
+    """Returns a context whose nodes run after earlier collectives if TensorFlow cannot run several at once."""
+    last = None if asynchronous() else graphs.state_of(tf.compat.v1.get_default_graph()).get("last_collective")
+    return contextlib.nullcontext() if last is None else tf.control_dependencies([last])
+
+
+def last_in_order(node: Any) -> None:
+    """Makes the nodes of the next `in_order` run after this one."""
+    if not asynchronous():
+        graphs.state_of(tf.compat.v1.get_default_graph())["last_collective"] = node
+
+
+def _run_eagerly(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:
+    try:
+        return eager.execute(request.verb, _inputs(tensors, splits), request.eager_attributes)
+    except Exception:
+        _check_dtypes(request, tensors)  # its text is better than that of TensorFlow's own error
+        raise
+
+
+def _check_dtypes(request: Request, tensors: Sequence[Any]) -> None:
+    for tensor in tensors:
+        if tensor.dtype not in DTYPES and tensor.dtype.base_dtype not in DTYPES:
+            names = ", ".join(dtype.name for dtype in DTYPES)
+            raise invalid_argument(f"{request.verb}: {tensor.dtype.name} tensors cannot be communicated; {names} can")
+
+
+def _name_after(tensor: Any) -> str:
+    """Returns the name of the tensor in its graph."""
+    return str(tensor.name).removesuffix(":0")
+
+
+def _node_name(text: str) -> str:
+    """Replaces characters that TensorFlow does not allow in node names, and the slash, which would open a scope."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", text)
