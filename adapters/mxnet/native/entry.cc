@@ -1,4 +1,4 @@
-// What Python calls, by ctypes.
+// The functions that Python calls by ctypes.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -59,7 +59,8 @@ int guarded(char* message, std::size_t capacity, const Call& call) {
 
 #define PERSEUS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `mxnet`: the loaded library, from dlopen. `error_names`: by ErrorKind. 0, or -1 with the reason in `message`.
+// Opens the adapter. `mxnet` is the loaded library, from dlopen; `error_names` is indexed by ErrorKind. Returns 0, or
+// -1 with the reason in `message`.
 PERSEUS_EXPORT int perseus_mxnet_open(const PerseusApi* core, void* mxnet, const char* const* error_names,
                                       std::int32_t error_count, char* message, std::size_t capacity) {
   return guarded(message, capacity, [&] {
@@ -87,7 +88,8 @@ PERSEUS_EXPORT int perseus_mxnet_push(const Push* push, char* message, std::size
   });
 }
 
-// Null, with the reason in `message`, where there is no memory; the reason why it is private, where it is.
+// Returns null if there is no memory, with the reason in `message`. If the memory is private, `message` has the reason
+// for that.
 PERSEUS_EXPORT const Memory* perseus_mxnet_allocate(std::size_t bytes, char* message, std::size_t capacity) {
   const Memory* memory = nullptr;
   guarded(message, capacity, [&] {

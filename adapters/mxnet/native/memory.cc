@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-// DLPack's structures before version 1.0, which MXNet speaks.
+// DLPack's structures before version 1.0, which MXNet uses.
 struct DlTensor {
   void* data;
   int device_type;  // 1: CPU
@@ -33,7 +33,7 @@ struct DlManagedTensor {
   void (*free)(DlManagedTensor*);
 };
 
-// What one array keeps.
+// Keeps the memory alive for one array.
 struct Lent {
   DlManagedTensor managed;
   std::vector<std::int64_t> shape;

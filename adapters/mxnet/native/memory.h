@@ -1,4 +1,4 @@
-// Arrays of MXNet in memory of the core's, which stays as long as one of them.
+// Arrays of MXNet in memory of the core, which lives as long as one of the arrays.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,17 @@
 
 namespace perseus::mxnet {
 
-// A run of memory, zeros at first: in the arena, or private where that has no room.
+// Memory that is zero at first: in the arena, or private if the arena is full.
 class Memory {
  public:
   // Throws std::bad_alloc.
   Memory(const PerseusApi& core, std::size_t bytes);
 
-  // Empty if it is in the arena.
+  // Returns why the memory is private; empty if it is in the arena.
   const std::string& why_private() const { return why_private_; }
 
-  // An array over a part of it. `kind`, `bits`: DLPack's code of the type and its width. Throws std::runtime_error.
+  // Makes an array over a part of the memory. `kind` and `bits` are DLPack's code of the type and its width. Throws
+  // std::runtime_error.
   Array view(const MxnetApi& mxnet, std::size_t offset_bytes, int kind, int bits, const std::int64_t* extents,
              int dimensions) const;
 

@@ -23,14 +23,14 @@ std::size_t bytes_of(const PerseusTensor& tensor, std::size_t element_bytes) {
       [](std::size_t product, std::int64_t extent) { return product * static_cast<std::size_t>(extent); });
 }
 
-// Arrays of which no two are views of the same memory. The engine knows memory, not arrays, and work that names one
-// twice would wait for itself.
+// Arrays of which no two are views of the same memory. The engine orders work by memory, not by array, and work that
+// names the same memory twice would wait for itself.
 class Distinct {
  public:
   void add(Array array) {
     if (memories_.insert(memory_of(array)).second) arrays_.push_back(array);
   }
-  // The first of them, which `others` has.
+  // Removes the first arrays, which are those of `others`.
   void drop(const Distinct& others) {
     arrays_.erase(arrays_.begin(), arrays_.begin() + static_cast<std::ptrdiff_t>(others.arrays_.size()));
   }
@@ -43,7 +43,7 @@ class Distinct {
   std::unordered_set<const void*> memories_;
 };
 
-// By DType.
+// Indexed by DType.
 constexpr std::array<std::size_t, 11> kElementBytes{1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 2};
 
 }  // namespace
@@ -88,7 +88,7 @@ void Operation::push(Operation* operation, int priority) {
   const Context context;
   const int property = kAsynchronous;
   const std::string name = owned->name_;
-  // From here on the engine owns it, also where it refuses.
+  // From here on the engine owns the operation, even if it refuses it.
   check(mxnet, mxnet.push(begin, owned.release(), &release, &context, read.data(), read.size(), written.data(),
                           written.size(), &property, priority, name.c_str(), false));
 }
@@ -154,14 +154,14 @@ void Operation::done(void* self, const PerseusOutcome* outcome) {
   operation.complete(outcome->error, outcome->message);
 }
 
-// The engine deletes the operation when it hears of its end: nothing of it is touched afterwards.
+// Completes the operation. The engine deletes it then, so nothing may use it afterwards.
 void Operation::complete(int error, const char* message) const {
   const auto on_complete = on_complete_;
   if (error == PERSEUS_OK) return on_complete.call(on_complete.engine, on_complete.operation, nullptr);
   const auto& names = libraries_.error_names;
   const auto kind = static_cast<std::size_t>(error);
-  // MXNet reads the class to raise off the text's beginning. dmlc::Error, which it wants, is a std::runtime_error with
-  // nothing added, and is copied.
+  // MXNet takes the class of the exception from the beginning of the text. It expects a dmlc::Error, which is a
+  // std::runtime_error without further members, and copies it.
   const std::runtime_error reason((kind < names.size() ? names[kind] : "MXNetError") + ": " + message);
   on_complete.call(on_complete.engine, on_complete.operation, &reason);
 }

@@ -1,5 +1,5 @@
-// A collective as an asynchronous function of MXNet's engine: it starts when its arrays are ready, occupies no thread,
-// and is complete for the engine when it is for the core.
+// A collective as an asynchronous function of MXNet's engine. It starts when its arrays are ready, occupies no thread,
+// and completes for the engine when the core completes it.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace perseus::mxnet {
 struct Libraries {
   const PerseusApi* core;
   MxnetApi mxnet;
-  std::vector<std::string> error_names;  // by ErrorKind: what Python raises for it
+  std::vector<std::string> error_names;  // the Python exception's name, by ErrorKind
 };
 
-// Arrays that are kept until the engine is done with them.
+// Arrays that this object keeps until the engine is done with them.
 class Arrays {
  public:
   explicit Arrays(const MxnetApi& api) : api_(api) {}
@@ -28,7 +28,7 @@ class Arrays {
   // Throws std::runtime_error.
   Array add(Array array);
 
-  // Keeps them for the life of the process, because a peer may still use their memory.
+  // Keeps the arrays for the life of the process, because a peer may still use their memory.
   void keep_for_good();
 
  private:
@@ -36,7 +36,7 @@ class Arrays {
   std::vector<Array> arrays_;
 };
 
-// An array as Python describes it; in the core's numbers.
+// An array as Python describes it, with the core's numbers.
 struct Tensor {
   Array array;
   std::int32_t dtype;
@@ -45,14 +45,14 @@ struct Tensor {
 
 class Operation {
  public:
-  // `request`: verb, set, op, factors, root; the rest is filled in here.
+  // `request` has the verb, set, operation, factors and root; the constructor fills in the rest.
   Operation(const Libraries& libraries, const PerseusRequest& request, std::string name);
 
   std::vector<Tensor> inputs;
   std::vector<Array> outputs;       // one for each input; may be the same
-  std::vector<Array> also_written;  // others are kept from these meanwhile
+  std::vector<Array> also_written;  // other operations wait before they use these
 
-  // Hands `operation` to the engine, which deletes it. Throws std::runtime_error.
+  // Pushes `operation` to the engine, which deletes it. Throws std::runtime_error.
   static void push(Operation* operation, int priority);
 
  private:

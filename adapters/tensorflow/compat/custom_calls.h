@@ -7,7 +7,7 @@
 
 namespace perseus::tensorflow {
 
-// XlaCustomCallStatus_: the error of a custom call; without a message, the call has succeeded.
+// XLA's XlaCustomCallStatus_: the error of a custom call. Without a message, the call has succeeded.
 struct CallStatus {
   std::optional<std::string> message;
 };

@@ -11,8 +11,9 @@ namespace perseus::tensorflow {
 
 namespace {
 
-// Rounds of a loop may be under way at once, in another order on each rank, and so may those of a loop within it: each
-// has a name of its own. TensorFlow's number of a loop follows from its name and from the round around it.
+// Returns a name of its own for each round of a loop. Rounds of a loop may be in progress at once, in another order on
+// each rank, and so may rounds of an inner loop. TensorFlow's number of a loop depends on the loop's name and on the
+// round of the outer loop.
 std::string name_in_loop(const std::string& name, TF_OpKernelContext* context) {
   const auto loop = tf().TF_GetFrameId(context);
   const auto round = tf().TF_GetIterId(context);
@@ -69,7 +70,7 @@ void Call::end(std::unique_ptr<Call> call) {
   auto next = call->kernel_.next(call->name_);
   const auto done = std::move(call->done_);
   call.reset();
-  // Who is next keeps the kernel alive, as TensorFlow waits for it.
+  // The next execution keeps the kernel alive, because TensorFlow waits for it.
   done();
   if (next) submit(std::move(next), false);
 }
@@ -98,7 +99,7 @@ TF_Tensor* Call::get_input(int index) {
   return tensor;
 }
 
-// An input that nobody else uses becomes the output; TensorFlow sees who uses it by the references that there are.
+// Reuses the input as the output if nobody else uses it. TensorFlow counts the references to the input to know that.
 void Call::reduce_into_output(int index, TF_Tensor* input) {
   describe(input);
   auto& shape = shapes_.back();
@@ -114,7 +115,7 @@ void Call::reduce_into_output(int index, TF_Tensor* input) {
   if (status_.ok()) tensors_held_.push_back(input);
 }
 
-// The last input of an alltoall says how many rows go to whom; empty: equally many.
+// Reads the last input of an alltoall: the number of rows for each rank; empty: equally many for each.
 void Call::read_splits(const TF_Tensor* tensor) {
   const auto* values = static_cast<const std::int32_t*>(tf().TF_TensorData(tensor));
   splits_.assign(values, values + tf().TF_TensorElementCount(tensor));
@@ -170,7 +171,7 @@ void Call::take(const PerseusOutcome& outcome) {
   if (verb == PERSEUS_ALLTOALL && status_.ok()) set_int32(1, outcome.received_splits, outcome.split_count, false);
 }
 
-// A peer may still use the tensors: this call's references to them are never given back.
+// Never releases this call's references to its tensors, because a peer may still use their memory.
 void Call::keep_tensors() {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::vector<TF_Tensor*>>;
@@ -178,7 +179,7 @@ void Call::keep_tensors() {
   kept->push_back(std::exchange(tensors_held_, {}));
 }
 
-// The core's memory becomes the tensor's.
+// Makes a tensor of the memory that the core allocated for the result.
 void Call::take_result(int index, const PerseusTensor& result, void* work) {
   void* const kept = core()->retain(work);
   if (kept == nullptr) {

@@ -1,4 +1,4 @@
-// One execution of a kernel: from TensorFlow's tensors to a request of the core's, and back.
+// One execution of a kernel: turns TensorFlow's tensors into a request for the core, and its results into tensors.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ class Call {
 
   const std::string& name() const { return name_; }
 
-  // Hands the request to the core, which owns the call from then on; a failure ends it at once.
+  // Submits the request to the core, which owns the call from then on. If that fails, the call ends at once.
   static void submit(std::unique_ptr<Call> call, bool blocking);
 
  private:
   static void completed(void* call, const PerseusOutcome* outcome);
-  // Tells TensorFlow. The kernel may be gone afterwards.
+  // Reports the end of the call to TensorFlow. The kernel may be gone afterwards.
   static void end(std::unique_ptr<Call> call);
 
   bool prepare();

@@ -67,7 +67,7 @@ std::string error_text(std::int32_t kind, const std::string& message) {
          std::string(kKinds[number < kKinds.size() ? number : std::size_t{PERSEUS_ERROR_TRANSPORT}]) + "): " + message;
 }
 
-// The codes that Horovod's kernels return. A monitored session would start anew after ABORTED or UNAVAILABLE, and
+// Returns the codes that Horovod's kernels return. A monitored session would restart after ABORTED or UNAVAILABLE, and
 // CANCELLED hides the reason.
 TF_Code error_code(std::int32_t kind) {
   switch (kind) {

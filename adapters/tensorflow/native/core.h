@@ -1,4 +1,4 @@
-// The core's table of functions, and how its words (dtypes, errors) are said to TensorFlow.
+// The core's table of functions, and the conversion of its dtypes and errors to TensorFlow's.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace perseus::tensorflow {
 
-// Null until Python has handed it in.
+// Returns null until Python has passed the table.
 const PerseusApi* core();
 void use_core(const PerseusApi* api);
 
-// The core's number of a type, -1 for those it does not carry; and back.
+// Returns the core's number of a type, or -1 if the core does not support it.
 std::int32_t core_dtype(TF_DataType dtype);
 bool is_core_dtype(std::int32_t number);
 TF_DataType tensorflow_dtype(std::int32_t dtype);
 std::size_t bytes_per_element(TF_DataType dtype);
 
-// Python finds the kind again in the text, see adapters/tensorflow/errors.py.
+// Returns the text with the error kind in front, which adapters/tensorflow/errors.py reads.
 std::string error_text(std::int32_t kind, const std::string& message);
 TF_Code error_code(std::int32_t kind);
 

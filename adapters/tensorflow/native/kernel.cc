@@ -48,14 +48,14 @@ class Reader {
   Status status_;
 };
 
-// A factor is a text, as TensorFlow's float attributes have single precision.
+// Factors are texts, because TensorFlow's float attributes have single precision.
 double factor(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
 
 struct Kind {
   const char* operation;
-  const char* prefix;  // of names
+  const char* prefix;  // of the names of requests
   std::int32_t verb;
-  std::vector<const char*> arguments;  // that lie in host memory on any device
+  std::vector<const char*> arguments;  // tensors in host memory, also for a GPU kernel
 };
 
 const std::vector<Kind>& kinds() {
@@ -135,7 +135,7 @@ void register_kind(std::string& problems) {
         has_asynchronous_kernels()
             ? tf().TF_NewAsyncKernelBuilder(made.operation, device, create<kind>, compute_async, destroy)
             : tf().TF_NewKernelBuilder(made.operation, device, create<kind>, compute, destroy);
-    // Not for the CPU: what is declared so is never forwarded from an input to an output there.
+    // The CPU kernel does not declare host memory, because TensorFlow would never reuse such an input as an output.
     for (const auto* argument : made.arguments) {
       if (std::string_view(device) != "CPU") tf().TF_KernelBuilder_HostMemory(builder, argument);
     }
@@ -152,7 +152,7 @@ std::string register_all(std::index_sequence<kind...> /*kinds*/) {
   return problems;
 }
 
-// Tells Python whether kernels are asynchronous in this TensorFlow.
+// Returns to Python whether kernels are asynchronous in this TensorFlow.
 void tell_trust(TF_OpKernelContext* context, bool trusted) {
   const Status status;
   auto* const tensor = tf().TF_AllocateOutput(context, 0, TF_BOOL, nullptr, 0, sizeof trusted, status);
@@ -207,7 +207,7 @@ void Kernel::run_and_wait(TF_OpKernelContext* context) {
   auto finished = std::make_shared<std::promise<void>>();
   auto result = finished->get_future();
   run(context, [finished] { finished->set_value(); }, true);
-  // The core completes whatever it has taken: a lost peer, a stall and the end of the session are outcomes, too.
+  // The core completes every request that it has accepted, also after a lost peer, a stall or the end of the session.
   result.wait();
 }
 

@@ -1,4 +1,4 @@
-// One collective as a node of a graph: what its attributes say, and its executions.
+// The kernel of one collective node of a graph: its attributes and its executions.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@ class Call;
 struct Attributes {
   std::int32_t verb = PERSEUS_ALLREDUCE;
   std::string name;          // the same on all ranks
-  std::string member_names;  // for texts of errors, a line each
+  std::string member_names;  // the tensors' names in error texts, one per line
   PerseusReduceOptions reduce{PERSEUS_OP_SUM, 0, 1, 1, PERSEUS_SAME_DTYPE};
   std::int32_t root = 0;
   std::int32_t process_set = 0;
-  bool wait = false;  // whoever runs the kernel has nothing else to do
+  bool wait = false;  // the caller waits for the result at once
 };
 
-// Executions under one name follow one another: a loop may have begun its next round, another thread may run the same.
+// Executions with the same name run one after the other: a loop may have begun its next round, or another thread may
+// execute the same node.
 class Kernel {
  public:
   using Done = std::function<void()>;
@@ -37,25 +38,25 @@ class Kernel {
 
   const Attributes& attributes() const { return attributes_; }
 
-  // Returns once the work is on its way, and calls `done` when it is complete; that may be before it returns.
-  // `blocking`: it is complete on return, unless it had to wait for its turn.
+  // Starts the execution. `done` is called when it is complete, which may be before run() returns. If `blocking`, it is
+  // complete on return, unless an execution of the same name was in progress.
   void run(TF_OpKernelContext* context, Done done, bool blocking);
 
-  // The same, and complete on return.
+  // Does the same, and returns when the execution is complete.
   void run_and_wait(TF_OpKernelContext* context);
 
  private:
   friend class Call;
 
-  // The next in line under this name, now that one has ended.
+  // Removes and returns the next waiting execution of this name, after one has ended.
   std::unique_ptr<Call> next(const std::string& name);
 
   const Attributes attributes_;
-  std::mutex mutex_;                                                            // guards what follows
-  std::unordered_map<std::string, std::deque<std::unique_ptr<Call>>> waiting_;  // by the names in flight
+  std::mutex mutex_;                                                            // guards waiting_
+  std::unordered_map<std::string, std::deque<std::unique_ptr<Call>>> waiting_;  // by the name in flight
 };
 
-// Kernels for all operations of collectives. Text of what went wrong, or "".
+// Registers the kernels of all collective operations. Returns the error text, or "".
 std::string register_kernels();
 
 }  // namespace perseus::tensorflow

@@ -1,5 +1,4 @@
-// What happens when TensorFlow loads this library, and what Python asks of it afterwards
-// (adapters/tensorflow/native.py).
+// Registers everything when TensorFlow loads this library, and exports functions for adapters/tensorflow/native.py.
 #include <string>
 
 #include "../compat/done_callback.h"
@@ -20,7 +19,8 @@ std::string& problem() {
   return text;
 }
 
-// TensorFlow tells Python about operations that are registered while a library is being loaded.
+// A static object, because TensorFlow tells Python only of operations that are registered while the library is being
+// loaded.
 struct AtLoad {
   AtLoad() {
     problem() = tf().problem;
@@ -34,13 +34,13 @@ const AtLoad at_load;
 
 }  // namespace
 
-// Why the operations cannot be used; "" where they can.
+// Returns why the operations cannot be used; "" if they can.
 PERSEUS_EXPORT const char* perseus_tensorflow_problem() { return problem().c_str(); }
 
-// `api`: of perseus_like._core.c_api().
+// Receives the table of functions, perseus_like._core.c_api().
 PERSEUS_EXPORT void perseus_tensorflow_start(const void* api) { use_core(static_cast<const PerseusApi*>(api)); }
 
-// Why graphs that are compiled by XLA cannot contain collectives; "" where they can.
+// Returns why graphs that XLA compiles cannot contain collectives; "" if they can.
 PERSEUS_EXPORT const char* perseus_tensorflow_start_xla() {
   static const std::string text = register_xla_target();
   return text.c_str();

@@ -1,11 +1,11 @@
-// Rank, size and their like as nodes of a graph, which tell them when the graph runs.
+// Nodes that return the rank, the size or a similar number at the time when the graph runs.
 #pragma once
 
 #include <string>
 
 namespace perseus::tensorflow {
 
-// Text of what went wrong, or "".
+// Registers the kernels. Returns the error text, or "".
 std::string register_number_kernels();
 
 }  // namespace perseus::tensorflow

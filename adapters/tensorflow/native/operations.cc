@@ -32,7 +32,8 @@ void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// As the input, but for the first dimension, which is not known before. Nothing is known where the rank is not.
+// Sets an output shape that differs from the input's in its first dimension, which is unknown. If the rank is unknown,
+// so is the whole shape.
 void other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* status) {
   constexpr auto kUnknown = std::numeric_limits<std::size_t>::max();
   const Shape input;
@@ -72,7 +73,7 @@ struct Operation {
   ShapeFunction shapes;
 };
 
-// The element types of the core, as the type of an attribute: "{uint8, int8, …}".
+// Returns the core's element types as the type of an attribute: "{uint8, int8, …}".
 std::string attribute_types() {
 #define PERSEUS_ROW(NAME, name, text, ...) ", " text
   const std::string types = PERSEUS_DTYPES(PERSEUS_ROW);
@@ -131,7 +132,7 @@ std::string register_operations() {
     for (const auto* attribute : operation.attributes) tf().TF_OpDefinitionBuilderAddAttr(builder, attribute);
     for (const auto* input : operation.inputs) tf().TF_OpDefinitionBuilderAddInput(builder, input);
     for (const auto* output : operation.outputs) tf().TF_OpDefinitionBuilderAddOutput(builder, output);
-    // Neither folded into a constant nor merged with another that looks the same.
+    // Stateful nodes are neither folded into a constant nor merged with an identical node.
     tf().TF_OpDefinitionBuilderSetIsStateful(builder, true);
     tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, operation.shapes);
     const Status status;

@@ -1,11 +1,11 @@
-// The operations as TensorFlow knows them: inputs, outputs, attributes, shapes.
+// Definitions of the operations for TensorFlow: inputs, outputs, attributes, shapes.
 #pragma once
 
 #include <string>
 
 namespace perseus::tensorflow {
 
-// Text of what went wrong, or "".
+// Registers the definitions. Returns the error text, or "".
 std::string register_operations();
 
 }  // namespace perseus::tensorflow

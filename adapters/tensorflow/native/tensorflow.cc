@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <string_view>
-
 namespace perseus::tensorflow {
 
 namespace {
@@ -33,12 +31,6 @@ TensorFlow look_up() {
 const TensorFlow& tf() {
   static const TensorFlow the_one = look_up();
   return the_one;
-}
-
-bool TensorFlow::owns(const void* address) {
-  Dl_info info{};
-  return dladdr(address, &info) != 0 && info.dli_fname != nullptr &&
-         std::string_view(info.dli_fname).find("tensorflow") != std::string_view::npos;
 }
 
 }  // namespace perseus::tensorflow

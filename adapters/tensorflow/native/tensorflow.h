@@ -1,6 +1,6 @@
-// TensorFlow's C API as far as it is used here: looked up in the TensorFlow that is loaded, none of its headers
-// included, so that one library serves every release. Sources: tensorflow/c/{kernels,ops,tf_tensor,tf_status}.h of 2.15
-// to 2.21.
+// The part of TensorFlow's C API that is used here. The functions are looked up in the loaded TensorFlow, and none of
+// its headers is included, so that one library works with every release. Sources:
+// tensorflow/c/{kernels,ops,tf_tensor,tf_status}.h of 2.15 to 2.21.
 #pragma once
 
 #include <cstddef>
@@ -104,7 +104,7 @@ using Delete = void (*)(void*);
   X(std::int64_t, TF_Dim, (const TF_Tensor*, int))                                                                  \
   X(std::int64_t, TF_TensorElementCount, (const TF_Tensor*))
 
-// From 2.13 on; null before.
+// Available from 2.13 on; null before.
 #define PERSEUS_TENSORFLOW_NEWER_FUNCTIONS(X)                                                              \
   X(TF_KernelBuilder*, TF_NewAsyncKernelBuilder, (const char*, const char*, Create, ComputeAsync, Delete)) \
   X(void, TF_RunAsyncOpKernelDoneCallback, (TF_AsyncOpKernelDoneCallback*))
@@ -114,16 +114,13 @@ struct TensorFlow {
   PERSEUS_TENSORFLOW_FUNCTIONS(PERSEUS_MEMBER)
   PERSEUS_TENSORFLOW_NEWER_FUNCTIONS(PERSEUS_MEMBER)
 #undef PERSEUS_MEMBER
-  std::string problem;  // why it cannot be used; empty where it can
-
-  // Whether an address lies in one of TensorFlow's own libraries.
-  static bool owns(const void* address);
+  std::string problem;  // why TensorFlow cannot be used; empty if it can
 };
 
-// Looked up at the first call.
+// Returns the functions, which the first call looks up.
 const TensorFlow& tf();
 
-// A TF_Status of our own.
+// Owns a TF_Status.
 class Status {
  public:
   Status() : status_(tf().TF_NewStatus()) {}

@@ -15,8 +15,8 @@ namespace perseus::tensorflow {
 
 namespace {
 
-// What Python writes into the custom call (adapters/tensorflow/xla.py): words between blanks, of which the name is the
-// last, and after it what the members are called.
+// The request that adapters/tensorflow/xla.py writes into the custom call: words between blanks. The name is the last
+// word, and the names of the members follow it.
 struct Description {
   PerseusRequest request{};
   std::int32_t rank = 0, size = 0;  // in the process set, when the function was traced
@@ -25,9 +25,9 @@ struct Description {
   std::vector<std::size_t> result_bytes;
   std::string name;
   std::string member_names;
-  std::string problem;  // why it cannot be used; empty: it can
+  std::string problem;  // why the text cannot be used; empty if it can
 
-  // The text is part of a graph, which may come from a file: what it says is checked before it is used.
+  // The text is part of a graph, which may come from a file, so it is checked before it is used.
   explicit Description(const std::string& text) {
     std::istringstream words(text);
     words >> request.verb >> request.process_set >> rank >> size >> request.reduce.op >> request.reduce.average >>
@@ -74,10 +74,11 @@ struct Description {
     }
   }
 
-  // Ranks are constants in a compiled function, and shapes follow from them.
+  // Returns an error text if the ranks have changed since the function was compiled, otherwise "". Ranks are constants
+  // in a compiled function, and its shapes depend on them.
   std::string outdated() const {
     const auto now = core()->rank(request.process_set), now_of = core()->size(request.process_set);
-    if (now < 0 || (now == rank && now_of == size)) return "";  // not in the set: the core says so
+    if (now < 0 || (now == rank && now_of == size)) return "";  // the core reports that this rank is not in the set
     return error_text(PERSEUS_ERROR_INVALID_ARGUMENT,
                       "'" + name + "': this function was compiled for rank " + std::to_string(rank) + " of " +
                           std::to_string(size) + ", and this is rank " + std::to_string(now) + " of " +
@@ -88,7 +89,7 @@ struct Description {
 struct Execution {
   std::vector<void*> targets;
   std::vector<std::size_t> bytes;
-  bool has_tensors = true;  // else the one result is a number
+  bool has_tensors = true;  // if false, the only result is a number
   std::string failure;
 };
 
@@ -126,8 +127,8 @@ bool allocates_results(std::int32_t verb) {
   return verb == PERSEUS_ALLGATHER || verb == PERSEUS_ALLTOALL || verb == PERSEUS_REDUCE_SCATTER;
 }
 
-// Results are a tuple, whose last is the token that keeps custom calls in the order of the program; so is the last
-// operand.
+// Executes the custom call. The last operand, and the last element of the tuple of results, is the token that keeps
+// custom calls in the order of the program.
 void target(void* out, const void** in, const char* opaque, std::size_t length, CallStatus* status) {
   Description description(std::string(opaque, length));
   if (!description.problem.empty()) {
