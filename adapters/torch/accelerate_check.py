@@ -24,7 +24,7 @@ _MODULE = "accelerate.state"
 
 
 def check_accelerate() -> None:
-    """From now on an accelerate state of one process, in a world of several, is an UnavailableError on its rank."""
+    """From now on, an accelerate state of one process in a world of several raises UnavailableError on its rank."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _check_states_of(module)
@@ -33,7 +33,7 @@ def check_accelerate() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Changes the module when the program imports it; a program without accelerate does not pay for it."""
+    """Changes the module when the program imports it, so that a program without accelerate pays nothing."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _MODULE:

@@ -1,4 +1,4 @@
-"""Gradients of the collectives: what each verb sends back when a loss is differentiated through it.
+"""Gradients of the collectives, which autograd calls when a loss is differentiated through a collective.
 
 Names in backward derive from those of forward, so that they do not shift the count of unnamed calls.
 """
@@ -30,7 +30,7 @@ def _require_linear(op: Op, verb: str) -> None:
 
 
 class HorovodAllreduce(torch.autograd.Function):
-    """The gradient is reduced like the tensor: averaged for Average, summed for Sum, with the same factors."""
+    """An allreduce whose gradient is reduced like the tensor: Average or Sum, with the same factors."""
 
     @staticmethod
     def forward(
@@ -58,7 +58,7 @@ class HorovodAllreduce(torch.autograd.Function):
 
 
 class HorovodGroupedAllreduce(torch.autograd.Function):
-    """As HorovodAllreduce, for a list as one unit."""
+    """Does the same as HorovodAllreduce, for a list as one unit."""
 
     @staticmethod
     def forward(
@@ -85,7 +85,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
 
 
 class HorovodAllgather(torch.autograd.Function):
-    """The gradients of all ranks are averaged, and each rank takes its own rows."""
+    """An allgather whose gradient is this rank's rows of the average of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
@@ -99,7 +99,7 @@ class HorovodAllgather(torch.autograd.Function):
 
 
 class HorovodGroupedAllgather(torch.autograd.Function):
-    """As HorovodAllgather, for a list as one unit."""
+    """Does the same as HorovodAllgather, for a list as one unit."""
 
     @staticmethod
     def forward(
@@ -115,7 +115,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
 
 def _own_rows(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Averages, then cuts out the rows that this rank contributed to each."""
+    """Averages the gradients, and returns the rows that this rank contributed to each."""
     name = _backward_name(ctx.name)
     counting = verbs.allgather(torch.tensor([ctx.rows]), f"{name}.rows", ctx.process_set)
     averaged = verbs.grouped_allreduce(gradients, Average, name, process_set=ctx.process_set).result()
@@ -126,7 +126,7 @@ def _own_rows(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class HorovodBroadcast(torch.autograd.Function):
-    """The gradient is the average of all ranks' on the root and zero elsewhere."""
+    """A broadcast whose gradient is the average of all ranks' gradients on the root, and zero on other ranks."""
 
     @staticmethod
     def forward(
@@ -146,7 +146,7 @@ class HorovodBroadcast(torch.autograd.Function):
 
 
 class HorovodAlltoall(torch.autograd.Function):
-    """The gradient of each row goes back to the rank that sent it; rows that were not sent have none."""
+    """An alltoall whose gradient returns each row's gradient to the sender. Rows that were not sent have none."""
 
     @staticmethod
     def forward(
@@ -170,7 +170,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
 
 class HorovodReducescatter(torch.autograd.Function):
-    """The ranks' gradients are put together again; for Sum times the number of ranks, as Horovod has it."""
+    """A reducescatter whose gradient is all ranks' gradients, concatenated; for Sum times the number of ranks."""
 
     @staticmethod
     def forward(
@@ -193,7 +193,7 @@ class HorovodReducescatter(torch.autograd.Function):
 
 
 class HorovodGroupedReducescatter(torch.autograd.Function):
-    """As HorovodReducescatter, for a list as one unit."""
+    """Does the same as HorovodReducescatter, for a list as one unit."""
 
     @staticmethod
     def forward(

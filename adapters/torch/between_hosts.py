@@ -1,4 +1,4 @@
-"""Compression between hosts only: gradients of a host's ranks are added exactly, in shared memory."""
+"""Compression between hosts only: the gradients of a host's ranks are added exactly, in shared memory."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class BetweenHosts(FeedbackCompressor):
     def start(
         self, name: str, gradients: Mapping[int, torch.Tensor], average: bool, process_set: ProcessSet
     ) -> Callable[[], None]:
-        """As FeedbackCompressor.start. ValueError for some of the ranks only."""
+        """Does the same as FeedbackCompressor.start. ValueError for a process set of some ranks only."""
         if process_set.process_set_id != 0:
             raise ValueError(f"between_hosts compresses over all ranks, not over {process_set}")
         host, leaders = host_process_set(), leaders_process_set()
         tensors = list(gradients.values())
         hosts, ranks = leaders.size() or 1, session.core.size()
-        # The mean over hosts of these is the mean over ranks, however many a host has.
+        # The mean of these over hosts is the mean over ranks, also if hosts have different numbers of ranks.
         with torch.no_grad():
             parts = (1.0, hosts / ranks, host)
             verbs.grouped_allreduce(tensors, Sum, f"{name}.within", *parts, in_place=True).result()

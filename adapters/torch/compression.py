@@ -1,5 +1,5 @@
-"""How gradients travel: as they are; as 16-bit floats, into which the core converts while packing; or, for those who
-wait for a network, as much less (docs/compression.md).
+"""Compression of gradients: none, 16-bit floats, to which the core converts while packing, or, for slow networks, much
+less data (docs/compression.md).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _CastCompressor(Compressor):
 
 
 class FP16Compressor(_CastCompressor):
-    """Floating tensors as float16: half the bytes of float32, largest value 65504."""
+    """Sends floating tensors as float16: half the bytes of float32, largest value 65504."""
 
     wire: ClassVar[DType | None] = DType.float16
     dtype = torch.float16
 
 
 class BF16Compressor(_CastCompressor):
-    """Floating tensors as bfloat16: half the bytes and the range of float32, three decimal digits."""
+    """Sends floating tensors as bfloat16: half the bytes and the range of float32, three decimal digits."""
 
     wire: ClassVar[DType | None] = DType.bfloat16
     dtype = torch.bfloat16

@@ -25,16 +25,16 @@ class Piece:
     """One gradient of a bucket. Both tensors have one dimension, in the order of memory."""
 
     key: int  # of its parameter, the same in every step and on all ranks
-    rows: int  # by its outermost dimension; 1 if it has fewer than two
+    rows: int  # the size of its first dimension; 1 if it has fewer than two dimensions
     values: torch.Tensor  # the gradient and what was left out before; in float32 at least
-    mean: torch.Tensor  # where the mean over the ranks goes
+    mean: torch.Tensor  # receives the mean over the ranks
 
     def matrix(self) -> torch.Tensor:
         return self.values.view(self.rows, -1)
 
 
 class FeedbackCompressor(Compressor, ABC):
-    """For `DistributedOptimizer(compression=…)`, the same with the same options on all ranks.
+    """The base class for `DistributedOptimizer(compression=…)`. All ranks need the same class with the same options.
 
     A subclass says how the pieces of a bucket travel: `exchange`. Costs the memory of all gradients once more.
     """
@@ -51,11 +51,11 @@ class FeedbackCompressor(Compressor, ABC):
         """
 
     def forget(self, key: int) -> None:
-        """What was kept for this gradient is worth nothing any more."""
+        """Drops what was left out of this gradient before."""
         self._left_out.pop(key, None)
 
     def fresh(self: F) -> F:
-        """The same compression, which has seen no gradient."""
+        """Returns a copy that has seen no gradient."""
         new = copy.copy(self)
         FeedbackCompressor.__init__(new)
         return new
@@ -63,7 +63,7 @@ class FeedbackCompressor(Compressor, ABC):
     def start(
         self, name: str, gradients: Mapping[int, torch.Tensor], average: bool, process_set: ProcessSet
     ) -> Callable[[], None]:
-        """Starts to reduce `gradients` in place. The function it returns waits."""
+        """Starts to reduce `gradients` in place. Returns a function that waits."""
         with torch.no_grad():
             pieces = [self._piece(key, gradient) for key, gradient in gradients.items()]
             finish = self.exchange(name, pieces, process_set)
@@ -71,7 +71,7 @@ class FeedbackCompressor(Compressor, ABC):
         def receive() -> None:
             finite = finish()
             for piece in pieces:
-                if not finite:  # as after an overflow of scaled gradients: the step will be skipped
+                if not finite:  # for example after an overflow of scaled gradients, whose step is skipped
                     self.forget(piece.key)
                 if not average:
                     piece.mean.mul_(process_set.size() or 1)
@@ -88,7 +88,7 @@ class FeedbackCompressor(Compressor, ABC):
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """ValueError: a single tensor has no next step."""
+        """Raises ValueError, because a single tensor has no next step."""
         raise ValueError(
             "this compression keeps what it leaves out for the next step, so it is for DistributedOptimizer only; "
             "use Compression.none, fp16 or bf16 here"
@@ -106,18 +106,18 @@ def _rows_of(gradient: torch.Tensor) -> int:
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All elements one after the other."""
+    """Returns all elements, one after the other."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def parted(elements: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The opposite: tensors in the shapes of `like`."""
+    """Returns tensors of these elements in the shapes of `like`, the opposite of the function above."""
     parts = torch.split(elements, [tensor.numel() for tensor in like])
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
 def checked_compression(compression: Any, op: Op) -> Any:
-    """An instance for a class of this kind, `Compression.top_k` for `Compression.top_k()`; anything else as it is."""
+    """Returns an instance for a class: `Compression.top_k()` for `Compression.top_k`. Others stay as they are."""
     if isinstance(compression, type) and issubclass(compression, FeedbackCompressor):
         compression = compression()
     if isinstance(compression, FeedbackCompressor) and op not in (Average, Sum):

@@ -1,4 +1,4 @@
-"""From one rank to all: a model's parameters, an optimizer's state, any object."""
+"""Copies from one rank to all: a model's parameters, an optimizer's state, any object."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _broadcast_all(pairs: Iterable[tuple[str | None, torch.Tensor]], root_rank: 
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Stands for a tensor in what is sent as an object; the tensors follow by themselves."""
+    """Replaces a tensor in an object that is sent; the tensors are sent separately."""
 
     place: int
     shape: tuple[int, ...]
@@ -109,7 +109,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 
 def _begin_with_zero_gradients(parameters: list[torch.Tensor]) -> None:
-    """Scripts written for Horovod, which makes state by a step with zero gradients, find gradients from here on."""
+    """Creates zero gradients, which scripts for Horovod expect: Horovod makes state by a step with zero gradients."""
     for parameter in parameters:
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -118,7 +118,7 @@ def _begin_with_zero_gradients(parameters: list[torch.Tensor]) -> None:
 def _describe(
     optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor], tensors: list[torch.Tensor]
 ) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
-    """State by the parameter's place, and the groups' options; tensors go to `tensors`."""
+    """Returns the state by the parameter's place, and the groups' options. Appends their tensors to `tensors`."""
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     state = {
         places[id(key)] if isinstance(key, torch.Tensor) else key: _take_tensors(value, tensors)
@@ -144,7 +144,7 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
-    """The value as sent, with the tensors of `own` where they fit, so that who refers to them sees the new values."""
+    """Returns the sent value. Tensors of `own` that fit are reused, so that references to them see the new values."""
     if isinstance(sent, _TensorAt):
         target = device if sent.device_type != "cpu" else torch.device("cpu")
         fits = (
@@ -179,7 +179,7 @@ def _device(key: Any, parameters: list[torch.Tensor]) -> torch.device:
     return parameters[key].device if isinstance(key, int) else torch.device("cpu")
 
 
-# Beside this file's own, the names that Horovod's module of this path shows.
+# The functions of this file, and further names of Horovod's module of this path.
 __all__ = [
     "ProcessSet",
     "allgather",

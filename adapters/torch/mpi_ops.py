@@ -1,4 +1,4 @@
-"""Horovod's path of the verbs: horovod.torch.mpi_ops."""
+"""The module `horovod.torch.mpi_ops`."""
 
 from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier
@@ -47,7 +47,7 @@ from .ops import (
 )
 from .sparse import sparse_allreduce_async
 
-# Horovod's users reach for it, private as it is.
+# Programs use this name of Horovod although it is private.
 _basics = HorovodBasics(__file__)
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Of each element only the sign travels."""
+"""Compression that sends only the sign of each element."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from perseus_like.process_sets import ProcessSet
 from .autograd import verbs
 from .feedback import FeedbackCompressor, Piece, joined, parted
 
-SHORTEST_ROW = 32  # elements; shorter ones are not worth two sizes each
+SHORTEST_ROW = 32  # elements; for shorter rows, sending two means each costs too much
 
 
 class OneBitCompressor(FeedbackCompressor):
-    """One bit per element, and per row of the matrix the means of its positive and of its negative values.
+    """Sends one bit per element, and for each row of the matrix the means of its positive and its negative values.
 
     Seide et al., 2014, "1-bit stochastic gradient descent". Every rank receives every rank's bits: n / 8 bytes per
     element for n ranks, and 8 n per row.
@@ -51,7 +51,7 @@ def _rows(piece: Piece) -> torch.Tensor:
 
 
 def _sizes(matrix: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    """For each row the mean of the values that are positive, and of those that are not."""
+    """Returns for each row the mean of the positive values, and the mean of the others."""
     count = positive.view(torch.uint8).sum(1, dtype=torch.int32)
     high = matrix.clamp(min=0).sum(1).div_(count.clamp(min=1))
     low = matrix.clamp(max=0).sum(1).div_((matrix.shape[1] - count).clamp(min=1))
@@ -64,7 +64,7 @@ def _restored(positive: torch.Tensor, sizes: torch.Tensor, dtype: torch.dtype) -
 
 
 def pack(bits: torch.Tensor) -> torch.Tensor:
-    """Eight truth values to a byte, the last bytes filled up with False. Bit b of byte i is element b · bytes + i."""
+    """Packs eight truth values into a byte, padded with False. Bit b of byte i is element b · bytes + i."""
     padding = -len(bits) % 8
     planes = torch.nn.functional.pad(bits, (0, padding)).view(torch.uint8).view(8, -1)
     packed = planes[0]
@@ -74,7 +74,7 @@ def pack(bits: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` truth values that were packed."""
+    """Returns the `count` truth values that were packed."""
     planes = torch.empty((8, len(packed)), dtype=torch.uint8, device=packed.device)
     for bit, plane in enumerate(planes):
         torch.bitwise_right_shift(packed, bit, out=plane).bitwise_and_(1)

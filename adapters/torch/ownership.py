@@ -1,4 +1,4 @@
-"""Whose parameters are whose: what is reduced in place for one owner must not be read for another at the same time."""
+"""Checks that each parameter belongs to at most one gradient reducer, because gradients are reduced in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Holder(Protocol):
-    """Who reduces the gradients of parameters."""
+    """A gradient reducer, which owns parameters."""
 
     @property
     def owner_name(self) -> str: ...
@@ -28,10 +28,10 @@ def register(holder: Holder) -> None:
 
 
 def require_sole_owner(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """ValueError where one of the holder's parameters is another one's, too."""
+    """Raises ValueError if one of the holder's parameters belongs to another owner, too."""
     if next(_shared(holder, named), None) is None:
         return
-    gc.collect()  # one that was replaced by this one may live in a cycle still
+    gc.collect()  # an owner that this one replaces may still exist in a cycle
     for name, other in _shared(holder, named):
         mine = holder.owner_name
         owners = f"two {mine}s" if mine == other else f"a {mine} and a {other}"

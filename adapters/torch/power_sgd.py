@@ -1,4 +1,4 @@
-"""Each gradient travels as the product of two narrow matrices."""
+"""Compression that sends each gradient as the product of two narrow matrices."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m modu
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the program in this process; 2 for wrong usage."""
+    """Runs the program in this process. Returns 2 for wrong usage."""
     as_module = arguments[:1] == ["-m"]
     program = list(arguments[1 if as_module else 0 :])
     if not program or (program[0].startswith("-") and not as_module):
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.path[0] = str(Path(program[0]).resolve().parent)
             runpy.run_path(program[0], run_name="__main__")
     finally:
-        # After an error the others have to learn that this rank has failed, not that it has left.
+        # After an error, the other ranks must be told that this rank has failed, not that it has left.
         if dist.is_initialized() and sys.exc_info()[0] in (None, SystemExit):
             dist.destroy_process_group()
     return 0

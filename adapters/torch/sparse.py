@@ -1,4 +1,4 @@
-"""Sparse (COO) tensors: their indices and values are gathered, which adds them up."""
+"""Reduction of sparse (COO) tensors: all ranks' indices and values are gathered, which adds them up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse_allreduce_async knows Average and Sum, not {chosen.name}")
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async needs a sparse COO tensor, not a {tensor.layout} one")
-    # Row-wise, so that the ranks' parts follow one another along dimension 0; as one unit, so that both fail or none.
+    # Each entry is a row, so that the ranks' parts follow one another. As one group, both gathers fail or none.
     parts = [tensor._indices().t().contiguous(), tensor._values().detach()]
     pending = verbs.grouped_allgather(parts, name, process_set)
 
@@ -56,7 +56,7 @@ def sparse_allreduce_async(
 
 
 def as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
-    """The gradient with that many sparse dimensions; an empty one if there is none."""
+    """Returns the gradient with this number of sparse dimensions; an empty one if there is none."""
     gradient = parameter.grad
     if gradient is None:
         indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
@@ -66,7 +66,7 @@ def as_sparse(parameter: torch.Tensor, dimensions: int) -> torch.Tensor:
 
 
 def assign_gradient(parameter: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Callable[[], None]:
-    """What makes the result of a reduction the parameter's gradient."""
+    """Returns a function that waits for a reduction and makes its result the parameter's gradient."""
 
     def assign() -> None:
         parameter.grad = finish()

@@ -100,7 +100,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"{norm} does not know its channels yet; run a batch through the model, then convert it")
         options = (norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         converted = cls(norm.num_features, *options, process_set, comm_scope, device="meta")
-        # The same tensors, so that an optimizer that holds them stays right.
+        # The tensors stay the same, because an optimizer may hold them.
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(converted, name, getattr(norm, name))
         return converted.train(norm.training)
@@ -110,7 +110,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         return self._training_forward(input) if self.training else super().forward(input)
 
-    @not_compiled  # a compiler cannot see through what the core does
+    @not_compiled  # a compiler cannot trace calls of the core
     def _training_forward(self, input: Tensor) -> Tensor:
         ranks = self._ranks()
         if not ranks.included() or ranks.size() == 1:
@@ -154,7 +154,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, Tensor, int]:
-    """Mean and biased variance per channel, and the number of values per channel, of all ranks.
+    """Returns mean and biased variance per channel over all ranks, and the number of values per channel.
 
     Sums travel in float64, where a mean far from zero does not drown the variance.
     """
@@ -172,16 +172,16 @@ def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, T
 
 
 def _local_moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance per channel of this rank's values; in float32 for 16-bit floats."""
+    """Returns mean and biased variance per channel of this rank's values; in float32 for 16-bit floats."""
     if values.dtype not in _HALVES:
         return torch.batch_norm_update_stats(values, None, None, 0.0)  # five times as fast as var_mean
-    # Accumulates in the type of the running statistics; a momentum of 0 leaves those alone.
+    # It accumulates in the dtype of the running statistics; a momentum of 0 does not change them.
     zeros = torch.zeros(values.shape[1], dtype=torch.float32, device=values.device)
     return torch.batch_norm_update_stats(values, zeros, zeros.clone(), 0.0)
 
 
 class _Normalize(torch.autograd.Function):
-    """Ioffe and Szegedy, 2015, arXiv:1502.03167: what BatchNorm does once mean and variance are known.
+    """Normalizes with known mean and variance (Ioffe and Szegedy, 2015, arXiv:1502.03167).
 
     The gradients of weight and bias are this rank's own; the optimizer reduces them with all others.
     """
@@ -228,17 +228,17 @@ class _Normalize(torch.autograd.Function):
 
 
 def _local_sums(gradient: Tensor, values: Tensor, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Per channel: the sum of gradient times normalized value, and that of the gradient."""
+    """Returns for each channel the sum of gradient times normalized value, and the sum of the gradient."""
     if not values.numel():
         return torch.zeros_like(mean), torch.zeros_like(mean)
-    # As if in evaluation, where these two are the gradients of weight and bias.
+    # In evaluation mode, these two sums are the gradients of weight and bias.
     _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
         gradient, values, torch.ones_like(mean), mean, variance, None, None, False, eps, [False, True, True]
     )
     return by_weight, by_bias
 
 
-# Layers are named as they are first used, which ranks do in one order. Not kept in the layer: a copy is another one.
+# Layers are numbered at their first use, which has the same order on all ranks. A copy of a layer gets its own number.
 _names: weakref.WeakKeyDictionary[SyncBatchNorm, tuple[int, str]] = weakref.WeakKeyDictionary()
 
 

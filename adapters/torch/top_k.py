@@ -1,4 +1,4 @@
-"""Only the largest elements of each gradient travel."""
+"""Compression that sends only the largest elements of each gradient."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from perseus_like.process_sets import ProcessSet
 from .autograd import verbs
 from .feedback import FeedbackCompressor, Piece
 
-WHOLE_ELEMENTS = 1024  # a gradient of so many or fewer is worth no choice
+WHOLE_ELEMENTS = 1024  # a gradient of this size or less is sent whole
 
 
 class TopKCompressor(FeedbackCompressor):
-    """The `ratio` of elements with the largest absolute values (Aji and Heafield, 2017, arXiv:1704.05021).
+    """Sends the `ratio` of elements with the largest absolute values (Aji and Heafield, 2017, arXiv:1704.05021).
 
     Every rank receives every rank's choice: 8 · ratio · n bytes per float32 for n ranks.
     """
@@ -40,7 +40,7 @@ class TopKCompressor(FeedbackCompressor):
             for piece, place in zip(pieces, places, strict=True):
                 mine = slice(start, start := start + len(place))
                 piece.mean.zero_()
-                # Rank by rank: within one no place occurs twice, so that the order of additions is always the same.
+                # Ranks are added one by one. A place occurs once per rank, so the order of additions is fixed.
                 for rank in range(ranks):
                     piece.mean.index_add_(0, indices[rank, mine], values[rank, mine])
                 piece.mean.div_(ranks)
@@ -57,7 +57,7 @@ class TopKCompressor(FeedbackCompressor):
 
 
 def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
-    """The places of the largest; of values that are not numbers first of all."""
+    """Returns the places of the largest sizes. NaNs count as the largest."""
     if sizes.device.type != "cpu":
         return sizes.topk(count, sorted=False).indices
     rest = len(sizes) - count
@@ -65,7 +65,7 @@ def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _take(piece: Piece, places: torch.Tensor) -> torch.Tensor:
-    """The values at these places, in the gradient's own type; what that rounds away stays."""
+    """Takes the values at these places, in the gradient's own dtype. What the conversion rounds off stays."""
     values = piece.values[places]
     taken = values.to(piece.mean.dtype)
     piece.values[places] = values - taken

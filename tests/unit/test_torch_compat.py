@@ -16,7 +16,10 @@ from perseus_like.torch.compat import probes
 from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.work import PerseusWork, Works
 
-MODULES = ["autograd", "construction", "dynamo", "futures", "process_groups", "storage", "stores", "works"]
+MODULES = {
+    name: f"perseus_like.torch.compat.{name}"
+    for name in ("autograd", "construction", "dynamo", "futures", "process_groups", "storage", "stores", "works")
+} | {"autoload": "perseus_like.torch.distributed.autoload.compat"}
 # Members that torch's own classes provide for a group and a work in Python, or that only C++ backends use.
 OF_THE_BASE_CLASS = {
     *(
@@ -64,8 +67,8 @@ def functions_of(module: ModuleType) -> list[str]:
 
 def test_each_function_says_what_it_relies_on_and_has_a_probe() -> None:
     functions = {}
-    for name in MODULES:
-        module = importlib.import_module(f"perseus_like.torch.compat.{name}")
+    for name, path in MODULES.items():
+        module = importlib.import_module(path)
         functions.update({f"{name}.{each}": getattr(module, each) for each in functions_of(module)})
     assert functions.keys() == probes.PROBES.keys()
     for name, function in functions.items():

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ..distributed.autoload import compat as autoload
 from . import autograd, construction, dynamo, process_groups, storage, stores, works
 
 
@@ -53,6 +54,26 @@ def _monitored_barrier() -> None:
 def _group_names() -> None:
     names = getattr(distributed_c10d._world, "pg_names", None)
     _expect(isinstance(names, dict), "distributed_c10d._world.pg_names is no dictionary")
+
+
+def _methods_of_groups() -> None:
+    for name in ("_get_backend", "_get_sequence_number_for_group"):
+        _expect(hasattr(dist.ProcessGroup, name), f"ProcessGroup.{name} is missing")
+
+
+def _timeout_of_backends() -> None:
+    gloo = getattr(dist, "ProcessGroupGloo", None)
+    _expect(gloo is None or hasattr(gloo, "_set_default_timeout"), "ProcessGroupGloo._set_default_timeout is missing")
+
+
+def _backends() -> None:
+    _expect(isinstance(getattr(dist.Backend, "_plugins", None), dict), "Backend._plugins is no dictionary")
+
+
+def _env_handler() -> None:
+    replaced: list[Any] = []
+    autoload.replace_env_handler(dist, lambda handler: replaced.append(handler) or handler)
+    _expect(len(replaced) == 1 and callable(replaced[0]), "rendezvous._rendezvous_handlers has no entry 'env'")
 
 
 def _factor() -> None:
@@ -186,7 +207,12 @@ PROBES: dict[str, Callable[[], None]] = {
     "process_groups.keep_awaited_works": _awaited_works,
     "process_groups.accept_monitored_barrier": _monitored_barrier,
     "process_groups.find_group": _group_names,
+    "process_groups.backend_of": _methods_of_groups,
+    "process_groups.sequence_number": _methods_of_groups,
+    "process_groups.set_timeout": _timeout_of_backends,
     "process_groups.premultiplied_factor": _factor,
+    "autoload.is_registered": _backends,
+    "autoload.replace_env_handler": _env_handler,
     "construction.under_construction": _construction,
     "construction.make_others": _others,
     "construction.set_name": _set_name,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -92,6 +93,42 @@ def accept_monitored_barrier(is_ours: Callable[[Any], bool]) -> None:
 
     distributed_c10d.monitored_barrier = monitored_barrier
     dist.monitored_barrier = monitored_barrier
+
+
+def backend_of(group: Any, device_type: str) -> Any:
+    """Returns the group's backend for a device type. A group that is written in Python is its own backend.
+
+    Relies on: `ProcessGroup._get_backend(device)`, which a group in Python need not define.
+    Tried with: all.
+    Notices: the method is missing.
+    Lost then: `cpu:gloo,cuda:perseus` fails with torch's AttributeError.
+    """
+    base: Any = dist.ProcessGroup
+    if type(group) is not base and type(group)._get_backend is base._get_backend:
+        return group
+    return group._get_backend(torch.device(device_type))
+
+
+def sequence_number(backend: Any) -> int:
+    """Returns the number of collectives that a backend has started.
+
+    Relies on: `Backend._get_sequence_number_for_group()`.
+    Tried with: all.
+    Notices: the method is missing.
+    Lost then: torch's debug checks of a group with several backends fail with its AttributeError.
+    """
+    return int(backend._get_sequence_number_for_group())
+
+
+def set_timeout(backend: Any, timeout: timedelta) -> None:
+    """Sets the time limit of a backend's collectives.
+
+    Relies on: the method `_set_default_timeout(timeout)` of gloo's and NCCL's backends.
+    Tried with: all.
+    Notices: the method is missing.
+    Lost then: changing the timeout of a group with several backends fails with torch's AttributeError.
+    """
+    backend._set_default_timeout(timeout)
 
 
 def premultiplied_factor(op: Any) -> Any:

@@ -1,6 +1,6 @@
 """torch.distributed over perseus_like: all of its names, some of them in the form that AIACC-Training gives them.
 
-Importing this makes the backend `perseus` known; where perseus_like is installed, `import torch` has done so already.
+Importing this registers the backend `perseus`, which `import torch` does already if perseus_like is installed.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """What is torch.distributed's own."""
+    """Returns a name of torch.distributed."""
     try:
         return getattr(_torch, name)
     except AttributeError:

@@ -15,11 +15,11 @@ from perseus_like.session import session
 from .. import functions
 
 _log = logging.getLogger("perseus_like")
-_early: list[Any] = []  # the group that was started by a question, before the script did
+_early: list[Any] = []  # the group that get_rank() or a similar function made before the script did
 
 
 def use_perseus() -> bool:
-    """Whether ranks communicate through this project: they were started by a launcher, or have joined."""
+    """Returns whether ranks communicate through this project: a launcher started them, or a session runs."""
     return session.is_running() or _launched() or dist.is_torchelastic_launched()
 
 
@@ -34,9 +34,8 @@ def init_process_group(
 ) -> None:
     """Starts torch.distributed with the backend perseus, whatever `backend` says.
 
-    Under perseusrun, mpirun and torchrun the launcher says who this process is; `init_method`, `world_size`, `rank` and
-    `store`, which scripts have for a world of one process per host, are not looked at. Without a launcher they count as
-    in torch.distributed.
+    Under perseusrun, mpirun and torchrun, the launcher defines the rank of this process, and `init_method`,
+    `world_size`, `rank` and `store` are ignored. Without a launcher they have the same meaning as in torch.distributed.
     """
     if _early and _early.pop() is dist.group.WORLD:
         return
@@ -52,23 +51,23 @@ def init_process_group(
 
 
 def get_rank(group: Any = None) -> int:
-    """This process's rank in the job, or in a group. Joins the job, where init_process_group has not."""
+    """Returns this process's rank in the job, or in a group. Joins the job unless init_process_group has done so."""
     return int(dist.get_rank(group)) if _join() else basics.rank()
 
 
 def get_world_size(group: Any = None) -> int:
-    """The number of processes in the job, or in a group. Joins the job, where init_process_group has not."""
+    """Returns the number of processes in the job or in a group. Joins the job unless init_process_group has done so."""
     return int(dist.get_world_size(group)) if _join() else basics.size()
 
 
 def get_local_rank() -> int:
-    """This process's rank among those of its host. Joins the job, where init_process_group has not."""
+    """Returns this process's rank among those of its host. Joins the job unless init_process_group has done so."""
     _join()
     return basics.local_rank()
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None) -> None:
-    """Root's state and options into the optimizers of all ranks; see `perseus_like.torch.broadcast_optimizer_state`."""
+    """Copies the root's state and options to the optimizers of all ranks, as perseus_like.torch's function does."""
     _join()
     functions.broadcast_optimizer_state(optimizer, root_rank, model)
 
@@ -78,7 +77,7 @@ def _launched() -> bool:
 
 
 def _join() -> bool:
-    """True if torch.distributed knows the world; else the job runs now."""
+    """Joins the job. Returns whether torch.distributed is initialized."""
     if dist.is_initialized():
         return True
     if dist.is_torchelastic_launched():

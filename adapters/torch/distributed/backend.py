@@ -23,7 +23,7 @@ _NO_LIMIT = timedelta(days=30)
 
 
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
-    """What torch calls on the members of a new group. `options`: torch's `_DistributedBackendOptions`."""
+    """Makes a group. torch calls this on the members of a new group, with its `_DistributedBackendOptions`."""
     return make_group(
         options.store,
         options.group_rank,
@@ -71,7 +71,7 @@ def _check_below_other_backend(ranks: Sequence[int]) -> None:
 
 
 def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
-    """The session that runs already, one by the launcher, or one by the store: the same choice on all ranks."""
+    """Uses the running session, or starts one by the launcher or by the store. All ranks choose the same."""
     core = session.core
     running = [core.rank(), core.size()] if session.is_running() else None
     mine = {"running": running, "launched": core.launched(sys.prefix)}
@@ -98,5 +98,5 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
 
 
 def _fits(launched: list[int] | None, rank: int, size: int) -> bool:
-    """Whether the launcher started this very job; some do not tell a process who it is."""
+    """Returns whether the launcher started the job of this group. Some launchers do not tell a process its rank."""
     return launched is not None and launched[0] in (rank, -1) and launched[1] in (size, -1)

@@ -1,6 +1,6 @@
-"""Callbacks take turns, though they run on threads of their own: hooks that share a list with one another rely on it.
+"""A lock for callbacks of futures, which run on several threads. Hooks that share data with one another rely on it.
 
-What a callback does up to its end, or up to where it waits for a work or a future, is not mixed with what others do.
+Only one callback runs at a time. A callback that waits for a work or a future lets others run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _log = logging.getLogger("perseus_like")
-# A callback may wait for another one by means that are not ours.
+# A callback may wait for another one by means that this module does not see.
 _PATIENCE_SECONDS = 30.0
 
 
 class CallbackLock:
-    """A lock that is handed on in the order in which threads have asked for it, and not waited for without end."""
+    """A fair lock: threads get it in the order of their requests. A wait for it ends after `patience_seconds`."""
 
     def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._patience = patience_seconds
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the following attributes
         self._is_taken = False
         self._waiting: deque[threading.Event] = deque()
         self._mine = threading.local()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """For a callback. One that a callback runs itself has the same turn."""
+        """Holds the lock while a callback runs. A callback within a callback uses the same lock."""
         if self._is_mine():
             yield
             return
@@ -41,7 +41,7 @@ class CallbackLock:
             self._give_back()
 
     def lend(self, wait: Callable[..., T], *arguments: Any) -> T:
-        """Calls `wait`, which may be for what another callback does. Outside of callbacks that is all."""
+        """Calls `wait`. Inside a callback, other callbacks may run meanwhile."""
         if not self._is_mine():
             return wait(*arguments)
         self._give_back()
@@ -58,20 +58,20 @@ class CallbackLock:
             if not self._is_taken:
                 self._is_taken = self._mine.held = True
                 return
-            told = threading.Event()
-            self._waiting.append(told)
-        if not told.wait(self._patience):
+            notified = threading.Event()
+            self._waiting.append(notified)
+        if not notified.wait(self._patience):
             with self._lock:
-                if not told.is_set():
-                    self._waiting.remove(told)
+                if not notified.is_set():
+                    self._waiting.remove(notified)
                     _log.warning(
-                        "a callback has kept the others waiting for %g s; they go on beside it", self._patience
+                        "a callback has kept the others waiting for %g s; they now run beside it", self._patience
                     )
                     return
         self._mine.held = True
 
     def _give_back(self) -> None:
-        if not self._is_mine():  # patience had ended
+        if not self._is_mine():  # the wait for the lock had ended without it
             return
         self._mine.held = False
         with self._lock:

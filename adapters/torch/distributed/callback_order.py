@@ -1,8 +1,8 @@
-"""Which work a callback belongs to, so that what callbacks start has the same name on all ranks.
+"""Names collectives that callbacks of futures start, so that the names are the same on all ranks.
 
-Collectives are matched by number, and numbers are counted by each rank as it calls. A callback runs when its work is
-complete: on one rank before the next call of the main thread, on another after it. What it starts is therefore numbered
-within the work whose future it hangs on: the second collective of the callbacks of #5 is #5.1 on all ranks.
+Collectives are matched by number, and each rank counts its calls. A callback runs when its work is complete: on one
+rank before the next call of the main thread, on another after it. The collectives of a callback are therefore numbered
+within the work of its future: the second collective of the callbacks of #5 is #5.1 on all ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .callback_lock import callback_lock
 
 
 class CallbackOrigin:
-    """The work that callbacks hang on: its group and name, and how many collectives they have started."""
+    """The work whose future has callbacks: its group and name, and the number of collectives that these started."""
 
     def __init__(self, group: str, name: str) -> None:
         self._group = group
@@ -27,7 +27,7 @@ class CallbackOrigin:
         self._counter = itertools.count()
 
     def next_name(self, group: str) -> str:
-        """For a collective of `group`, in which other works may have the same number."""
+        """Returns the name of the next collective. If `group` is another group, the name contains the work's group."""
         of = self._name if group == self._group else f"{self._group}:{self._name}"
         return f"{of}.{next(self._counter)}"
 
@@ -37,12 +37,12 @@ _running = threading.local()
 
 
 def current() -> CallbackOrigin | None:
-    """Of the callback that runs on this thread, if one does."""
+    """Returns the origin of the callback that runs on this thread, or None."""
     return getattr(_running, "origin", None)
 
 
 def remember(future: Any, origin: CallbackOrigin) -> None:
-    """What hangs on `future` has this origin, and what hangs on that, and so on."""
+    """Sets the origin of the callbacks of `future`, of the futures that its then() returns, and so on."""
     _watch_futures()
     _origins[future] = origin
 
@@ -61,7 +61,7 @@ def _within(origin: CallbackOrigin, callback: Callable[[Any], Any]) -> Callable[
 
 @functools.cache
 def _watch_futures() -> None:
-    """torch's futures are objects of C++ that then() makes anew, so their class has to tell us of each."""
+    """Watches torch's futures by their class, because then() returns new C++ objects."""
     watch_futures(_callback_of, _follow, callback_lock.lend)
 
 

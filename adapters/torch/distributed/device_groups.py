@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import untraced
 from .backend import create_group
@@ -22,7 +23,7 @@ from .process_group import group_of_name
 C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
 
-# The argument of each method that has the tensors.
+# The place of the argument with the tensors, for each method.
 _VERBS = {
     **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_anysource"), 0),
     **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
@@ -34,7 +35,7 @@ _VERBS = {
 
 
 def _dispatching(cls: C) -> C:
-    """Class decorator: makes the verbs."""
+    """Class decorator: defines the verbs, which call the group for the device of their tensors."""
     for name, place in _VERBS.items():
         setattr(cls, name, _verb(name, place))
     return untraced(*_VERBS, "barrier", "shutdown", "abort")(cls)
@@ -56,7 +57,7 @@ def _device_type(tensors: Any) -> str:
 
 
 def create(options: Any, backend_options: Any, name: str) -> Any:
-    """The functions that torch calls on the members of a new group. `name`: the backend's, as it was registered."""
+    """Makes a group. torch calls this on the members of a new group; `name` is the registered name of the backend."""
     making = under_construction()
     if making is None or set(making.backends.values()) == {name}:
         return _named(create_group(options, backend_options), options)
@@ -71,31 +72,24 @@ def create(options: Any, backend_options: Any, name: str) -> Any:
 
 
 def _named(group: Any, options: Any) -> Any:
-    """torch names groups after they are made, and before 2.2 not at all."""
+    """Names the group. torch names groups later, and before 2.2 not at all."""
     group.setGroupName(options.group_id)
     return group
 
 
 def _others(making: Construction, options: Any, name: str) -> dict[str, Part]:
-    """The other backends: torch has made those that are named before the first of ours, and makes the rest here."""
+    """Returns the other backends. torch has made those before the first one of ours, and this makes the rest."""
     kinds = list(making.backends)
     first = list(making.backends.values()).index(name)
     made = dict.fromkeys(kinds[:first], making.group)
     rest = {kind: making.backends[kind] for kind in kinds[first:] if making.backends[kind] != name}
     if rest:
         made.update(dict.fromkeys(rest, make_others(making, options, rest)))
-    return {kind: Part(group, _backend_in(group, kind)) for kind, group in made.items()}
-
-
-def _backend_in(group: Any, kind: str) -> Any:
-    """Returns the group's backend for a device type. A group written in Python has none below it and is its own."""
-    if type(group) is not _ProcessGroup and type(group)._get_backend is _ProcessGroup._get_backend:
-        return group
-    return group._get_backend(torch.device(kind))
+    return {kind: Part(group, process_groups.backend_of(group, kind)) for kind, group in made.items()}
 
 
 class Part(NamedTuple):
-    """A device type's group, which takes its calls, and the backend in it that torch may ask for."""
+    """The group that executes the calls for a device type, and its backend, which torch may ask for."""
 
     group: Any
     backend: Any
@@ -129,12 +123,12 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The groups by device type."""
+        """Returns the groups by device type."""
         return {kind: part.group for kind, part in self._parts.items()}
 
     @property
     def job_ranks(self) -> list[int]:
-        """The members by their ranks in the job, in the group's order."""
+        """Returns the members' ranks in the job, in the group's order."""
         return next(group.job_ranks for group in self._groups if getattr(group, "is_of_perseus", False))
 
     def __reduce__(self) -> Any:
@@ -205,10 +199,10 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
         """Nothing to agree on: all members count from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return int(self._backends[0]._get_sequence_number_for_group())
+        return process_groups.sequence_number(self._backends[0])
 
     def barrier(self, opts: Any = None, *arguments: Any, **options: Any) -> Any:
-        """On the device that the options name, else on the group's first one."""
+        """Starts a barrier on the device in the options, or else on the group's first one."""
         device = getattr(opts, "device", None)
         part = self.part_for(device.type if device is not None else next(iter(self._parts)))
         return part.group.barrier(*(() if opts is None else (opts,)), *arguments, **options)
@@ -223,7 +217,7 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         for backend in self._backends:
-            backend._set_default_timeout(timeout)
+            process_groups.set_timeout(backend, timeout)
 
     _set_default_timeout = set_timeout
 
@@ -241,5 +235,5 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
 
     def _end(self, how: str) -> None:
         for backend in self._backends:
-            # Before torch 2.6 some of its backends have no such method: they end when the group is gone.
+            # Before torch 2.6, some of torch's backends have no such method: they end when the group is destroyed.
             getattr(backend, how, lambda: None)()

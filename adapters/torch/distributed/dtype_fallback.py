@@ -1,4 +1,4 @@
-"""Types that the core does not calculate with: by way of which other type they are reduced."""
+"""Conversions for the reduction of dtypes that the core does not compute with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGN = torch.iinfo(torch.int64).min
 
 
 class DTypeFallback(NamedTuple):
-    """`there` makes a new tensor, of which `reduction` is taken; `back` makes of that what was asked for."""
+    """`there` makes a new tensor, to which `reduction` is applied; `back` converts the result of that."""
 
     reduction: Reduction
     there: Convert
@@ -25,24 +25,24 @@ class DTypeFallback(NamedTuple):
 
 
 def dtype_fallback(dtype: torch.dtype, reduction: Reduction, size: int) -> DTypeFallback | None:
-    """None where the core does it itself, or where the bits of a signed type do as well."""
+    """Returns None if the core supports the dtype, or if reducing the same bits as a signed dtype is right."""
     if dtype in BYTE_FLOATS:
-        # One rounding, at the end.
+        # The result is rounded once, at the end.
         return DTypeFallback(reduction, lambda given: given.to(torch.float32), lambda found: found.to(dtype))
     if dtype not in UNSIGNED or reduction.keeps_bits:
         return None
     if dtype is not torch.uint64:
         return DTypeFallback(reduction, lambda given: given.to(torch.int64), lambda found: found.to(dtype))
     if reduction.op != SUM:
-        # The order of unsigned numbers is that of signed ones with the first bit turned.
-        return DTypeFallback(reduction, _turned, lambda found: (found ^ _SIGN).view(torch.uint64))
+        # Unsigned numbers have the order of signed ones with the first bit inverted.
+        return DTypeFallback(reduction, _with_first_bit_inverted, lambda found: (found ^ _SIGN).view(torch.uint64))
     plain = reduction._replace(average=False, prescale=1.0)
     factor = reduction.prescale
     divisor = np.uint64(size if reduction.average else 1)
     return DTypeFallback(plain, lambda given: _scaled(given, factor), lambda found: _divided(found, divisor))
 
 
-def _turned(given: Tensor) -> Tensor:
+def _with_first_bit_inverted(given: Tensor) -> Tensor:
     return given.contiguous().view(torch.int64) ^ _SIGN
 
 

@@ -1,4 +1,4 @@
-"""How a process group's verbs reach the core: one number after another, the same on all ranks."""
+"""Submits the collectives of a process group to the core, numbered in the same way on all ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch.distributed as dist
 from perseus_like.session import session
 
 from .callback_order import current
-from .work import Asked, Finish, PerseusWork
+from .work import Finish, PerseusWork, SubmittedRequest
 
-# Its C++ overloads have other names for arguments from release to release; callers pass them by place.
+# The names of its C++ overloads' arguments differ between releases; callers pass them by place.
 _ProcessGroup: Any = dist.ProcessGroup
-_LONGEST_MISTAKE = 1000  # of its text, that travels
+_LONGEST_ERROR = 1000  # characters of an error text that other ranks receive
 C = TypeVar("C", bound=type)
 
 
 class Engine(_ProcessGroup):  # type: ignore[misc]
-    """What the verbs share. Collectives of a group are numbered: ranks whose n-th calls differ are told so."""
+    """The base class of the verbs. Collectives of a group are numbered; if the n-th calls differ, all ranks fail."""
 
     def __init__(self, number: int, rank: int, size: int, timeout: float) -> None:
         super().__init__(rank, size)
@@ -33,14 +33,14 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         self._timeout = timeout
         self._group_name = ""
         self._calls = 0
-        self._coalesced: list[PerseusWork] | None = None  # inside a coalescing manager: its works
+        self._coalesced: list[PerseusWork] | None = None  # the works inside a coalescing manager
         self._numbering = threading.Lock()
-        self._plans: dict[Any, Any] = {}  # of reductions, by operation and type
+        self._plans: dict[Any, Any] = {}  # plans of reductions, by operation and dtype
         self._core = session.core
 
     @cached_property
     def job_ranks(self) -> list[int]:
-        """The members by their ranks in the job, in the group's order."""
+        """Returns the members' ranks in the job, in the group's order."""
         return list(session.core.process_set_ranks(self._number))
 
     def _start(
@@ -53,9 +53,9 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         what: str | None = None,
         **options: Any,
     ) -> PerseusWork:
-        """`verb((name, call), *arguments)` of the core under the next number.
+        """Calls `verb((name, call), *arguments)` of the core, with the next number as the name.
 
-        `call`: what the ranks must agree on beside the verb's own arguments. `what`: a shorter word for texts.
+        The ranks must agree on `call`, as on the verb's own arguments. `what` is a shorter form of it for texts.
         """
         if (origin := current()) is not None:
             name = origin.next_name(self._group_name)
@@ -65,8 +65,8 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
                 name = f"#{self._calls}"
                 self._calls += 1
                 handle = self._submit(name, call, verb, arguments, options)
-        asked = Asked(self._group_name, self._number, name)
-        work = PerseusWork(f"{what or call} {name}", handle, result, self._timeout, finish, asked=asked)
+        request = SubmittedRequest(self._group_name, self._number, name)
+        work = PerseusWork(f"{what or call} {name}", handle, result, self._timeout, finish, request=request)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -81,13 +81,14 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
             raise
 
     def _report_failure(self, name: str, call: str, error: BaseException) -> None:
-        """Tells the others, who wait for this rank under `name`, that it cannot take part."""
-        error.told = True  # type: ignore[attr-defined]
+        """Tells the other ranks, which wait for `name`, that this rank cannot take part."""
+        error.is_reported = True  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
-            self._core.barrier((name, f"{call}, which it cannot: {str(error)[:_LONGEST_MISTAKE]}"), self._number)
+            self._core.barrier((name, f"{call}, which it cannot: {str(error)[:_LONGEST_ERROR]}"), self._number)
 
-    def _confess_early(self, call: str, error: BaseException) -> None:
-        if getattr(error, "told", False):
+    def _report_early_failure(self, call: str, error: BaseException) -> None:
+        """Reports an error of a call that was not submitted, unless it is reported already."""
+        if getattr(error, "is_reported", False):
             return
         if (origin := current()) is not None:
             self._report_failure(origin.next_name(self._group_name), call, error)
@@ -97,27 +98,27 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
             self._report_failure(f"#{self._calls - 1}", call, error)
 
 
-def confessing(**calls: str) -> Callable[[C], C]:
-    """Class decorator, by method what its call is named: where one raises, the other ranks fail, too, and are told why.
+def reporting_failures(**calls: str) -> Callable[[C], C]:
+    """Class decorator: if one of these methods raises, the other ranks fail with the reason. Calls are named by method.
 
-    A mistake of one rank would else leave them waiting, and its next call would meet the one that they wait for.
+    Without it, a wrong call on one rank would leave the others waiting, and its next call would be matched to theirs.
     """
 
     def decorate(cls: C) -> C:
         for method, call in calls.items():
-            setattr(cls, method, _confessing(getattr(cls, method), call))
+            setattr(cls, method, _reporting_failure(getattr(cls, method), call))
         return cls
 
     return decorate
 
 
-def _confessing(method: Callable[..., Any], call: str) -> Callable[..., Any]:
+def _reporting_failure(method: Callable[..., Any], call: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def attempt(self: Engine, *arguments: Any, **options: Any) -> Any:
         try:
             return method(self, *arguments, **options)
         except Exception as error:
-            self._confess_early(call, error)
+            self._report_early_failure(call, error)
             raise
 
     return attempt

@@ -1,4 +1,4 @@
-"""broadcast, all_gather, gather, scatter, all_to_all: data that moves and stays what it is."""
+"""broadcast, all_gather, gather, scatter, all_to_all and barrier: collectives that do not compute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .work import PerseusWork
 
 
 class Gathers(Engine):
-    """Numbers of elements must agree between ranks, shapes need not."""
+    """The collectives that move data. Ranks must agree on the number of elements, and may differ in shapes."""
 
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
         listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
@@ -53,7 +53,7 @@ class Gathers(Engine):
     def _all_gather_lists(
         self, what: str, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], result: Any
     ) -> PerseusWork:
-        """`outputs[i][r]` gets rank r's `inputs[i]`. Ranks may give different numbers of elements if all say which."""
+        """Copies rank r's `inputs[i]` to `outputs[i][r]`. The sizes of `outputs` tell how many elements ranks give."""
         uneven = []
         for tensors, source in zip(outputs, inputs, strict=True):
             sizes = [tensor.numel() for tensor in tensors]
@@ -82,7 +82,7 @@ class Gathers(Engine):
             for tensors, source, buffer in zip(outputs, sources, handle.outputs(), strict=True):
                 _divide(from_buffer(buffer, source.dtype), tensors)
 
-        # As one row each where all give alike, since what a row has must agree.
+        # If all ranks give the same number, each gives one row, because ranks must agree on the size of a row.
         views = [view(source) if call != what else rows(source, 1, source.numel()) for source in sources]
         return self._start(
             call, self._core.allgather, views, self._number, sources, result=result, finish=finish, what=what
@@ -114,7 +114,7 @@ class Gathers(Engine):
         return self._gather("gather", root, parts, inputs[0], outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
-        """As gather, into one tensor of the root. torch gives an empty `output` on the other ranks."""
+        """Gathers into one tensor of the root. torch passes an empty `output` on the other ranks."""
         root = int(getattr(opts, "rootRank", 0))
         if self._rank != root:
             return self._gather("gather_single", root, [], input, [output])
@@ -132,7 +132,7 @@ class Gathers(Engine):
     def _gather(
         self, what: str, root: int, parts: list[Tensor], tensor: Tensor, result: Any, then: Any = None
     ) -> PerseusWork:
-        """The root's `parts[r]` gets rank r's tensor; the other ranks have no parts."""
+        """Copies rank r's tensor to the root's `parts[r]`; the other ranks have no parts."""
         source = dense(what, tensor)
         if self._rank == root:
             self._require_alike(what, "outputs", parts, source)
@@ -185,7 +185,7 @@ class Gathers(Engine):
     def _all_to_all(
         self, what: str, source: Tensor, splits: Sequence[int], parts: Sequence[Tensor], result: Any, then: Any = None
     ) -> PerseusWork:
-        """`splits[r]` elements to rank r; what comes of it has to fill `parts[r]`."""
+        """Sends `splits[r]` elements to rank r, and receives into `parts[r]`, which rank r's elements must fill."""
         expected = [part.numel() for part in parts]
         given = view(source) if width(source.dtype) == 1 else rows(source, source.numel(), 1)
         return self._exchange(what, given, splits, source, parts, result, then, expected=expected)
@@ -201,7 +201,7 @@ class Gathers(Engine):
         then: Any = None,
         **options: Any,
     ) -> PerseusWork:
-        """`given` is the memory of `source` as rows, of which `splits[r]` go to rank r."""
+        """Sends `splits[r]` rows of `given`, which is the memory of `source`, to rank r, and receives into `parts`."""
         for part in parts:
             check_output(call, part, source)
 
@@ -214,14 +214,14 @@ class Gathers(Engine):
         return self._start(call, self._core.alltoall, *arguments, result=result, finish=finish, **options)
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
-        """A `timeout` in the options is the limit of this rank's wait."""
+        """Starts a barrier. A `timeout` in the options limits this rank's wait."""
         work = self._start("barrier", self._core.barrier, self._number, result=[])
         work.limit_to(getattr(opts, "timeout", None))
         return work
 
 
 def _elements(what: str, tensor: Tensor, rows: Sequence[int], size: int) -> list[int]:
-    """Elements for each rank, of splits that count rows."""
+    """Returns the number of elements for each rank, from splits that count rows."""
     if not rows:
         if (tensor.shape[0] if tensor.dim() else tensor.numel()) % size:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Communication hooks for torch's DistributedDataParallel: gradients travel in 16 bits, the core converts on the way.
+"""Communication hooks for torch's DistributedDataParallel with a wire dtype of 16 bits, into which the core converts.
 
 `model.register_comm_hook(None, hooks.bf16_wire)`. torch's own fp16_compress_hook works over this backend, too; its
 bf16_compress_hook refuses every backend but NCCL. Sums are made in float32.
@@ -17,12 +17,12 @@ from .process_group import PerseusGroup
 
 
 def fp16_wire(group: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Averages a bucket in float16 on the way. `group`: the process group; None for the default one."""
+    """Averages a bucket with the wire dtype float16. `group`: the process group; None for the default one."""
     return _average(group, bucket, DType.float16)
 
 
 def bf16_wire(group: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Averages a bucket in bfloat16 on the way. `group`: the process group; None for the default one."""
+    """Averages a bucket with the wire dtype bfloat16. `group`: the process group; None for the default one."""
     return _average(group, bucket, DType.bfloat16)
 
 

@@ -1,4 +1,4 @@
-"""Tensors as they travel: row-major, flat, of a type that the core knows."""
+"""Converts tensors into the form in which the core communicates them: row-major, flat, with a dtype of the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", 
 # torch has unsigned types of these sizes since 2.3.
 _SIGNED = tuple(name for name in ("int16", "int32", "int64") if hasattr(torch, f"u{name}"))
 BYTE_FLOATS = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
-# What a type travels as, and how many of them make one element. Same bits: no value changes.
+# The wire dtype of each other dtype, and the number of its elements in one of torch's. The bits stay the same.
 _AS: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.complex64: (torch.float32, 2),
     torch.complex128: (torch.float64, 2),
@@ -33,7 +33,7 @@ COMPLEX = frozenset({torch.complex64, torch.complex128})
 
 
 class Flat(NamedTuple):
-    """A tensor with row-major memory, which is its own, and `target` where the result belongs elsewhere in the end."""
+    """A tensor with row-major memory, and the tensor that the result is copied to in the end (None: no copy)."""
 
     tensor: Tensor
     target: Tensor | None
@@ -44,7 +44,7 @@ class Flat(NamedTuple):
 
 
 def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
-    """What puts the results where they belong; None where they are there already."""
+    """Returns a function that copies the results to their targets, or None if they are there already."""
     if all(flat.target is None for flat in flats):
         return None
 
@@ -56,7 +56,7 @@ def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
 
 
 def dense(what: str, tensor: Tensor) -> Tensor:
-    """The tensor itself if its memory is row-major, else such a copy. ValueError for what does not travel."""
+    """Returns the tensor if its memory is row-major, else such a copy. ValueError if the tensor is not supported."""
     check(what, tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
@@ -64,13 +64,13 @@ def dense(what: str, tensor: Tensor) -> Tensor:
 
 
 def in_place(what: str, tensor: Tensor) -> Flat:
-    """For a tensor that is read and written."""
+    """Prepares a tensor that is read and written."""
     source = dense(what, tensor)
     return Flat(source, None if source is tensor else tensor)
 
 
 def for_output(what: str, tensor: Tensor) -> Flat:
-    """For a tensor that is written only."""
+    """Prepares a tensor that is only written."""
     check(what, tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return Flat(tensor, None)
@@ -81,7 +81,7 @@ def check(what: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{what}: a torch.Tensor is needed, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
-        raise ValueError(f"{what}: a {tensor.layout} tensor does not travel; of sparse ones only all_reduce knows COO")
+        raise ValueError(f"{what}: a {tensor.layout} tensor is not supported; all_reduce supports sparse COO tensors")
     if not tensor.is_cpu:
         cuda.require_cuda(tensor, f"{what}: ")
     if tensor.dtype not in _CORE:
@@ -89,7 +89,7 @@ def check(what: str, tensor: Tensor) -> None:
 
 
 def check_output(what: str, tensor: Tensor, source: Tensor) -> None:
-    """As `check`; ValueError, too, for an output that is not of the type of `source` and where that is."""
+    """Does the same as `check`. Raises ValueError as well if dtype or device are not those of `source`."""
     check(what, tensor)
     if tensor.dtype != source.dtype:
         raise ValueError(f"{what}: an output of {tensor.dtype} for an input of {source.dtype}")
@@ -105,37 +105,37 @@ def require_same_place(what: str, tensor: Tensor, other: Tensor) -> None:
 
 
 def joined(what: str, tensors: Sequence[Tensor]) -> Tensor:
-    """One after the other in a new flat tensor."""
+    """Returns a new flat tensor of the tensors, one after the other."""
     for tensor in tensors:
         require_same_place(what, tensor, tensors[0])
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def width(dtype: torch.dtype) -> int:
-    """How many of the core's elements make one of torch's."""
+    """Returns the number of the core's elements in one of torch's."""
     return _WIDTH.get(dtype, 1)
 
 
 def view(tensor: Tensor) -> View:
-    """The core's description of a dense tensor: the number of elements counts, not the shape."""
+    """Returns the core's description of a dense tensor, with the number of elements as its shape."""
     dtype = tensor.dtype
     return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), tensor.get_device())
 
 
 def host_view(tensor: Tensor) -> View:
-    """The same of a tensor that is known to be on the CPU."""
+    """Does the same as `view` for a tensor that is known to be on the CPU."""
     dtype = tensor.dtype
     return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), -1)
 
 
 def rows(tensor: Tensor, count: int, elements: int) -> View:
-    """The same as `count` rows: their number is each rank's affair, what a row has must agree."""
+    """Does the same as `view`, as `count` rows: ranks may have different numbers of rows, of the same size."""
     dtype = tensor.dtype
     return (tensor.data_ptr(), _CORE[dtype], (count, elements * width(dtype)), tensor.get_device())
 
 
 def sizes_text(sizes: Sequence[int]) -> str:
-    """The sizes by rank, on which ranks have to agree; long lists by their beginning and a digest."""
+    """Returns a text of the sizes by rank, for ranks to agree on. A long list is shortened, with a digest."""
     if len(sizes) <= _SHORT_LIST:
         return str(list(sizes))
     digest = hashlib.blake2b(str(list(sizes)).encode(), digest_size=4).hexdigest()
@@ -143,9 +143,9 @@ def sizes_text(sizes: Sequence[int]) -> str:
 
 
 def from_buffer(buffer: Any, dtype: torch.dtype) -> Tensor:
-    """A flat tensor of `dtype` over memory of the core, which lives as long as the tensor.
+    """Returns a flat tensor of `dtype` over memory of the core, which lives as long as the tensor.
 
-    Of CUDA tensors that went by way of host memory it is there.
+    The tensor is in host memory if CUDA tensors were copied through host memory.
     """
     if buffer.device >= 0:
         return cuda.flat_over_memory(buffer, dtype)
@@ -155,7 +155,7 @@ def from_buffer(buffer: Any, dtype: torch.dtype) -> Tensor:
 
 
 def device_of(result: Any) -> int:
-    """Of the first tensor in a work's result; -1 on the CPU, and where there is none."""
+    """Returns the device of the first tensor in a work's result; -1 for the CPU, and if there is no tensor."""
     while isinstance(result, list | tuple):
         if not result:
             return -1

@@ -17,7 +17,7 @@ _ANYBODY = -1
 class Messages(Engine):
     """Messages of one sender and tag arrive in order. A send does not wait for its receive: the data are copied.
 
-    Those of CUDA tensors go by way of pinned host memory: `send` blocks until the current stream has come so far.
+    CUDA tensors are copied through pinned host memory: `send` blocks until the current stream has executed the copy.
     """
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> PerseusWork:
@@ -41,7 +41,7 @@ class Messages(Engine):
 
 
 def _landing(tensor: Tensor) -> tuple[Tensor, Finish | None]:
-    """Where in host memory a message for the tensor is received, and what brings it there if that is elsewhere."""
+    """Returns host memory that receives a message for the tensor, and a function that copies it to the tensor."""
     check("recv", tensor)
     if tensor.is_cpu:
         flat = for_output("recv", tensor)

@@ -19,7 +19,7 @@ from .messages import Messages
 
 _VERDICT_BYTES = 1024
 _HERE, _GAVE_UP = 1, 2
-# A rank that was greeted waits longer than rank 0 does by so much.
+# A rank that was greeted waits longer than rank 0 by this time.
 _MARGIN_SECONDS = 5.0
 
 

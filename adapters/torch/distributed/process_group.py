@@ -16,7 +16,7 @@ from perseus_like.session import session
 
 from ..compat.dynamo import untraced
 from ..compat.process_groups import find_group
-from .engine import confessing
+from .engine import reporting_failures
 from .gathers import Gathers
 from .monitored_barrier import MonitoredBarrier
 from .reductions import Reductions
@@ -24,13 +24,13 @@ from .unsupported import OF_GROUPS, refusing
 from .work import Works
 
 _log = logging.getLogger("perseus_like")
-# How long destroy_process_group waits for the others to take note.
+# Time for which destroy_process_group waits for the other ranks' answers.
 _GRACE_SECONDS = 1.0
-# The same for an abort, of which they have to hear.
-_WORD_SECONDS = 0.2
+# The same for an abort, which the other ranks only have to receive.
+_ABORT_GRACE_SECONDS = 0.2
 
 
-# By method, which torch calls from C++ or in code that is compiled: what users call.
+# The users' names of collectives, by the methods that torch calls, from C++ or in compiled code.
 _COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -59,7 +59,7 @@ _COLLECTIVES = {
 
 
 def group_of_name(name: str, job_ranks: list[int], part: str = "") -> Any:
-    """Returns what a pickled group stands for: this process's group of that name, or its part for a device type."""
+    """Returns this process's group of a pickled group's name, or its part for a device type."""
     group = find_group(name)
     if group is not None and part:
         group = getattr(group, "parts", {}).get(part)
@@ -73,15 +73,15 @@ def group_of_name(name: str, job_ranks: list[int], part: str = "") -> Any:
 
 @cache
 def _devices() -> list[torch.device]:
-    """The CPU first: objects and what else may travel anywhere goes from there."""
+    """Returns the device types, the CPU first, because torch communicates objects on the first one."""
     return [torch.device(kind) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
 
 
 @untraced(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
-@confessing(**_COLLECTIVES)
+@reporting_failures(**_COLLECTIVES)
 @refusing(OF_GROUPS)
 class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
-    """Made by torch on the group's members alone. Names and options are what torch asks every group for."""
+    """A process group of torch, which makes it on the members only. torch asks every group for names and options."""
 
     is_of_perseus = True
     supports_splitting = False
@@ -140,7 +140,7 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
 
     @cached_property
     def process_set(self) -> ProcessSet:
-        """The same ranks, for the verbs that are not torch's."""
+        """Returns the process set of the same ranks, for functions outside of torch.distributed."""
         if self._is_default:
             return global_process_set
         found = ProcessSet(self.job_ranks)
@@ -175,7 +175,7 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
         return self._calls
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For waits of this rank from now on; the ranks' common limit is the one of the start."""
+        """Changes the limit of this rank's waits from now on. The ranks' common limit stays that of the start."""
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -192,8 +192,8 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
         """A group is pickled as its name: in a process that has no such group, unpickling fails."""
         return group_of_name, (self._group_name, self.job_ranks, self.part)
 
-    # Calls inside a coalescing manager are sent at once, since the core shares messages and buffers by itself; what the
-    # manager gives is a work that is complete when they are.
+    # Calls inside a coalescing manager are submitted at once, because the core fuses them by itself. The manager
+    # returns a work that is complete when they all are.
     def _start_coalescing(self, device: Any = None) -> None:
         self._coalesced = []
 
@@ -202,12 +202,12 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
         return Works(works)
 
     def shutdown(self) -> None:
-        """Leaves the group; work that all members have asked for before is carried out."""
+        """Leaves the group. Work that all members have submitted before is executed."""
         self._leave(_GRACE_SECONDS)
 
     def abort(self) -> None:
-        """Leaves the group: what is under way fails, on the other members too. From any thread."""
-        self._leave(_WORD_SECONDS)
+        """Leaves the group: work in progress fails, on the other members too. Thread-safe."""
+        self._leave(_ABORT_GRACE_SECONDS)
 
     def _leave(self, grace: float) -> None:
         if session.is_running() and session.generation == self._generation:

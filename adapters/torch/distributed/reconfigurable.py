@@ -35,7 +35,7 @@ _VERBS = (
 
 
 def _delegating(cls: C) -> C:
-    """Class decorator: makes the verbs."""
+    """Class decorator: defines the verbs, which call the current group."""
     for name in _VERBS:
         setattr(cls, name, _verb(name))
     return cls
@@ -81,13 +81,13 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         return self._group
 
     def get_reconfigure_handle(self) -> str:
-        """Returns what other processes pass to `reconfigure` for this one."""
+        """Returns the handle of this process, which all processes pass to `reconfigure`."""
         if self._store is None:
             self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
         return json.dumps({"id": self._id, "store": f"{socket.gethostname()}:{self._store.port}"})
 
     def reconfigure(self, options: Any) -> _Done:
-        """Leaves the group that there is, and makes one of the processes whose handles `options.handles` lists.
+        """Leaves the current group, and makes one of the processes whose handles `options.handles` lists.
 
         Collective over them, with the same list and `options.uuid`, which must be new. A process's rank is the place of
         its handle.
@@ -108,7 +108,7 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         group_world_size: int | None = None,
         global_ranks: Sequence[int] | None = None,
     ) -> None:
-        """Leaves the group that there is, and makes one of the ranks that call this with the same `store_addr`.
+        """Leaves the current group, and makes one of the ranks that call this with the same `store_addr`.
 
         `store_addr`: "host:port/prefix" of a TCPStore that runs; the prefix must be new. The arguments after
         `world_size` are torchft's, for its logs.
@@ -122,22 +122,22 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         self._group.setGroupName(store_addr)
 
     def abort(self) -> None:
-        """Fails what is under way, on the other ranks as well. From any thread."""
+        """Fails work in progress, on the other ranks as well. Thread-safe."""
         self._error = UnavailableError("the process group was aborted; reconfigure() makes a new one")
         self._leave()
 
     def shutdown(self) -> None:
-        """Leaves the group; work that all ranks have asked for before is carried out."""
+        """Leaves the group. Work that all ranks have submitted before is executed."""
         group, self._group = self._group, None
         if group is not None:
             group.shutdown()
 
     def errored(self) -> Exception | None:
-        """Why the group must be made again, apart from errors of its collectives, which their works raise."""
+        """Returns why the group must be made again, or None. Errors of collectives are raised by their works."""
         return self._error
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For the next group, and for waits of this rank from now on."""
+        """Sets the limit for the next group, and for waits of this rank from now on."""
         self._timeout = timeout
         if self._group is not None:
             self._group.set_timeout(timeout)
@@ -152,7 +152,7 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         return "perseus"
 
     def broadcast_one(self, tensor: Any, root: int) -> Any:
-        """torchft's short form of `broadcast`."""
+        """Does the same as `broadcast`, for one tensor, as torchft calls it."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         return self.group.broadcast([tensor], options)

@@ -1,4 +1,4 @@
-"""torch's reductions in the core's words."""
+"""Translates torch's reductions into those of the core."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ _NUMBERS = {
 }
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}) | UNSIGNED
 _BITWISE = frozenset(_NUMBERS[op] for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
-
-
 _ORDERS = frozenset(_NUMBERS[op] for op in (ReduceOp.MIN, ReduceOp.MAX))
 
 
@@ -40,19 +38,19 @@ class Reduction(NamedTuple):
 
     @property
     def keeps_bits(self) -> bool:
-        """Whether signed and unsigned numbers of the same bits give the same bits."""
+        """Returns whether signed and unsigned numbers with the same bits have results with the same bits."""
         return self.op not in _ORDERS and not self.average and self.prescale == 1.0
 
 
 def of(options: Any) -> Any:
-    """The ReduceOp in torch's options, which may be one itself, or nothing."""
+    """Returns the ReduceOp in torch's options. `options` may be a ReduceOp itself, or None."""
     if options is None:
         return ReduceOp.SUM
     return getattr(options, "reduceOp", options)
 
 
 def resolve(what: str, options: Any, dtype: torch.dtype) -> Reduction:
-    """ValueError for an operation that is not defined on the type."""
+    """Returns the core's form of a reduction. ValueError if it is not defined for the dtype."""
     given = of(options)
     kind = getattr(given, "op", given)
     number = _NUMBERS.get(kind)

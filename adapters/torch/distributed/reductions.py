@@ -33,7 +33,7 @@ from .work import PerseusWork
 
 
 class _Plan(NamedTuple):
-    """How the tensors of a call are reduced."""
+    """The operation, conversions and options for the tensors of a call."""
 
     reduction: Reduction
     fallbacks: list[DTypeFallback | None]  # by tensor
@@ -46,7 +46,7 @@ class _Plan(NamedTuple):
 
 
 class Reductions(Engine):
-    """Numbers of elements must agree between ranks, shapes need not."""
+    """all_reduce, reduce and reduce_scatter. Ranks must agree on the number of elements, and may differ in shapes."""
 
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
         listed = _listed(tensors)
@@ -58,7 +58,7 @@ class Reductions(Engine):
         return self._all_reduce("all_reduce_coalesced", list(tensors), opts)
 
     def average(self, tensor: Tensor, wire: DType) -> PerseusWork:
-        """In place; float32 and float64 travel as `wire`, other types as they are."""
+        """Averages in place. The wire dtype is `wire` for float32 and float64 tensors."""
         flat = in_place("all_reduce", tensor)
         kind = int(wire) if tensor.dtype in (torch.float32, torch.float64) else AS_IT_IS
         tail = (ReduceOptions(average=True, wire_dtype=kind), self._number, flat, Start.engine)
@@ -68,17 +68,17 @@ class Reductions(Engine):
         )
 
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
-        """Tensors of the other ranks stay as they are."""
+        """Reduces to the root. Tensors of the other ranks do not change."""
         root = int(getattr(opts, "rootRank", 0))
         return self._all_reduce(f"reduce to rank {self.job_ranks[root]}", _listed(tensors), opts, root)
 
     def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
-        """In place; with a root, on that rank alone."""
+        """Reduces in place; with a root, on that rank alone."""
         flats = [in_place(call, reachable(tensor)) for tensor in tensors]
         plan = self._plan(call, opts, tensors)
         sources = plan.there([flat.tensor for flat in flats])
         is_root = root is None or root == self._rank
-        # What was converted is a copy already.
+        # A converted tensor is a copy already.
         targets = [
             source if is_root or way is not None else torch.empty_like(source)
             for way, source in zip(plan.fallbacks, sources, strict=True)
@@ -118,7 +118,7 @@ class Reductions(Engine):
         return self._reduce_part(counts, outputs[0], whole, opts)
 
     def _reduce_part(self, counts: Sequence[int], output: Tensor, whole: Tensor, opts: Any) -> PerseusWork:
-        """Shares of different sizes: everything is reduced, and this rank takes its part."""
+        """Executes a reduce_scatter with parts of different sizes: reduces everything, and copies this rank's part."""
         call = f"reduce_scatter of {sizes_text(counts)} elements"
         check_output(call, output, whole)
         plan = self._plan(call, opts, [whole])
@@ -174,24 +174,24 @@ class Reductions(Engine):
         )
 
     def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
-        """Kept, as training asks for few of them again and again."""
+        """Returns a plan. Plans are kept, because training repeats few of them."""
         key = (getattr(given, "op", given), dtype)
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
             way = dtype_fallback(dtype, reduction, self._size)
             plan = _plan(reduction if way is None else way.reduction, [way])
-            if reduction.name != ReduceOp.PREMUL_SUM.name:  # its factor is the caller's
+            if reduction.name != ReduceOp.PREMUL_SUM.name:  # its factor may differ in each call
                 self._plans[key] = plan
         return plan
 
     def _start_of(self, opts: Any) -> Start:
-        """torch waits next for what is called without `async_op`."""
+        """Returns how to start: without `async_op`, torch waits for the work next."""
         waits = self._coalesced is None and not getattr(opts, "asyncOp", True)
         return Start.waiter if waits else Start.engine
 
     def _plan(self, call: str, opts: Any, tensors: Sequence[Tensor]) -> _Plan:
-        """One reduction for all, with conversions where a type needs them."""
+        """Returns one plan for all tensors, with conversions for dtypes that need them."""
         if len(tensors) == 1:
             return self._plan_of_one(call, of(opts), tensors[0].dtype)
         if not tensors:

@@ -35,7 +35,7 @@ _LENGTH = struct.Struct("!Q")
 _NAME = re.compile(r"[0-9a-f]{32}")
 # Rank 0 reports who is missing, so the others give up a little later than rank 0.
 _GRACE_SECONDS = 5.0
-# A rank that fails before it was invited waits so long for its invitation, to report the failure under its name.
+# A rank that fails before it was invited waits for its invitation for this time, to report the failure under its name.
 _REPORT_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS_PER_RANK = 0.001, 0.01, 0.0002
 
@@ -65,7 +65,7 @@ class StoreRendezvous:
         self._round = 0
         self._name = uuid.uuid4().hex
         self._rendezvous = self._name if rank == 0 else ""  # empty: this rank has not been invited yet
-        self._is_over = False  # the other ranks know the reason, or nobody is there to tell it to
+        self._is_over = False  # the other ranks know the reason, or no other rank is there
         self._pause = _SHORTEST_PAUSE_SECONDS  # until the next look at the store
         self._invited: dict[int, str] = {}  # at rank 0: names by rank
         # Whoever notices that a rank is lost writes to this eventfd. A round that is not complete then ends.
@@ -88,7 +88,7 @@ class StoreRendezvous:
         return parts
 
     def fail(self, reason: str) -> None:
-        """Reports to the other ranks that this rank cannot go on, unless they know. They raise in their current round.
+        """Reports to the other ranks that this rank cannot continue, unless they know. They raise in this round.
 
         Blocks for up to 5 seconds if the ranks have not met yet.
         """
@@ -103,7 +103,7 @@ class StoreRendezvous:
                 self._set(self._key("failed"), text.encode().hex())
 
     def _invite_before_leaving(self) -> None:
-        """Has the ranks that come in the first round read rank 0's answer."""
+        """Invites the ranks that arrive in the first round, so that they read rank 0's answer."""
         for _ in self._polls(_REPORT_SECONDS if self._round == 0 else 0.0):
             if self._round == 0:
                 self._invite()
@@ -120,7 +120,7 @@ class StoreRendezvous:
         return False
 
     def _collect(self, mine: bytes) -> list[bytes]:
-        """Rank 0's part of a round."""
+        """Executes rank 0's part of a round."""
         for _ in self._polls(self._timeout.total_seconds()):
             self._invite()
             # A rank that gave up may have contributed before, so its failure counts more than its piece.
@@ -150,7 +150,7 @@ class StoreRendezvous:
             self._pause = _SHORTEST_PAUSE_SECONDS  # its piece comes soon
 
     def _contribute(self, mine: bytes) -> list[bytes]:
-        """The part of the other ranks."""
+        """Executes the other ranks' part of a round."""
         if self._round == 0:
             self._set(self._announcement(self._rank), self._name)
         contributed_to = ""
@@ -285,7 +285,7 @@ def pack(parts: Sequence[bytes]) -> bytes:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """The parts of `pack`; an empty list if `data` is not of this form."""
+    """Returns the parts that `pack` has joined; an empty list if `data` is not of this form."""
     parts, at = [], 0
     while at < len(data):
         if len(data) - at < _LENGTH.size:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
-    """In place: afterwards the tensor has the sum, coalesced. SUM only, as in gloo."""
+    """Replaces the tensor by the sum, coalesced. Supports only SUM, as gloo does."""
     given = of(opts)
     if getattr(given, "op", given) != ReduceOp.SUM:
-        raise ValueError("all_reduce of sparse tensors knows SUM only")
+        raise ValueError("all_reduce of sparse tensors supports only SUM")
     if not tensor.is_cpu:
         require_cuda(tensor, "all_reduce: ")
     coalesced = tensor.detach().coalesce()
-    # Rows are entries: so ranks may have different numbers of them.
+    # Each entry is a row, so ranks may have different numbers of entries.
     indices = coalesced.indices().t().contiguous()
     values = coalesced.values().contiguous()
     shape, sparse_dims = tensor.shape, tensor.sparse_dim()
@@ -34,7 +34,7 @@ def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
         first, second = handle.outputs()
         all_indices = from_buffer(first, torch.int64).view(-1, sparse_dims).to(values.device)
         all_values = from_buffer(second, values.dtype).view(-1, *values.shape[1:]).to(values.device)
-        # All ranks' indices lie within this shape, on which they have agreed.
+        # All ranks' indices are within this shape, on which the ranks have agreed.
         total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, check_invariants=False).coalesce()
         tensor.copy_(total)
 

@@ -15,7 +15,7 @@ _NAN_CHECKS = ("TORCH_DIST_NAN_CHECK", "TORCH_NAN_CHECK", "TORCH_NCCL_NAN_CHECK"
 
 @functools.cache
 def prepare_torch() -> None:
-    """Once in a process."""
+    """Changes torch, once in a process."""
     process_groups.skip_flight_recorder(_is_ours)
     process_groups.keep_awaited_works()
     process_groups.accept_monitored_barrier(_is_ours)

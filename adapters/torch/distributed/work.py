@@ -1,4 +1,4 @@
-"""What torch waits for, and the threads on which its futures complete."""
+"""The works that torch waits for, and the threads on which their futures complete."""
 
 from __future__ import annotations
 
@@ -28,27 +28,29 @@ from .unsupported import OF_WORKS, refusing
 
 Finish = Callable[[Any], None]
 
-# By then the core has told all ranks who is missing; only where the rank that decides is stopped nobody tells.
+# By then the core has reported the missing ranks, unless rank 0 of the group is stopped.
 MARGIN_SECONDS = 10.0
-# How long the others may take to say whether they have called something; rank 0 of the group waits for 3 s of it.
+# The time limit of a missing-rank query; rank 0 of the group waits for 3 s of it.
 _ANSWER_SECONDS = 5.0
 
 
-class Asked(NamedTuple):
-    """What a collective is known by: its group for torch, and for the core, and its name there."""
+class SubmittedRequest(NamedTuple):
+    """Identifies a collective: torch's name of its group, the core's number of the group, and its name in the core."""
 
     group_name: str
     process_set: int
     name: str
 
     def missing(self) -> str:
-        """Who has not called it, in words. Asks all ranks."""
+        """Asks all ranks, and returns a text about those that have not called the collective."""
         try:
             ranks = session.core.missing(self.process_set, self.name, _ANSWER_SECONDS)
-        except Exception:  # the group is over
+        except Exception:  # this rank has left the group
             ranks = None
         if ranks is None:
-            return "nobody says who has called it: its data are under way, or rank 0 of the group is stopped"
+            return (
+                "no rank reports who has called it: its data are being transferred, or rank 0 of the group is stopped"
+            )
         if not ranks:
             return "all ranks have called it"
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"
@@ -58,18 +60,18 @@ _UNTRACED = (
     *("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future"),
     *("get_future_result", "block_current_stream"),
 )
-# torch's WorkResult, which get_future_result gives.
+# The values of torch's WorkResult, which get_future_result returns.
 _SUCCESS, _TIMED_OUT, _FAILED = range(3)
 
 
 @untraced(*_UNTRACED)
 @refusing(OF_WORKS)
 class PerseusWork(dist.Work):
-    """One collective or message. `finish(handle)` runs once after it is complete, on whoever looks first.
+    """One collective or message. `finish(handle)` runs once after completion, on the first thread that waits or asks.
 
-    `result` is what torch shows as its outputs. Errors of the work are raised by `wait`, and reach the future.
-    Work on CUDA tensors is complete for us when it is queued on the device, which is when all ranks have asked: what
-    waits for it from then on is the current stream.
+    `result` contains the outputs that torch returns. `wait` raises the error of the work, and the future gets it. Work
+    on CUDA tensors is complete for this class once it is queued on the device, which needs the submissions of all
+    ranks. From then on, the current stream waits for it.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class PerseusWork(dist.Work):
         timeout: float,
         finish: Finish | None = None,
         margin: float = MARGIN_SECONDS,
-        asked: Asked | None = None,
+        request: SubmittedRequest | None = None,
     ) -> None:
         super().__init__()
         self._what = what
@@ -88,14 +90,14 @@ class PerseusWork(dist.Work):
         self._result = result
         self._limit = timeout + margin
         self._finish = finish
-        self._asked = asked
+        self._request = request
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
         keep_alive(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """True. Raises what made the work fail, or TimedOutError after `timeout` (the group's where it is 0)."""
+        """Returns True. Raises the error of the work, or TimedOutError after `timeout` (if it is 0, the group's)."""
         asked = timeout.total_seconds() if timeout else 0.0
         limit = asked if asked > 0 else self._limit
         is_finished = self._finish is None
@@ -117,13 +119,13 @@ class PerseusWork(dist.Work):
         return timedelta(seconds=self._limit)
 
     def limit_to(self, timeout: timedelta | None) -> None:
-        """Gives up a wait after this time. torch's options have a negative one where the caller gave none."""
+        """Limits each wait to this time. torch's options have a negative time if the caller gave none."""
         if timeout is not None and timeout > timedelta(0):
             self._limit = min(self._limit, timeout.total_seconds())
 
     def _give_up(self, limit: float) -> None:
-        """TimedOutError, unless the work has ended while the others were asked."""
-        who = "" if self._asked is None else f": {self._asked.missing()}"
+        """Raises TimedOutError, unless the work has ended during the missing-rank query."""
+        who = "" if self._request is None else f": {self._request.missing()}"
         if not self._handle.done():
             raise TimedOutError(
                 f"{self._what} timed out after a timeout of {limit:g} s{who}. It goes on, and the memory of its "
@@ -132,7 +134,7 @@ class PerseusWork(dist.Work):
         self._handle.wait()
 
     def comes_until(self, deadline: float) -> bool:
-        """Whether it is complete before `deadline` (of time.monotonic). Raises what made the work fail."""
+        """Waits until `deadline` (of time.monotonic), and returns whether the work is complete. Raises its error."""
         return bool(callback_lock.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))
 
     def synchronize(self) -> None:
@@ -141,17 +143,17 @@ class PerseusWork(dist.Work):
     block_current_stream = synchronize
 
     def is_completed(self) -> bool:
-        """Whether the results are there, also on a device."""
+        """Returns whether the results are there, also on a device."""
         if not self._handle.done() or not self._handle.is_over():
             return False
         self.exception()
-        return bool(self._handle.is_over())  # what finished it may be queued
+        return bool(self._handle.is_over())  # `finish` may have queued work on the device
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """The error of work that is complete; None before that."""
+        """Returns the error of complete work, or None."""
         if self._handle.done():
             try:
                 self.wait()
@@ -164,26 +166,26 @@ class PerseusWork(dist.Work):
         return self._result
 
     def source_rank(self) -> int:
-        """After a receive: who sent it, by its rank in the group."""
+        """Waits, and returns the rank in the group that sent the received message."""
         self.wait()
         return int(self._handle.number())
 
     _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
-        """Completes with `result` on a thread of its own, where callbacks may start and wait for further work.
+        """Returns a future of `result`. It completes on a thread whose callbacks may start and wait for further work.
 
-        It is complete already where the work is: DDP's reducer relies on that.
+        If the work is complete, so is the future: DDP's reducer relies on that.
         """
         with self._lock:
             if self._future is not None:
                 return self._future
             device = device_of(self._result)
             done: Future[None] = Future() if device < 0 else cuda.new_future(device)
-            # An error raised in then() reaches C++ well; Future.set_exception crashes DDP's reducer.
+            # C++ handles an error raised in then(); Future.set_exception crashes DDP's reducer.
             self._future = done.then(self._value)
-            if self._asked is not None:
-                remember(self._future, CallbackOrigin(self._asked.group_name, self._asked.name))
+            if self._request is not None:
+                remember(self._future, CallbackOrigin(self._request.group_name, self._request.name))
         on_device = functools.partial(cuda.complete, done, device)
         complete = functools.partial(done.set_result, None) if device < 0 else on_device
         if self._handle.done():
@@ -193,12 +195,12 @@ class PerseusWork(dist.Work):
         return self._future
 
     def get_future_result(self) -> Future[int]:
-        """Completes with 0 after success, 1 after a time-out and 2 after another error: torch's WorkResult."""
+        """Returns a future of torch's WorkResult: 0 after success, 1 after a time-out and 2 after another error."""
         return self.get_future().then(_outcome)
 
     def _get_sequence_number(self) -> int:
-        """The number of the collective in its group; 0 for messages and for what callbacks start."""
-        number = "" if self._asked is None else self._asked.name.removeprefix("#")
+        """Returns the number of the collective in its group; 0 for messages, and for collectives of callbacks."""
+        number = "" if self._request is None else self._request.name.removeprefix("#")
         return int(number) if number.isdecimal() else 0
 
     def _value(self, _: Any) -> Any:
@@ -207,7 +209,7 @@ class PerseusWork(dist.Work):
 
     def _finish_once(self) -> None:
         with self._lock:
-            if self._finish is None:  # by another thread meanwhile: what it added is to be waited for, too
+            if self._finish is None:  # another thread called it meanwhile, so wait for what it queued, too
                 self._handle.wait()
                 return
             try:
@@ -254,7 +256,7 @@ class Works(dist.Work):
         return self.get_future().then(_outcome)
 
     def get_future(self) -> Future[Any]:
-        """As a callback of the first work's, which waits for the others."""
+        """Returns a future that completes in a callback of the first work, which waits for the others."""
         if not self._works:
             done: Future[Any] = Future()
             done.set_result([])
@@ -281,13 +283,13 @@ class Completer:
     """Completes futures when their work ends.
 
     Callbacks of a future run on the thread that completes it, and may wait for work whose future another thread must
-    complete first. So a thread always stays behind to listen: before one turns to a callback, another is there.
+    complete first. So one thread is always free: before a thread runs a callback, another one listens.
     """
 
     _MOST_IDLE = 4
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the following attributes
         self._waiting: dict[int, Callable[[], None]] = {}
         self._idle = 0
         self._finished: Any = None
@@ -296,7 +298,7 @@ class Completer:
         self._closing = False
 
     def after(self, handle: Any, complete: Callable[[], None]) -> None:
-        """Calls `complete`, which sets a future, once the work of `handle` has ended, well or not."""
+        """Calls `complete`, which sets a future, once the work of `handle` has ended, successfully or not."""
         with self._lock:
             if self._finished is None:
                 self._finished = session.core.Finished()
@@ -332,7 +334,7 @@ class Completer:
             self._threads.discard(threading.current_thread())
 
     def _close(self) -> None:
-        """Before the interpreter goes: a thread that wakes later could not take its lock any more."""
+        """Stops the threads before the interpreter ends: a thread that wakes later could not take its lock any more."""
         with self._lock:
             self._closing = True
             threads = list(self._threads)

@@ -30,13 +30,13 @@ class StateHandler:
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
-        """Another value, which is saved."""
+        """Replaces the value, and saves it."""
         self.value = value
         self.save()
 
 
 class _DictHandler(StateHandler):
-    """For what has `state_dict` and `load_state_dict`."""
+    """The handler of objects with `state_dict` and `load_state_dict`."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -46,12 +46,12 @@ class _DictHandler(StateHandler):
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        # A copy: optimizers keep the tensors they are given.
+        # This loads a copy, because optimizers keep the tensors that they load.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
 
 class ModelStateHandler(_DictHandler):
-    """For torch.nn.Module."""
+    """The handler of torch.nn.Module."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
@@ -62,7 +62,7 @@ class ModelStateHandler(_DictHandler):
 
 
 class OptimizerStateHandler(_DictHandler):
-    """For torch.optim.Optimizer."""
+    """The handler of torch.optim.Optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -73,7 +73,7 @@ class OptimizerStateHandler(_DictHandler):
 
 
 class SamplerStateHandler(_DictHandler):
-    """For ElasticSampler."""
+    """The handler of ElasticSampler."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
@@ -92,7 +92,7 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Types and their handlers; the first that fits a value is taken."""
+    """Returns types and their handlers; the first type that fits a value is used."""
     return _registry
 
 
@@ -153,7 +153,7 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        # Handlers save when they are done. Should a later one fail, all go back to the same commit.
+        # Handlers save at the end. If a later one fails, all return to the same commit.
         before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
         try:
             for handler in self._handlers.values():

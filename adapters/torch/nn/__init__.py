@@ -1,4 +1,4 @@
-"""What torch.nn has under the same names: `parallel`."""
+"""The counterpart of torch.nn: `parallel`."""
 
 from . import parallel
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from . import local_store
+from . import compat, local_store
 
 NAME = "perseus"
 # perseusrun and each mpirun set at least one of these; csrc/bootstrap/launcher.cc reads them.
@@ -40,28 +40,16 @@ def register(name: str = NAME) -> None:
 
 
 def _register(dist: Any, name: str) -> None:
-    is_first = NAME.upper() not in dist.Backend._plugins
+    is_first = not compat.is_registered(dist, NAME)
     for each in dict.fromkeys((NAME, name)):
-        if each.upper() not in dist.Backend._plugins:
+        if not compat.is_registered(dist, each):
             dist.Backend.register_backend(each, partial(_create, each), extended_api=True, devices=["cpu", "cuda"])
     if is_first and any(variable in os.environ for variable in LAUNCHER_VARIABLES):
-        _replace_env_rendezvous(dist)
-
-
-def _replace_env_rendezvous(dist: Any) -> None:
-    """Replaces torch's handler of `env://`, which the new handler calls unless the launcher has to help.
-
-    Relies on: `torch.distributed.rendezvous._rendezvous_handlers`, a dictionary from URL schemes to handlers.
-    Tried with: all.
-    Notices: the dictionary or its entry `env` is missing; then nothing is replaced.
-    Lost then: `env://` under mpirun needs MASTER_ADDR and MASTER_PORT, and under perseusrun its store is a TCPStore.
-    """
-    handlers = dist.rendezvous.__globals__.get("_rendezvous_handlers", {})
-    if "env" in handlers:
-        handlers["env"] = partial(_meet, handlers["env"])
+        compat.replace_env_handler(dist, lambda original: partial(_meet, original))
 
 
 def _meet(original: Callable[..., Iterator[Any]], url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+    """Handles `env://` by torch's own handler, unless the launcher has to help."""
     if local_store.is_wanted(url):
         return local_store.meet(url, *arguments, **options)
     if "MASTER_ADDR" in os.environ:

@@ -1,4 +1,4 @@
-"""Communication hooks, as torch's DistributedDataParallel has them: what happens to a bucket in place of an average."""
+"""Communication hooks, as torch's DistributedDataParallel has them: a hook replaces the average of a bucket."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ...buckets import Communicate
 
 
 class GradBucket:
-    """What a hook gets, with the methods of torch.distributed.GradBucket."""
+    """The argument of a hook, with the methods of torch.distributed.GradBucket."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
         self._buffer = contents.row
 
     def index(self) -> int:
-        """Its place among the buckets of a pass, which hooks see in this order on all ranks."""
+        """Returns the bucket's number in the pass. Hooks get buckets in this order on all ranks."""
         return self._contents.number
 
     def buffer(self) -> torch.Tensor:
-        """One dimension; between gradients there may be a few zeros."""
+        """Returns the bucket as a tensor of one dimension. There may be a few zeros between gradients."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
 
     def gradients(self) -> list[torch.Tensor]:
-        """By parameter, views of what `buffer` was at first."""
+        """Returns views of the original buffer, one for each parameter."""
         return self._contents.gradients
 
     def parameters(self) -> list[torch.Tensor]:
@@ -45,7 +45,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 def built_in(kind: Any) -> Hook:
-    """The hook of one of torch's BuiltinCommHookType."""
+    """Returns the hook of one of torch's BuiltinCommHookType."""
     from torch.distributed import BuiltinCommHookType  # type: ignore[attr-defined]
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -59,20 +59,20 @@ def built_in(kind: Any) -> Hook:
 
 
 def checked(hook: Any) -> Hook:
-    """TypeError for what cannot be called with a state and a bucket."""
+    """Raises TypeError if the hook cannot be called with a state and a bucket."""
     if not callable(hook):
         raise TypeError(f"register_comm_hook: a hook is called as hook(state, bucket); {hook!r} cannot be")
     try:
         inspect.signature(hook).bind(None, None)
     except TypeError as error:
         raise TypeError(f"register_comm_hook: a hook is called as hook(state, bucket): {error}") from None
-    except ValueError:  # something that does not tell its signature
+    except ValueError:  # a callable without a known signature
         pass
     return hook  # type: ignore[no-any-return]
 
 
 def communicating(state: Any, hook: Hook) -> Communicate:
-    """What starts the hook on a bucket; the bucket has its result when that was waited for."""
+    """Returns a function that starts the hook on a bucket. It returns a wait, after which the bucket has the result."""
 
     def start(contents: Contents) -> Callable[[], object]:
         with torch.no_grad():

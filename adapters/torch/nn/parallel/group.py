@@ -1,4 +1,4 @@
-"""Which ranks a process group of torch.distributed means to the core."""
+"""Finds the core's process set for a process group of torch.distributed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHERWISE = (
 
 
 def process_set_of(group: Any) -> ProcessSet:
-    """The set of the same ranks.
+    """Returns the process set of the same ranks.
 
     RuntimeError if there is no running job, or one of other ranks than torch.distributed has. ValueError for a group
     that the core does not know.

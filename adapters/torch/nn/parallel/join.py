@@ -1,4 +1,4 @@
-"""Ranks with different numbers of batches: who goes on, and what those do that have none left."""
+"""Training with different numbers of batches on ranks: which ranks continue, and what the others do meanwhile."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...autograd import verbs
 
 
 class Uneven:
-    """One `with model.join():` on this rank."""
+    """The state of one `with model.join():` on this rank."""
 
     def __init__(self, process_set: ProcessSet, name: str, divide_by_all: bool, throws: bool) -> None:
-        """ValueError for a model that not all ranks train: those of a part cannot join by themselves."""
+        """Raises ValueError for a model that not all ranks train, because only all ranks can join."""
         if process_set.process_set_id != GLOBAL:
             raise ValueError(f"join() works for models that all ranks train; this one is trained by {process_set}")
         self._process_set = process_set
@@ -29,11 +29,11 @@ class Uneven:
         return self._process_set.size() or 1
 
     def factor(self) -> float:
-        """What makes an average over all ranks one over those that have batches."""
+        """Returns the factor that turns an average over all ranks into one over the ranks with batches."""
         return self._size / self._active
 
     def notify(self) -> None:
-        """This rank has another batch. RuntimeError if one has none left, and that is to end the others."""
+        """Counts a batch of this rank. Raises RuntimeError if a rank has none left and that is to end the others."""
         if not self._counts:
             return
         self._active = self._count(1)
@@ -41,7 +41,7 @@ class Uneven:
             raise RuntimeError(self._text(self._size - self._active))
 
     def wait(self) -> int | None:
-        """This rank has no batches left. Gives the last rank that had, if it is to be followed."""
+        """Ends this rank's batches. Returns the last rank with batches, if its values are to be copied."""
         if not self._throws:
             return collectives.join()
         if (active := self._count(0)) > 0:

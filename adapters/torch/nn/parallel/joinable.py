@@ -1,4 +1,4 @@
-"""One model's part in torch's `Join`, which is for several things at once that ranks without batches attend."""
+"""One model's part in torch's `Join`, in which several models or optimizers can take part at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Attendance(JoinHook):
-    """Of one rank, which has batches until it joins. Each forward and backward pass of the others is followed then."""
+    """The hook of one rank. After its last batch, the rank takes part in each pass of the ranks with batches."""
 
     def __init__(
         self,
@@ -32,8 +32,9 @@ class Attendance(JoinHook):
         buffers: Callable[[], Sequence[torch.Tensor]],
         syncs: bool,
     ) -> None:
-        """`state`: what all ranks have in the end; `buffers`: what goes from one to all before a pass, none where the
-        last one did not reduce gradients, which `syncs` says.
+        """`state` is the same on all ranks in the end. `buffers` are copied from one rank to all before a pass.
+
+        `syncs`: the last pass reduced gradients; otherwise no buffers are copied before the next one.
         """
         self._syncs = syncs
         self._reducer = reducer
@@ -45,11 +46,11 @@ class Attendance(JoinHook):
         reducer.factor = None if divide_by_all else lambda: self._size / self._active
 
     def copy_buffers(self, present: bool) -> None:
-        """From a rank that has batches to all."""
+        """Copies the buffers from a rank with batches to all."""
         self._replication.copy_from_present(self._buffers(), present)
 
     def announce(self, syncs: bool, present: bool = True) -> None:
-        """Before a pass: how many ranks have a batch for it, and whether they reduce gradients at its end."""
+        """Agrees before a pass on the number of ranks with a batch, and on whether they reduce gradients at its end."""
         name = f"{self._reducer.name}.attendance"
         mine = torch.tensor([int(present), int(syncs)])
         told = verbs.allreduce(mine, Sum, name, process_set=self._process_set, wait=True).result()
@@ -57,7 +58,7 @@ class Attendance(JoinHook):
         self._syncs = syncing > 0
 
     def main_hook(self) -> None:
-        """What a rank without batches does while others have one."""
+        """Takes part in a pass of the ranks with batches."""
         if self._syncs and self._buffers():
             self.copy_buffers(present=False)
         self.announce(False, present=False)
@@ -65,7 +66,7 @@ class Attendance(JoinHook):
             self._reducer.attend()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Everybody gets what the last one has."""
+        """Copies the state of the last rank with batches to all ranks."""
         ranks = self._process_set.ranks
         assert ranks
         mine = (self._process_set.rank() or 0) + 1 if is_last_joiner else 0
@@ -79,7 +80,7 @@ class Attendance(JoinHook):
 
 
 def group_for_join(group: Any) -> Any:
-    """The group of torch.distributed over which `Join` itself communicates. RuntimeError or ValueError without one."""
+    """Returns the group of torch.distributed over which `Join` communicates. RuntimeError or ValueError without one."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             "Join([…]) communicates by torch.distributed, which has no process group; call "
