@@ -96,7 +96,7 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
 
 
 def test_a_step_on_gpus_is_written_right() -> None:
-    """What it measures takes GPUs; here it only runs."""
+    """The benchmark needs GPUs to measure anything; this test only runs it."""
     tiny = ["--device", "cpu", "--batch", 2, "--image", 64, "--steps", 1]
     output = run("gpu_step", *tiny, ranks=2)
     assert "ours in torch's time" in output

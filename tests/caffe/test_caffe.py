@@ -153,7 +153,7 @@ CALLS = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(s
 
 
 def calls_of(*arguments: object) -> list[tuple[Any, ...]]:
-    """What Caffe was called for on one rank, without the solver's text."""
+    """Returns the calls of Caffe on one rank, without the solver's text."""
     done = start(1, "-c", CALLS, "train", *arguments)
     assert done.returncode == 0, done.stderr
     return [call for call in ast.literal_eval(done.stdout) if call[0] != "solver"]

@@ -155,8 +155,8 @@ struct CutRank {
     const mpi::WaitOptions options{.liveness = &liveness};
     Link link{std::make_unique<mpi::MpiTransport>(data_api, std::vector<mpi::Comm>{0}, options),
               std::make_unique<mpi::MpiChannel>(control_api, 0, options, closing)};
-    lane = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), EngineOptions(), liveness,
-                                              [](const Request&, Completion*) { return Status(); });
+    engine = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), EngineOptions(),
+                                                liveness, [](const Request&, Completion*) { return Status(); });
   }
 
   std::shared_ptr<WorkItem> submit(Verb verb, const std::string& name, std::vector<float>& values) const {
@@ -164,13 +164,13 @@ struct CutRank {
     work->request = request(verb, name, {{DType::float32, {static_cast<std::int64_t>(values.size())}}});
     work->inputs = {values.data()};
     if (verb == Verb::allreduce) work->outputs = work->inputs;
-    lane->submit(work);
+    engine->submit(work);
     return work;
   }
 
   FakeApi data_api, control_api;
   mpi::ClosingChannels closing;
-  std::unique_ptr<ProcessSetEngine> lane;
+  std::unique_ptr<ProcessSetEngine> engine;
 };
 
 TEST(LentTensors, AreThoseOfTheWorkInProgress) {
@@ -183,19 +183,19 @@ TEST(LentTensors, AreThoseOfTheWorkInProgress) {
     std::vector<float> others(100);
     std::shared_ptr<WorkItem> works[2];
     for (std::size_t r = 0; r < 2; ++r) works[r] = ranks[r].submit(verb, "x", values[r]);
-    while (data.under_way() < 2) std::this_thread::yield();
-    auto waiting = ranks[0].submit(verb, "not under way", others);
+    while (data.in_progress() < 2) std::this_thread::yield();
+    auto waiting = ranks[0].submit(verb, "not in progress", others);
     liveness.report_lost(7, "was killed");
     for (std::size_t r = 0; r < 2; ++r) {
-      ranks[r].lane->wake();
-      ranks[r].lane->wait(works[r]->completion);
+      ranks[r].engine->wake();
+      ranks[r].engine->wait(works[r]->completion);
       EXPECT_EQ(works[r]->completion.status().kind(), ErrorKind::peer_lost);
       EXPECT_TRUE(works[r]->completion.memory_is_lent);
       works[r].reset();  // frees its results, too
     }
-    ranks[0].lane->wait(waiting->completion);
+    ranks[0].engine->wait(waiting->completion);
     EXPECT_FALSE(waiting->completion.memory_is_lent);
-    for (auto& rank : ranks) rank.lane.reset();
+    for (auto& rank : ranks) rank.engine.reset();
     const Scavenger scavenger;
     for (auto& rank : ranks) EXPECT_GT(rank.data_api.deliver_late(), 0U);
     EXPECT_TRUE(scavenger.is_untouched());

@@ -27,7 +27,7 @@ bool FakeNetwork::take(mpi::Comm comm, int from, int to, int tag, std::string& b
   return true;
 }
 
-std::size_t FakeNetwork::under_way() {
+std::size_t FakeNetwork::in_progress() {
   const std::scoped_lock lock(mutex_);
   std::size_t count = 0;
   for (const auto& [key, queue] : queues_) count += queue.size();

@@ -25,7 +25,7 @@ class FakeNetwork {
   // Makes no message arrive from now on.
   void cut() { is_cut_ = true; }
   // Returns the number of messages that were sent and have not arrived.
-  std::size_t under_way();
+  std::size_t in_progress();
 
  private:
   std::atomic<bool> is_cut_{false};

@@ -1,4 +1,4 @@
-"""What torch does on a GPU with objects that have `__cuda_array_interface__`."""
+"""Does in Python what torch does on a GPU with objects that have `__cuda_array_interface__`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _driver.fakeCopy.argtypes = [ctypes.c_size_t] * 4
 
 
 class Stream:
-    """What torch.cuda.Stream is, as far as it is used. Without a number: a new one."""
+    """The used part of torch.cuda.Stream. Without a number, it is a new stream."""
 
     def __init__(self, number: int | None = None) -> None:
         self.cuda_stream = _driver.fakeMakeStream() if number is None else number
@@ -204,6 +204,6 @@ class _Torch:
 def pretend() -> None:
     """Puts all of this in the place of what torch has."""
     vars(cuda).update(torch=_Torch, Future=DeviceFuture)
-    # Of which torch thinks when it hears of such a device.
+    # torch asks for these when it sees such a device.
     vars(torch.cuda).update(_lazy_init=lambda: None, get_device_capability=lambda _: (9, 0))
-    vars(distributed_c10d).update(has_torch_function=lambda _: False)  # collectives are for us to carry out
+    vars(distributed_c10d).update(has_torch_function=lambda _: False)  # this library executes the collectives

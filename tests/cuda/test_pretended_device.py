@@ -1,6 +1,6 @@
-"""What torch's users do, with tensors on a device that is not there: see pretended_device.py.
+"""Programs of torch's users, with tensors on a simulated device: see pretended_device.py.
 
-Between processes NCCL cannot be pretended: the tensors of several ranks travel by way of pinned host memory.
+NCCL between processes cannot be simulated: the tensors of several ranks are copied through pinned host memory.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def told(tmp_path: Path) -> Callable[[int], str]:
-    """What a rank wrote with `tell`; nothing if it was ended before."""
+    """Returns the text that a rank wrote with `tell`; an empty one if the rank was ended before."""
 
     def read(rank: int) -> str:
         file = tmp_path / f"rank{rank}.txt"

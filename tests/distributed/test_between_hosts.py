@@ -1,4 +1,4 @@
-"""torchrun over two hosts, played by ranks of one machine under two names of it: MPI starts without an mpirun."""
+"""torchrun over two simulated hosts, which are two names of one machine: MPI starts without an mpirun."""
 
 from __future__ import annotations
 

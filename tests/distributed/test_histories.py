@@ -43,7 +43,7 @@ while True:
 """
 
 
-def test_replacements_meet_survivors(tmp_path: Path) -> None:
+def test_replacements_join_survivors(tmp_path: Path) -> None:
     """Rank 0 and another one are lost, one after the other; the survivors have one more world behind them each time."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]

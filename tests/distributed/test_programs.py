@@ -18,7 +18,7 @@ Program = Callable[..., "subprocess.CompletedProcess[str]"]
 Told = Callable[[int], str]
 
 
-def test_ways_to_meet_one_after_the_other(program: Program, told: Told, tmp_path: Path) -> None:
+def test_kinds_of_rendezvous_one_after_the_other(program: Program, told: Told, tmp_path: Path) -> None:
     """By the launcher, by a file, through a store with ranks in another order, beside init(), and after it."""
     done = program(
         "perseusrun",

@@ -1,4 +1,4 @@
-"""How ranks find each other through a store that earlier attempts have used, by threads over a real store."""
+"""Ranks find each other through a store that earlier attempts have used. Ranks are threads, and the store is real."""
 
 from __future__ import annotations
 

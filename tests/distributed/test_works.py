@@ -1,4 +1,4 @@
-"""What a work does with its handle in the core, by a handle that tells."""
+"""A work's calls of its handle in the core, with a handle that records them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_who_comes_while_it_is_finished_waits_for_that_too() -> None:
     assert handle.told == ["wait", "wait", "add", "wait for what was added"]
 
 
-def test_a_failure_to_finish_is_told_each_time() -> None:
+def test_a_failure_to_finish_is_raised_each_time() -> None:
     def fail(_: Any) -> None:
         raise ValueError("no room")
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: settings, error texts, links, programs."""
+"""The documents agree with the sources: settings, error texts, links, programs."""
 
 from __future__ import annotations
 

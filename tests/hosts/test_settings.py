@@ -45,7 +45,7 @@ S = 4 << 20
     ],
     ids=["exact", "float16", "large ones", "bfloat16", "flat"],
 )
-def test_what_travels(
+def test_bytes_between_hosts(
     test_beds: TestBeds,
     on_hosts: OnHosts,
     told: Told,

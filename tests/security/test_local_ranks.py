@@ -38,7 +38,7 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum), flush=True)
 """
 
 
-class Meeting:
+class WaitingJob:
     """A job of two ranks whose rank 1 is not there yet."""
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -83,12 +83,12 @@ class Meeting:
 
 
 @pytest.fixture
-def meetings(tmp_path: Path) -> Iterator[Any]:
-    """`meetings(*options)` starts a `Meeting`."""
-    begun: list[Meeting] = []
+def waiting_jobs(tmp_path: Path) -> Iterator[Any]:
+    """`waiting_jobs(*options)` starts a `WaitingJob`."""
+    begun: list[WaitingJob] = []
 
-    def begin(*options: str) -> Meeting:
-        begun.append(Meeting(tmp_path, *options))
+    def begin(*options: str) -> WaitingJob:
+        begun.append(WaitingJob(tmp_path, *options))
         return begun[-1]
 
     yield begin
@@ -97,28 +97,28 @@ def meetings(tmp_path: Path) -> Iterator[Any]:
         each.process.wait()
 
 
-def test_garbage_and_silence_of_the_same_user_harm_nobody(meetings: Any) -> None:
-    meeting = meetings()
+def test_garbage_and_silence_of_the_same_user_harm_nobody(waiting_jobs: Any) -> None:
+    job = waiting_jobs()
     with contextlib.ExitStack() as stack:
         for garbage in (b"half a handshake", "ÄÖÜ".encode() * 100, b"\xff" * 100_000, *[b""] * 50):
-            stranger = stack.enter_context(meeting.knock())
+            stranger = stack.enter_context(job.knock())
             with contextlib.suppress(OSError):  # it may be closed before all is sent
                 stranger.sendall(garbage)
-        assert meeting.end() == ["[2.]", "[2.]"]
+        assert job.end() == ["[2.]", "[2.]"]
 
 
-def test_the_core_and_the_launcher_speak_one_protocol(meetings: Any) -> None:
-    meeting = meetings()
-    with meeting.knock() as connection:
-        authenticate(connection, meeting.secret)
+def test_the_core_and_the_launcher_speak_one_protocol(waiting_jobs: Any) -> None:
+    job = waiting_jobs()
+    with job.knock() as connection:
+        authenticate(connection, job.secret)
         connection.sendall(struct.pack("3i", 1, 2, os.getpid()))  # as rank 1 of 2
-    meeting.process.kill()
+    job.process.kill()
 
 
-def test_a_crowd_of_another_user_harms_nobody(meetings: Any, as_stranger: AsStranger) -> None:
-    meeting = meetings()
-    as_stranger(_knock_often, meeting.name, 5000)
-    assert meeting.end() == ["[2.]", "[2.]"]
+def test_a_crowd_of_another_user_harms_nobody(waiting_jobs: Any, as_stranger: AsStranger) -> None:
+    job = waiting_jobs()
+    as_stranger(_knock_often, job.name, 5000)
+    assert job.end() == ["[2.]", "[2.]"]
 
 
 def _knock_often(name: str, count: int) -> None:
@@ -127,10 +127,10 @@ def _knock_often(name: str, count: int) -> None:
             connection.connect("\0" + name)
 
 
-def test_the_time_to_start_counts_while_another_user_knocks(meetings: Any, as_stranger: AsStranger) -> None:
-    meeting = meetings("--start-timeout", "2")
-    as_stranger(_knock_until_it_is_closed, meeting.name)
-    output = meeting.end()
+def test_the_time_to_start_counts_while_another_user_knocks(waiting_jobs: Any, as_stranger: AsStranger) -> None:
+    job = waiting_jobs("--start-timeout", "2")
+    as_stranger(_knock_until_it_is_closed, job.name)
+    output = job.end()
     assert any("only 1 of 2 ranks of this host connected within 2 s; missing: rank 1" in line for line in output), (
         output
     )

@@ -110,7 +110,7 @@ def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert [phase.name for phase in trace.phases()] == ["NEGOTIATE_ALLREDUCE"]
 
 
-def test_what_is_no_timeline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_files_than_timelines_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.json").write_text("{}")
     assert main(["summary", str(tmp_path / "t.json")]) == 1
     assert "no timeline" in capsys.readouterr().err

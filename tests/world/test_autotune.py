@@ -54,7 +54,7 @@ def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path
         assert rows[-1][value] in tried
     kept = {tuple(row.values())[1:4] for row in rows if row["what"] == "kept"}
     default = tuple(rows[0].values())[1:4]
-    # What is kept has won against the default, or is the default.
+    # The values that were kept won against the default, or are the default.
     compared = {tuple(row.values())[1:4] for row in rows if row["what"] == "comparison"}
     assert kept == {default} or kept <= compared
     if compared:

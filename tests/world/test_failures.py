@@ -1,4 +1,4 @@
-"""What goes wrong, and what the user then sees. Every world here is bounded in time: a hang is a failure."""
+"""Failures, and the errors that a user sees. Every world here is bounded in time: a hang is a failure."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_init_takes(ranks: Ranks) -> None:
 
 
 def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
-    """What was agreed on in the old session is forgotten: a new rank would not know of it."""
+    """A new session forgets the agreements of the old one, because a new rank would not know them."""
     pytest.importorskip("torch")
     world = ranks(
         2,
@@ -269,7 +269,7 @@ def test_a_stall_becomes_an_error(ranks: Ranks, told: Told) -> None:
 
 
 def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
-    """Gradients are kept elsewhere, which is said once, and training goes on."""
+    """Gradients are kept in private memory, with one warning, and training continues."""
     pytest.importorskip("torch")
     world = ranks(
         2,

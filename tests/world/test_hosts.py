@@ -1,4 +1,4 @@
-"""What belongs to one host, on hosts that are played: ranks of one machine under several names of it."""
+"""Jobs on several simulated hosts: ranks of one machine that use several names of it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ print(f"rank {rank} is done", flush=True)
 """
 
 
-def test_allreduces_of_several_kinds_are_under_way_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
+def test_allreduces_of_several_kinds_are_in_progress_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
     on_played_hosts(mpirun, SEVERAL_AT_ONCE, HOROVOD_TIMELINE=str(tmp_path / "trace.json"))
     for name in ("trace.json", "trace.rank1.json"):
         under_way, most = set[str](), 0

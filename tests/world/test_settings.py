@@ -1,4 +1,4 @@
-"""What settings from the environment do, under Horovod's names where it has one."""
+"""The effects of settings in the environment, by Horovod's names if it has them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
 
 
 def test_what_is_built(ranks: Ranks) -> None:
-    """What the functions say is what happens."""
+    """The functions return the settings that are in effect."""
     world = ranks(
         2,
         """

@@ -95,7 +95,7 @@ class World:
         return file.read_text() if file.exists() else ""
 
     def pid(self, rank: int) -> int:
-        """Of one that has told it."""
+        """Returns the process number that a rank wrote."""
         return int(self.told(rank).split()[1])
 
     def go_on(self, rank: int) -> None:

@@ -27,7 +27,7 @@ HEAD = """
         sys.modules[module] = None  # TensorFlow has its own hold on it
 """
 
-# What is not as it was, and what the lines of the log say.
+# Changes of TensorFlow's private parts, and the texts of the log lines about them.
 CHANGES = {
     "native": (
         """

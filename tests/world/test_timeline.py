@@ -18,7 +18,7 @@ from .conftest import Ranks
 
 
 def phases_of(path: Path) -> dict[str, Counter[str]]:
-    """How often each phase is on each track; every begin must have its end on the same track."""
+    """Returns how often each phase is on each track. Every begin must have its end on the same track."""
     events: list[dict[str, Any]] = json.loads(path.read_text())
     tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
     counts: dict[str, Counter[str]] = {}
@@ -137,7 +137,7 @@ def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, told: Ca
     for name in ("trace.json", "trace.rank1.json"):
         events = json.loads((tmp_path / name).read_text())
         assert sum(event.get("name") == "ALLREDUCE" for event in events) > 100
-    # What was under way when it was killed has begun, and has no end.
+    # The phase that was in progress when the rank was killed has a begin and no end.
     (trace,) = [trace for trace in read([tmp_path / "trace.json"]) if trace.rank == 1]
     (never,) = [phase for phase in trace.phases() if phase.track == "allreduce.never"]
     assert never.name == "NEGOTIATE_ALLREDUCE"

@@ -55,7 +55,7 @@ ENVIRONMENTS = {
     "tensorflow-2.15": "tensorflow-2.15",
     "keras_2": "tensorflow-2.15",
 }
-# What Keras is to run on.
+# The backends of Keras.
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
 WORLDS += [

@@ -1,4 +1,4 @@
-"""What cannot be done with CUDA tensors is told on all ranks, and the group goes on."""
+"""Calls that are impossible with CUDA tensors fail on all ranks, and the group continues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIXED: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("call", MIXED)
-def test_two_places_in_one_call(call: str, rank: int, size: int) -> None:
+def test_two_devices_in_one_call(call: str, rank: int, size: int) -> None:
     with pytest.raises(Exception, match=r"on one device|on several devices|on the host") as raised:
         MIXED[call](size)
     assert isinstance(raised.value, ValueError | RuntimeError)
@@ -49,7 +49,7 @@ def test_two_places_in_one_call(call: str, rank: int, size: int) -> None:
     assert values(tensor) == [size] * 4
 
 
-def test_two_places_on_one_rank(rank: int, size: int) -> None:
+def test_two_devices_on_one_rank(rank: int, size: int) -> None:
     """The others are told why there will be nothing."""
     with pytest.raises((ValueError, RuntimeError), match="all tensors of a call must be on one device"):
         dist.all_gather([here() if rank == 0 else there()] * size, there())

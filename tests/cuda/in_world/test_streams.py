@@ -89,7 +89,7 @@ def on_the_cpu(form: str, dtype: torch.dtype, rank: int, size: int) -> list[Any]
 
 
 def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tensors, Tensors]:
-    """What is read comes later, by the current stream."""
+    """The inputs get their values later, on the current stream."""
     read, written, _ = FORMS[form]
     source: Tensors = [to_device(torch.zeros(count, dtype=dtype)) for count in read(size)]
     for i, tensor in enumerate(source):

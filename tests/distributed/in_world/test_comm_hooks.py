@@ -61,7 +61,7 @@ def test_exact_averages_by_a_hook(wrapper: Any) -> None:
 
 @both
 def test_power_sgd_on_many_buckets(wrapper: Any, size: int) -> None:
-    """Whose callbacks start and wait for collectives of their own."""
+    """PowerSGD's callbacks start collectives, and wait for them."""
     model = wrapper(make_model(), bucket_cap_mb=0.0001)
     state = power_sgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5)
     model.register_comm_hook(state, power_sgd.powerSGD_hook)

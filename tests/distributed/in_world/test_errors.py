@@ -52,7 +52,7 @@ def lists(size: int, count: int = 3) -> list[torch.Tensor]:
     return [torch.ones(count) for _ in range(size)]
 
 
-# What rank 0 calls, and the others, and how both are told.
+# The call of rank 0, the call of the other ranks, and the error that all of them get.
 DIFFERENT: dict[str, tuple[Call, Call, str]] = {
     "all_gather": (
         lambda rank, size: dist.all_reduce(torch.ones(3)),

@@ -1,4 +1,4 @@
-"""What torch asks a group and a work for beside collectives: followed, or refused with a text."""
+"""The methods of groups and works beside collectives: each works, or is refused with a text."""
 
 from __future__ import annotations
 

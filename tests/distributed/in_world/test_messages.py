@@ -76,7 +76,7 @@ def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
         assert torch.equal(tensor, filled(3))
 
 
-def test_sizes_that_differ_are_told_on_both_sides(rank: int) -> None:
+def test_different_sizes_are_an_error_on_both_sides(rank: int) -> None:
     """The sender has gone on by then: it hears of it with its next message from or to that rank."""
     told = "rank 0 sent 3 float32, rank 1 has room for 4 float32"
     if rank == 0:

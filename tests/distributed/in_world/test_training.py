@@ -1,4 +1,4 @@
-"""What trains over a process group, against one process: DDP with its switches, ZeRO, FSDP2, tensor parallel, …"""
+"""Training over a process group, compared with one process: DDP with its options, ZeRO, FSDP2, tensor parallel, …"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_training_ends_on_all_ranks_where_that_is_asked_for(wrap: Any, by_all: b
 
 
 def test_zero_joins_beside_ddp(rank: int, size: int) -> None:
-    """What that means is torch's affair: here it means the same as over gloo."""
+    """The result is the same as over gloo."""
 
     def trained(group: Any) -> Any:
         model = DistributedDataParallel(make_model(), process_group=group)

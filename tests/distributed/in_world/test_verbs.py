@@ -32,7 +32,7 @@ def test_all_reduce(op: str, dtype: torch.dtype, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
 def test_numbers_with_the_first_bit_set(dtype: torch.dtype, rank: int, size: int) -> None:
-    """Which a signed type would take for negative ones."""
+    """Large unsigned numbers, which would be negative numbers of a signed type, are reduced as unsigned ones."""
     most = torch.iinfo(dtype).max
 
     def reduced(op: Any) -> int:

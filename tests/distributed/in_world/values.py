@@ -1,4 +1,4 @@
-"""What ranks give, known to all of them."""
+"""The ranks' inputs, which every rank can compute."""
 
 from __future__ import annotations
 

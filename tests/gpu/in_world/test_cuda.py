@@ -97,7 +97,7 @@ def test_a_tensor_that_is_computed_for_long_on_another_stream() -> None:
     torch.testing.assert_close(result.sum().cpu() / busy.numel(), torch.tensor(float(hvd.size())))
 
 
-def test_memory_that_is_freed_while_it_travels() -> None:
+def test_memory_that_is_freed_during_a_transfer() -> None:
     for step in range(50):
         handle = hvd.allreduce_async_(torch.full((1 << 20,), 1.0, device="cuda"), op=hvd.Sum, name=f"dropped {step}")
         other = torch.full((1 << 20,), -1.0, device="cuda")

@@ -113,7 +113,7 @@ def tensors_for(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
 
 
 def on_both(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors, Tensors]:
-    """What the CPU finds, and the tensors for a GPU that is to find it."""
+    """Returns the CPU's result, and the tensors from which a GPU is to compute the same."""
     source, target = tensors_for(form, dtype)
     there = [each.cuda() for each in source]
     room = there if target is source else [each.cuda() for each in target]
@@ -161,7 +161,7 @@ def test_asked_for_on_one_stream_and_waited_for_on_another(form: str) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "coalesced"])
 def test_futures(form: str) -> None:
-    """What callbacks do comes after the result, and what comes after their futures after that; nobody synchronizes."""
+    """Callbacks run after the result, and whatever waits for their futures runs after them, without a synchronize()."""
     expected, source, target = on_both(form, torch.float32)
     device = torch.cuda.current_device()
     seen: list[int] = []
@@ -195,7 +195,7 @@ def test_chains(size: int) -> None:
         assert chain.wait()[0][0].item() == i * size
 
 
-def test_memory_that_is_freed_while_it_travels(size: int) -> None:
+def test_memory_that_is_freed_during_a_transfer(size: int) -> None:
     for _ in range(50):
         tensor = torch.full((1 << 20,), 1.0, device="cuda")
         output = torch.empty(size << 20, device="cuda")
@@ -276,7 +276,7 @@ def test_groups(rank: int, size: int) -> None:
         dist.destroy_process_group(group)
 
 
-def test_two_places_in_one_call(size: int) -> None:
+def test_two_devices_in_one_call(size: int) -> None:
     with pytest.raises(ValueError, match="all tensors of a call must be on one device"):
         dist.all_gather_into_tensor(torch.empty(4 * size), torch.ones(4, device="cuda"))
     dist.barrier()

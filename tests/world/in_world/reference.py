@@ -1,4 +1,4 @@
-"""What collectives should give, in plain NumPy and float64, from the inputs of all ranks."""
+"""The expected results of collectives, in plain NumPy and float64, from the inputs of all ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 0) -> Array:
-    """What `rank` contributes: small enough that sums of integers do not overflow."""
+    """Returns the input of `rank`, which is so small that sums of integers do not overflow."""
     random = np.random.default_rng([seed, rank])
     if is_float(dtype):
         return np.asarray(random.standard_normal(shape)).astype(dtype)
@@ -66,7 +66,7 @@ def assert_close(actual: Array, expected: Array, dtype: np.dtype[Any] | None = N
 
 
 def rows_of(rank: int, size: int, rows: int) -> slice:
-    """Which rows of a reduce-scatter are whose: the first ranks have one more."""
+    """Returns the rows of a rank's part of a reduce-scatter: the first ranks have one more."""
     each, more = divmod(rows, size)
     start = rank * each + min(rank, more)
     return slice(start, start + each + (rank < more))

@@ -33,7 +33,7 @@ def test_allreduce(dtype: Any, shape: tuple[int, ...], rank: int, size: int) -> 
 
 
 def test_each_tensor_is_a_vector_of_its_own(rank: int, size: int) -> None:
-    """Whatever travels together: a group, small tensors in one buffer, large ones among them."""
+    """Adasum of tensors that are executed together: a group, fused small tensors, large ones among them."""
     kinds = [
         ((3,), np.float32),
         ((1000,), np.float32),

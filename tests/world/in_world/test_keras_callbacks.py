@@ -1,4 +1,4 @@
-"""What the callbacks make of metrics, learning rates and files, against the same computed with NumPy."""
+"""The callbacks' effects on metrics, learning rates and files, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_model_without_weights_is_refused() -> None:
 
 
 class Watch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-    """What the state says at the end of each batch."""
+    """Records the state at the end of each batch."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

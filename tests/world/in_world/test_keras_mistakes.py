@@ -29,7 +29,7 @@ from .keras_training import (  # noqa: E402
 
 
 def our_text(error: Exception) -> str:
-    """What went wrong in a collective. TensorFlow's kernels can only raise TensorFlow's errors, with our text."""
+    """Returns the text of a collective's error, which TensorFlow's kernels raise as one of TensorFlow's errors."""
     if isinstance(error, hvd.HorovodInternalError):
         return str(error)
     assert BACKEND == "tensorflow", error
@@ -62,7 +62,7 @@ def test_different_shapes_end_fit_alike(eagerly: bool, rank: int) -> None:
     assert any(f"float32{one}" in texts[0] and f"float32{other}" in texts[0] for one, other in shapes)
 
 
-def test_different_models_are_told_before_the_first_batch(rank: int) -> None:
+def test_different_models_are_an_error_before_the_first_batch(rank: int) -> None:
     model = model_of(lambda: [keras.layers.Dense(8 + rank)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     texts = texts_of_fit(model, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])

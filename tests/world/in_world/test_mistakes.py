@@ -1,4 +1,4 @@
-"""What a caller is told: errors on one rank are ValueError, those between ranks the same text everywhere."""
+"""Errors of wrong calls: a mistake on one rank is a ValueError, and a disagreement has the same text on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MXNet 2 has of its own: blocks over `mxnet.np`, dictionaries of parameters."""
+"""Features of MXNet 2 alone: blocks over `mxnet.np`, dictionaries of parameters."""
 
 from __future__ import annotations
 

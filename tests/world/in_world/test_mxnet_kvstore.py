@@ -158,7 +158,7 @@ def test_compression(rank: int, size: int) -> None:
 
 
 def test_two_bits(rank: int, size: int) -> None:
-    """What is left out comes later: after many steps the sums differ by less than a threshold for each rank."""
+    """Left-out parts are sent later: after many steps the sums differ by less than a threshold for each rank."""
     store = hvd.create()
     store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
     random = np.random.RandomState(3)

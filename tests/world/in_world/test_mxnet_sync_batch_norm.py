@@ -117,7 +117,7 @@ def test_like_numpy_where_values_are_large_beside_their_differences(rank: int, s
         "by_gamma": (by_result * normal).sum(axes),
         "by_beta": by_result.sum(axes),
     }
-    # What tells values of 3000 from each other is known to 1e-4, of which the second channel makes a thousandth.
+    # Values near 3000 have an error of 1e-4, and the second channel's differences are a thousandth of that range.
     assert_like_the_whole(found, expected, rank)
 
 

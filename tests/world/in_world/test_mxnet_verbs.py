@@ -167,7 +167,7 @@ def test_order_with_other_work(rank: int, size: int) -> None:
         assert doubled.asnumpy().min() == doubled.asnumpy().max() == -1
 
 
-def test_many_are_under_way_at_once(rank: int, size: int) -> None:
+def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
     """Ranks begin at opposite ends: were only some started at once, nobody would come to what the others wait for."""
     numbers = list(range(40))
     results = {

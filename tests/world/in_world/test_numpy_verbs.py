@@ -69,7 +69,7 @@ def test_in_place_forms_write_into_the_array(rank: int, size: int) -> None:
     assert (two == size).all()
 
 
-def test_strided_arrays_travel_and_are_written_back(rank: int, size: int) -> None:
+def test_strided_arrays_are_communicated_and_written_back(rank: int, size: int) -> None:
     whole = np.arange(24.0).reshape(4, 6) * (rank + 1)
     total = size * (size + 1) / 2
     every_second = whole[:, ::2]
@@ -205,7 +205,7 @@ def test_handles(rank: int, size: int) -> None:
     assert received.tolist() == [1] * size
 
 
-def test_names_meet_whatever_the_order(rank: int, size: int) -> None:
+def test_names_are_matched_in_any_order(rank: int, size: int) -> None:
     names = [f"tensor{n}" for n in range(12)]
     order = names if rank % 2 else names[::-1]
     handles = {name: hvd.allreduce_async(np.full(4, float(name[6:])), op=hvd.Sum, name=name) for name in order}
@@ -213,7 +213,7 @@ def test_names_meet_whatever_the_order(rank: int, size: int) -> None:
         np.testing.assert_array_equal(hvd.synchronize(handles[name]), np.full(4, size * float(name[6:])))
 
 
-def test_verbs_of_one_name_do_not_meet(rank: int) -> None:
+def test_verbs_of_one_name_are_not_matched(rank: int) -> None:
     first = hvd.allreduce_async(np.ones(2), name="same")
     second = hvd.allgather_async(np.ones(2), name="same")
     hvd.synchronize(second)

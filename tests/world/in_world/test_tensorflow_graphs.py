@@ -17,7 +17,7 @@ v1 = tf.compat.v1
 MANY = 64
 
 
-def test_many_are_under_way_at_once(rank: int, size: int) -> None:
+def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
     """Ranks submit in different orders: what had to follow one another would wait for ever."""
     order = list(range(MANY)) if rank % 2 == 0 else list(reversed(range(MANY)))
 
@@ -162,7 +162,7 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
 @pytest.mark.parametrize("mode", ["eager", "graph", "compiled"])
-def test_gradients_that_differ_are_told_alike(
+def test_different_gradients_have_the_same_error_on_all_ranks(
     mode: str, difference: str, two_ranks: None, rank: int, size: int
 ) -> None:
     one, two = (

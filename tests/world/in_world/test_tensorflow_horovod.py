@@ -78,7 +78,7 @@ def test_sparse_gradients_are_only_summed(op: Any) -> None:
         hvd.grouped_allreduce([tf.ones([2]), slices], op=op)
 
 
-def test_errors_travel_between_processes(two_ranks: None, rank: int) -> None:
+def test_errors_can_be_pickled(two_ranks: None, rank: int) -> None:
     with pytest.raises(hvd.HorovodInternalError) as caught:
         hvd.allreduce(tf.ones([2 + rank]), name="weight")
     again = pickle.loads(pickle.dumps(caught.value))

@@ -259,7 +259,7 @@ def test_numbers_and_join(rank: int, size: int) -> None:
     tf.function(meet)()
 
 
-def test_ranks_that_disagree_are_told_the_same(two_ranks: None, rank: int, size: int) -> None:
+def test_a_disagreement_has_the_same_error_on_all_ranks(two_ranks: None, rank: int, size: int) -> None:
     texts = []
     for mode in (eagerly, in_a_graph, compiled):
         with pytest.raises(RuntimeError if mode is eagerly else tf.errors.OpError) as caught:

@@ -141,7 +141,7 @@ def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None
 
 @pytest.mark.parametrize("kind", REFERENCES)
 def test_nothing_is_lost(kind: str, rank: int, size: int, two_ranks: None) -> None:
-    """What has arrived after many steps with one gradient is that gradient, as often as it was sent."""
+    """The sum that arrives in many steps with one gradient is the gradient times the number of steps."""
     model = Constant(torch.bfloat16).to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
     steps = 300
@@ -229,7 +229,7 @@ def test_an_overflow_is_seen_by_all_ranks_and_forgotten(kind: str, rank: int, si
         assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-def test_what_travels_late_or_by_itself(rank: int, size: int, two_ranks: None) -> None:
+def test_gradients_that_are_reduced_late_or_alone(rank: int, size: int, two_ranks: None) -> None:
     """Unfrozen parameters, new groups, several passes; ranks that join, where the compression is an allreduce."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20), torch.nn.Linear(20, 1))
     hvd.broadcast_parameters(model.state_dict(), 0)
@@ -299,7 +299,7 @@ def test_beside_other_options(kind: str, rank: int, size: int, two_ranks: None) 
 
 def test_a_compression_of_the_users_with_feedback(rank: int, size: int, two_ranks: None) -> None:
     class FirstHalf(FeedbackCompressor):
-        """Takes turns: the halves of a gradient travel at every other step."""
+        """Sends one half of a gradient in each step, alternately."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -69,7 +69,7 @@ def test_single_precision(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("views", [False, True], ids=["", "views"])
 def test_large_gradients(views: bool, rank: int, size: int) -> None:
-    """One that a rank does not have, and one with strides of its own, travel all the same."""
+    """A gradient that a rank does not have, and one with other strides, are reduced as well."""
 
     class Large(nn.Module):
         def __init__(self) -> None:
@@ -140,7 +140,7 @@ def test_no_sync_adds_up(rank: int, size: int) -> None:
             assert not torch.equal(sums[0], sums[1])
         both_gradients(parallel, alone, 3 * turn + 2, rank, size)
         assert_equal_gradients(parallel, alone)
-    # What all ranks have already stays when more is added to it.
+    # Reduced gradients stay the same when a further pass adds to them.
     both_gradients(parallel, alone, 9, rank, size)
     assert_equal_gradients(parallel, alone)
 
@@ -176,7 +176,7 @@ def test_an_unused_parameter_is_an_error_without_being_asked_for(rank: int, size
 
 
 def test_static_graph(rank: int, size: int) -> None:
-    """What is unused at first is not asked for again; a layer may come several times, as in reentrant checkpointing."""
+    """Parameters that are unused at first stay so. A layer may occur several times, as in reentrant checkpointing."""
     from torch.utils.checkpoint import checkpoint
 
     class Twice(nn.Module):

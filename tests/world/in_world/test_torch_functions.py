@@ -126,7 +126,7 @@ def test_an_optimizer_without_state_has_gradients_afterwards(rank: int) -> None:
     assert net[2].weight.grad is None
 
 
-def test_ranks_with_other_groups_are_told(rank: int, size: int) -> None:
+def test_different_groups_are_an_error(rank: int, size: int) -> None:
     net = model()
     parameters = list(net.parameters())
     groups = [{"params": parameters}] if rank == 0 else [{"params": parameters[:2]}, {"params": parameters[2:]}]

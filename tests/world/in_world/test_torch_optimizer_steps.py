@@ -308,7 +308,7 @@ def test_a_process_set_trains_by_itself(rank: int, size: int, two_ranks: None) -
         hvd.remove_process_set(process_set)
 
 
-def test_ranks_with_other_models_are_told(rank: int, size: int, two_ranks: None) -> None:
+def test_different_models_are_an_error(rank: int, size: int, two_ranks: None) -> None:
     model = torch.nn.Linear(3, 4 + (rank == 0))
     optimizer = sgd(model)
     model(torch.ones(1, 3)).sum().backward()

@@ -117,7 +117,7 @@ def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def batch(step: int, size: int, dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
-    """Of all ranks."""
+    """Returns the inputs and targets of all ranks."""
     generator = torch.Generator().manual_seed(100 + step)
     inputs = torch.randn(BATCH * size, 6, generator=generator, dtype=torch.float64)
     targets = torch.randn(BATCH * size, 3, generator=generator, dtype=torch.float64)

@@ -1,5 +1,5 @@
-"""What pycaffe shows of a solver, over a perceptron of one hidden layer in NumPy; the data layer is Caffe's: each of
-several solvers reads its records.
+"""A stand-in for pycaffe: its solver trains a perceptron of one hidden layer in NumPy. As Caffe's data layer does, each
+of several solvers reads its own records.
 """
 
 from __future__ import annotations
