@@ -58,7 +58,6 @@ def test_each_device_has_its_own(backends: str, program: Program, told: Told) ->
     dist.destroy_process_group()
     tell(len(dist.distributed_c10d._world.pg_names))
     """,
-        seconds=60,
     )
     assert done.returncode == 0, done.stdout
     used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
@@ -80,7 +79,6 @@ def test_ours_for_the_cpu_beside_another(program: Program, told: Told) -> None:
     tell(type(backend).__name__)
     dist.destroy_process_group()
     """,
-        seconds=60,
     )
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
@@ -99,7 +97,6 @@ def test_without_nccl_it_is_an_error(program: Program, told: Told) -> None:
         except (RuntimeError, ValueError) as error:
             tell("nccl" in str(error).lower(), dist.is_initialized())
         """,
-        seconds=60,
     )
     assert done.returncode == 0, done.stdout
     assert told(0) == told(1) == "True False\n"
