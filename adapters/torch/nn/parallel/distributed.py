@@ -91,7 +91,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self.device_ids = None if self.device is None or self.device.type == "cpu" else device_ids
         self.output_device = output_device
         self.dim = dim
-        # torch has two names for it, of which the newer one counts.
+        # torch has two names for this option; the newer one counts.
         said = [choice for choice in (forward_sync_buffers, broadcast_buffers) if choice is not None]
         self.broadcast_buffers = said[0] if said else True
         self.find_unused_parameters = find_unused_parameters or skip_all_reduce_unused_params
@@ -128,7 +128,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
             self._replication.copy_from_first([tensor for _, tensor in named])
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's own; what comes out is hooked, so that the end of a backward pass through it is seen."""
+        """Calls the module, and hooks its outputs, so that the end of a backward pass through them is seen."""
         self._before_forward()
         output = self.module(*inputs, **kwargs)
         self._after_forward(output)
@@ -181,11 +181,11 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
             self._uneven = self._reducer.factor = None
 
     def join_hook(self, divide_by_initial_world_size: bool = True, **_: Any) -> JoinHook:
-        """What torch's `Join([model, …])` asks for; the argument is that of `join`, and given to `Join`.
+        """Returns the hook that torch's `Join([model, …])` needs. `Join` passes the argument, which is that of `join`.
 
-        Works with communication hooks and for models that some ranks train. It asks, before each forward pass, who has
-        a batch: `join` of one model is faster. In each iteration the things that are joined come one after the other in
-        the order of the list: the forward and backward pass of a model, then those of the next, or a step.
+        The hook works with communication hooks and for models that some ranks train. The ranks agree before each
+        forward pass which of them have a batch, so `join` of one model is faster. In each iteration, the members of the
+        list follow one another: the forward and backward pass of a model, then those of the next one, or a step.
         """
         if self._reducer is None or self._replication is None:
             return JoinHook()
@@ -202,16 +202,16 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        """Where torch's `Join` has its counters."""
+        """Returns the device on which torch's `Join` has its counters."""
         return self.device or next(self.module.parameters()).device
 
     @property
     def join_process_group(self) -> Any:
-        """The group of torch.distributed over which torch's `Join` communicates."""
+        """Returns the group of torch.distributed over which torch's `Join` communicates."""
         return group_for_join(self.process_group)
 
     def will_sync_module_buffers(self) -> bool:
-        """Whether the next forward pass sends buffers of the first rank to all."""
+        """Returns whether the next forward pass sends buffers of the first rank to all."""
         return self.require_forward_param_sync and self.broadcast_buffers and any(True for _ in self._named_buffers())
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
@@ -317,7 +317,7 @@ def _refuse(**unsupported: Any) -> None:
 
 
 def _device_of(module: torch.nn.Module, device_ids: Sequence[int | torch.device] | None) -> torch.device | None:
-    """The module's device; None if it has several."""
+    """Returns the module's device; None if it has several."""
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError(
             f"DistributedDataParallel: device_ids is {list(device_ids)}, but each process has one device: start as "
@@ -328,7 +328,7 @@ def _device_of(module: torch.nn.Module, device_ids: Sequence[int | torch.device]
 
 
 def _tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Those that can be found in what a module returns."""
+    """Yields the tensors that can be found in the outputs of a module."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, Mapping):

@@ -1,7 +1,7 @@
-"""When the gradients of a DistributedDataParallel are reduced: at the end of each backward pass that reaches them.
+"""Reduces the gradients of a DistributedDataParallel in each backward pass that reaches them.
 
-Buckets leave while the pass goes on. The pass itself is autograd's graph task; what is to be done at its end is done
-once for all models that it reaches, in the order in which they were made, as ranks must wait for the same in turn.
+Complete buckets are reduced while the pass continues. At the end of the pass, which is autograd's graph task, the
+reducers of all models that it reached finish in the order in which they were made, which is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...reduction import Owner, Reduction
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]
-_numbers = itertools.count()  # ranks make their models in one order
+_numbers = itertools.count()  # all ranks make their models in the same order
 
 _TOO_MANY = (
     "a gradient was computed twice in one backward pass, as reentrant checkpointing does with a layer that is used in "
@@ -34,7 +34,7 @@ _TOO_MANY = (
 
 
 class Reducer:
-    """Made for the parameters of one model that want a gradient; `frozen` are those that may want one later."""
+    """Reduces gradients of one model's parameters that require them. `frozen` parameters may require one later."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class Reducer:
         static_graph: bool,
         bucket_bytes: int,
     ) -> None:
-        self.reducing = True  # as the last forward pass was told
-        self.factor: Callable[[], float] | None = None  # what averages are multiplied with
+        self.reducing = True  # set before each forward pass
+        self.factor: Callable[[], float] | None = None  # returns a factor for averages
         self._number = next(_numbers)
         self._parameters = list(parameters)
         self._frozen = list(frozen)
         self._process_set = process_set
         self._find_unused = find_unused
         self._static_graph = static_graph
-        self._unused_for_good: set[int] | None = None  # of a static graph
-        self._used: set[int] = set()  # since gradients were reduced last
-        self._is_open = False  # gradients have come in this pass
+        self._unused_for_good: set[int] | None = None  # the unused parameters of a static graph
+        self._used: set[int] = set()  # parameters with gradients since the last reduction
+        self._is_open = False  # gradients have been computed in this pass
         reduction = Reduction(Average, NoneCompressor, 1.0, 1.0, process_set, sparse_as_dense=False)
         me = weakref.ref(self)  # hooks live as long as the parameters
 
@@ -68,7 +68,7 @@ class Reducer:
         weakref.finalize(self, self._buckets.close)
 
     def expect_end(self) -> None:
-        """Called in a backward pass that may reach the parameters: `finish` follows at its end if it does."""
+        """Makes a backward pass that may reach the parameters call `finish` at its end."""
         task = current_backward()
         ending = _endings.get(task)
         if ending is None:
@@ -81,16 +81,16 @@ class Reducer:
         self._buckets.communicate_by(communicate)
 
     def recover(self) -> None:
-        """Called before a forward pass: ends a backward pass that failed, as other ranks may wait for its end."""
+        """Ends a backward pass that failed, because other ranks may wait for it. Called before a forward pass."""
         if self._is_open and current_backward() == NO_BACKWARD:
-            _log.warning("a backward pass failed; its gradients are reduced as far as they had come")
+            _log.warning("a backward pass failed; the gradients that it has computed are reduced")
             self.finish(failed=True)
 
     def finish(self, failed: bool = False) -> None:
-        """Reduces what has not been, and waits for all.
+        """Reduces the gradients that are not reduced yet, and waits for all.
 
-        RuntimeError, after all ranks are done, where this rank has no gradient for a parameter, and is not to find out
-        whether others have.
+        Raises RuntimeError, after all ranks are done, if this rank has no gradient for a parameter and the model was
+        made without find_unused_parameters.
         """
         self._is_open = False
         used, self._used = self._used, set()
@@ -117,10 +117,7 @@ class Reducer:
             self._refuse(missing)
 
     def attend(self) -> None:
-        """A backward pass of the others, of which this rank knows that it has none itself: its gradients count as zero.
-
-        Afterwards parameters have the gradients that all ranks have.
-        """
+        """Takes part in a backward pass of the others with zeros. Afterwards, gradients are those of all ranks."""
         self.recover()
         for _, parameter in self._parameters:
             parameter.grad = None
@@ -129,12 +126,12 @@ class Reducer:
 
     @property
     def name(self) -> str:
-        """The same on all ranks, and nobody else's in this session."""
+        """Returns a name that is the same on all ranks, and that no other reducer of this session has."""
         return self._buckets.name
 
     @property
     def is_open(self) -> bool:
-        """Gradients have come that are to be reduced, and `finish` has not been called."""
+        """Returns whether gradients were computed that are to be reduced, and `finish` was not called since."""
         return self._is_open
 
     def _counts(self, index: int) -> bool:
@@ -148,7 +145,7 @@ class Reducer:
         return True
 
     def _start_exchange(self, used: set[int]) -> Callable[[], list[int]]:
-        """Gives what waits for the parameters that no rank has used."""
+        """Returns a function that waits for, and returns, the parameters that no rank has used."""
         mine = torch.zeros(len(self._parameters), dtype=torch.uint8)
         mine[list(used)] = 1
         name = f"{self.name}.used"
@@ -167,7 +164,7 @@ class Reducer:
 
 
 class _Ending:
-    """What a graph task calls when it ends. Lives no longer than the task, which may fail."""
+    """The callback at the end of a graph task. It does not outlive the task, which may fail."""
 
     def __init__(self) -> None:
         self.reducers: dict[int, Reducer] = {}

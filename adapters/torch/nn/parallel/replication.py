@@ -1,4 +1,4 @@
-"""A model's parameters and buffers, from one rank to the others."""
+"""Copies a model's parameters and buffers from one rank to the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .reducer import Named
 
 
 class Replication:
-    """Knows the ranks, and no tensors: what a model holds may be replaced."""
+    """Knows the ranks but no tensors, because a model's tensors may be replaced."""
 
     def __init__(self, name: str, process_set: ProcessSet) -> None:
         self._name = name
         self._process_set = process_set
 
     def verify(self, named: Sequence[Named]) -> None:
-        """DisagreementError, the same on all ranks, if names, dtypes or shapes differ."""
+        """Raises the same DisagreementError on all ranks if names, dtypes or shapes differ."""
         described = [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]
         Agreeing(f"{self._name}.model", described, [], {}, self._process_set).settle()
 
@@ -33,7 +33,7 @@ class Replication:
         self.copy_from(ranks[0], tensors)
 
     def copy_from(self, root_rank: int, tensors: Sequence[torch.Tensor]) -> None:
-        """`root_rank`: in the job."""
+        """Copies the tensors of `root_rank`, which is a rank in the job, to all ranks."""
         results_of(
             [
                 verbs.broadcast(tensor, root_rank, f"{self._name}.state.{place}", self._process_set, in_place=True)
@@ -43,7 +43,9 @@ class Replication:
         )
 
     def copy_from_present(self, tensors: Sequence[torch.Tensor], present: bool = True) -> None:
-        """From the highest rank that has not joined: a broadcast needs all ranks, a sum takes a joined one's zeros.
+        """Copies from the highest rank that has not joined, by sums, to which joined ranks contribute zeros.
+
+        A broadcast would need all ranks.
 
         `present`: False for a rank that has joined by torch's `Join`, of which the core does not know.
         """
