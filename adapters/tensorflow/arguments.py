@@ -9,6 +9,7 @@ import tensorflow as tf
 from perseus_like import collectives
 from perseus_like.errors import HorovodInternalError
 from perseus_like.process_sets import GLOBAL, ProcessSet, global_process_set
+from perseus_like.session import session
 
 from .compat import eager_calls
 from .errors import invalid_argument
@@ -26,7 +27,10 @@ def member_id(process_set: ProcessSet) -> int:
     if process_set is global_process_set:
         return GLOBAL
     try:
-        return collectives.member_id(process_set)
+        number = collectives.member_id(process_set)
+        if not tf.executing_eagerly():
+            session.core.process_set_ranks(number)  # raises for an unknown id now, not when the graph runs
+        return number
     except ValueError as error:
         raise _as_tensorflow_error(error) from None
 

@@ -150,7 +150,9 @@ def _allreduce_sparse(
     values, indices = run(request, [tf.convert_to_tensor(slices.values), tf.convert_to_tensor(slices.indices)])
     scale = factors[0] * factors[1]
     if scale != 1.0:
-        values *= tf.cast(scale, values.dtype)
+        # An integer type cannot hold the factor.
+        exact = tf.float64 if values.dtype.is_integer else values.dtype
+        values = tf.cast(tf.cast(values, exact) * tf.cast(scale, exact), values.dtype)
     if op is Average:
         values /= tf.cast(number("size", request.set_id), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

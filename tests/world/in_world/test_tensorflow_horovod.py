@@ -69,6 +69,15 @@ def test_mistakes_are_invalid_arguments(mode: Any, two_ranks: None, rank: int, s
         hvd.remove_process_set(each)
 
 
+@modes
+def test_an_unknown_process_set_is_a_value_error(mode: Any, rank: int) -> None:
+    """In graphs, too: their nodes are not made."""
+    unknown = hvd.ProcessSet([rank])
+    unknown.process_set_id = 10
+    with pytest.raises(ValueError, match="no process set with id 10"):
+        mode(lambda: hvd.allreduce(tf.ones([4]), process_set=unknown))
+
+
 @pytest.mark.parametrize("op", [hvd.Min, hvd.Max, hvd.Product, hvd.Adasum])
 def test_sparse_gradients_are_only_summed(op: Any) -> None:
     slices = tf.IndexedSlices(tf.ones([1, 3]), tf.constant([0]))

@@ -172,6 +172,17 @@ def test_indexed_slices(mode: Any, rank: int, size: int) -> None:
     assert_close(mode(lambda: reduce(hvd.Average))().numpy(), expected / size)
 
 
+@pytest.mark.parametrize("factor", ["prescale_factor", "postscale_factor"])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.float16, tf.float32])
+def test_factors_scale_indexed_slices(dtype: Any, factor: str, rank: int, size: int) -> None:
+    """Integers, too, whose type cannot hold the factor."""
+    slices = tf.IndexedSlices(tf.constant([[10, 20]], dtype), tf.constant([rank]))
+    factors: dict[str, Any] = {factor: 0.5}
+    scaled = hvd.allreduce(slices, op=hvd.Sum, **factors)
+    assert scaled.dtype == dtype
+    assert scaled.values.numpy().tolist() == [[5, 10]] * size
+
+
 def test_compression_and_adasum(rank: int, size: int) -> None:
     arrays = inputs(size, (50,), "float32")
     for compression, digits in [(hvd.Compression.fp16, "float16"), (hvd.Compression.bf16, "bfloat16")]:
