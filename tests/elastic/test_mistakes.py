@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from perseus_like.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+
 from .conftest import LAUNCHER, Start
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -191,7 +193,7 @@ def test_too_many_resets(start: Start) -> None:
         job.commit_of(size)
         job.kill(job.workers()[0])
     assert job.end() == 137
-    assert "it has been reset 1 times already (--reset-limit)" in job.text
+    assert RESET_LIMIT_EXCEEDED_MESSAGE.format(1) in job.text
 
 
 def test_the_last_worker_with_the_state_dies(start: Start) -> None:

@@ -27,7 +27,7 @@ from ..verdict import Failure
 from . import agent
 from .host_agent import HostAgent
 from .hosts import HostManager
-from .settings import ElasticSettings
+from .settings import RESET_LIMIT_MESSAGE, ElasticSettings
 
 _REMOVED, _ADDED = 1, 2
 _LONGEST_PING_SECONDS = 1.0
@@ -216,7 +216,7 @@ class ClusterJob:
         if self._generation:
             self._resets += 1
             if limit is not None and self._resets > limit:
-                self._give_up(f"it has been reset {limit} times already (--reset-limit)")
+                self._give_up(RESET_LIMIT_MESSAGE.format(limit))
                 return
         self._generation += 1
         self._members, self._begun, self._died, self._is_interrupted = hosts, 0, [], False

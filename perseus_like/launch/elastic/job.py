@@ -18,7 +18,7 @@ from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..verdict import Failure, Witness
 from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
 from .hosts import HostManager
-from .settings import ElasticSettings
+from .settings import RESET_LIMIT_MESSAGE, ElasticSettings
 from .worker import Worker
 
 # HostUpdateResult of perseus_like.elastic, which the launcher does not import.
@@ -204,7 +204,7 @@ class ElasticJob:
         if self._generation > 0:
             self._resets += 1
             if limit is not None and self._resets > limit:
-                self._fail_all(f"it has been reset {limit} times already (--reset-limit)")
+                self._fail_all(RESET_LIMIT_MESSAGE.format(limit))
                 return
         self._generation += 1
         self._size = len(members)

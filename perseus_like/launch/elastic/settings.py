@@ -9,6 +9,9 @@ from ..errors import LaunchError
 from ..options import Options
 
 DEFAULT_TIMEOUT_SECONDS = 600
+# The reason for the end of a job. Programs search for it as a regular expression, so it has no special characters.
+# Horovod's name for it is horovod.runner.elastic.constants.RESET_LIMIT_EXCEEDED_MESSAGE.
+RESET_LIMIT_MESSAGE = "the workers changed more often than --reset-limit {} allows"
 _TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 

@@ -1,5 +1,5 @@
 """horovod.runner.elastic.constants."""
 
-RESET_LIMIT_EXCEEDED_MESSAGE = "the job has ended: its workers changed more often than --reset-limit {} allows"
+from ...launch.elastic.settings import RESET_LIMIT_MESSAGE as RESET_LIMIT_EXCEEDED_MESSAGE
 
 __all__ = ["RESET_LIMIT_EXCEEDED_MESSAGE"]
