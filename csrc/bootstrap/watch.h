@@ -16,7 +16,7 @@ namespace perseus {
 // One rank's watch connections and the thread that serves them. A rank that sends a shutdown message has left in order;
 // a rank whose socket closes without one is lost. On each host the first rank is connected to all others, and rank 0 is
 // connected to the first rank of each host. The thread answers even while its process is in a collective, so other
-// messages, such as progress probes, use these connections too.
+// messages, such as missing-rank queries, use these connections too.
 class Watch {
  public:
   struct Peer {

@@ -1,5 +1,5 @@
 // Defines the messages of watch connections: a rank leaves in order, a rank is lost, or bytes of another protocol, such
-// as progress probes.
+// as missing-rank queries.
 #pragma once
 
 #include <algorithm>

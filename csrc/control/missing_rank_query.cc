@@ -1,111 +1,95 @@
 #include "control/missing_rank_query.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "control/serialization.h"
 
 namespace perseus {
+namespace {
 
-std::string MissingRankQuery::encode(const Message& message) {
-  Writer to;
-  to.number(static_cast<std::uint64_t>(message.kind));
-  to.signed_number(message.asker);
-  to.number(message.question);
-  to.text(message.name);
-  to.numbers(message.ranks);
-  to.signed_number(message.from);
-  return kMark + to.take();
+// Limits the ranks in an answer, so that it fits into a message of a watch connection.
+constexpr std::size_t kMostUnreachable = 32;
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-MissingRankQuery::Message MissingRankQuery::decode(std::string_view bytes) {
-  Reader from(bytes.substr(1));
-  Message message;
-  const auto kind = from.number();
-  message.kind = static_cast<Kind>(kind);
-  message.asker = from.small_number();
-  message.question = from.number();
-  message.name = from.text();
-  message.ranks = from.numbers();
-  message.from = from.small_number();
-  if (kind > static_cast<std::uint64_t>(Kind::result) || !from.at_end()) {
+}  // namespace
+
+MissingRankQuery::MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far,
+                                   std::chrono::milliseconds timeout, std::size_t most_listed)
+    : rank_(rank),
+      parents_(std::move(parents)),
+      how_far_(std::move(how_far)),
+      timeout_(timeout),
+      most_listed_(most_listed),
+      neighbours_(adjacent()) {}
+
+Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, int asker) {
+  Writer to;
+  to.number(static_cast<std::uint64_t>(kMark));
+  to.number(static_cast<std::uint64_t>(kind));
+  to.number(point.engine);
+  to.signed_number(point.number);
+  to.text(point.name);
+  to.signed_number(asker);
+  return to;
+}
+
+void MissingRankQuery::ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now,
+                           bool last) {
+  if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second) return;
+  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, now + timeout_, last});
+  if (!is_new) return;
+  forward(begin_message(Kind::question, point, rank_).take(), rank_);
+  record_answer(point, rank_, Progress::reached, missing_neighbours());
+}
+
+void MissingRankQuery::hear(int from, std::string_view bytes, Clock::time_point now) {
+  const auto require = [](bool is_well_formed) {
+    if (is_well_formed) return;
     throw Error(ErrorKind::transport,
                 "missing-rank query: a message from another rank is malformed; check that all ranks run the same "
                 "version of perseus_like");
+  };
+  const auto is_rank = [&](int rank) { return rank >= 0 && rank < static_cast<int>(parents_.size()); };
+  require(is_of(bytes));
+  Reader message(bytes.substr(1));
+  const auto kind = message.number();
+  const ProgressPoint point{message.number(), message.signed_number(), message.text()};
+  const int asker = message.small_number();
+  require(kind <= static_cast<std::uint64_t>(Kind::verdict) && is_rank(asker));
+  switch (static_cast<Kind>(kind)) {
+    case Kind::question: {
+      // The verdict comes here, too, unless the rank that asked is lost before.
+      other_queries_[point] = now + 2 * timeout_;
+      auto answer = begin_message(Kind::answer, point, asker);
+      answer.signed_number(rank_);
+      answer.number(static_cast<std::uint64_t>(how_far_(point)));
+      answer.numbers(missing_neighbours());
+      send_towards(asker, answer.take());
+      return forward(std::string(bytes), from);
+    }
+    case Kind::answer: {
+      if (asker != rank_) return send_towards(asker, std::string(bytes));
+      const int rank = message.small_number();
+      const auto progress = message.number() == 0 ? Progress::reached : Progress::behind;
+      return record_answer(point, rank, progress, message.numbers());
+    }
+    case Kind::verdict: {
+      other_queries_.erase(point);
+      Verdict verdict{
+          point, asker, message.numbers(), message.numbers(), message.small_number(), message.number() != 0};
+      require(std::ranges::all_of(verdict.silent, is_rank) && std::ranges::all_of(verdict.behind, is_rank));
+      verdicts_.push_back(std::move(verdict));
+      return forward(std::string(bytes), from);
+    }
   }
-  return message;
-}
-
-void MissingRankQuery::ask(std::uint64_t question, const std::string& name, Clock::time_point now) {
-  Message message;
-  message.asker = tree_.rank;
-  message.question = question;
-  message.name = name;
-  if (tree_.is_root()) {
-    start_poll(message, now);
-  } else {
-    send_up(message);
-  }
-}
-
-void MissingRankQuery::hear(std::string_view bytes, Clock::time_point now) {
-  auto message = decode(bytes);
-  switch (message.kind) {
-    case Kind::question:
-      if (tree_.is_root()) {
-        start_poll(message, now);
-      } else {
-        send_up(message);
-      }
-      return;
-    case Kind::poll:
-      send_down(message);
-      message.kind = Kind::answer;
-      message.from = tree_.rank;
-      if (has_submitted_(message.name)) message.ranks.push_back(tree_.rank);
-      send_up(message);
-      return;
-    case Kind::answer:
-      if (tree_.is_root()) {
-        record_answer({message.asker, message.question}, message.from, !message.ranks.empty());
-      } else {
-        send_up(message);
-      }
-      return;
-    case Kind::result:
-      send_down(message);
-      deliver(message);
-      return;
-  }
-}
-
-void MissingRankQuery::send_down(const Message& message) {
-  for (const int child : tree_.children) outgoing_.push_back({child, encode(message)});
-}
-
-void MissingRankQuery::start_poll(const Message& question, Clock::time_point now) {
-  const Key key(question.asker, question.question);
-  const auto ranks = static_cast<std::size_t>(tree_.size());
-  polls_[key] = {question.name, std::vector<bool>(ranks), std::vector<bool>(ranks), now + timeout_};
-  auto poll = question;
-  poll.kind = Kind::poll;
-  send_down(poll);
-  record_answer(key, tree_.rank, has_submitted_(question.name));
-}
-
-void MissingRankQuery::record_answer(const Key& key, int rank, bool submitted) {
-  const auto found = polls_.find(key);
-  if (found == polls_.end() || rank < 0 || rank >= tree_.size()) return;
-  auto& poll = found->second;
-  poll.answered[static_cast<std::size_t>(rank)] = true;
-  poll.submitted[static_cast<std::size_t>(rank)] = submitted;
-  if (std::find(poll.answered.begin(), poll.answered.end(), false) != poll.answered.end()) return;
-  finish(key, poll);
-  polls_.erase(found);
 }
 
 void MissingRankQuery::look(Clock::time_point now) {
+  std::erase_if(other_queries_, [&](const auto& each) { return each.second <= now; });
   std::erase_if(polls_, [&](const auto& each) {
     const bool over = each.second.until <= now;
     if (over) finish(each.first, each.second);
@@ -113,20 +97,91 @@ void MissingRankQuery::look(Clock::time_point now) {
   });
 }
 
-void MissingRankQuery::finish(const Key& key, const Poll& poll) {
-  Message result;
-  result.kind = Kind::result;
-  result.asker = key.first;
-  result.question = key.second;
-  for (int rank = 0; rank < tree_.size(); ++rank) {
-    if (!poll.submitted[static_cast<std::size_t>(rank)]) result.ranks.push_back(rank);
+// Sends to all neighbours except `from`.
+void MissingRankQuery::forward(const std::string& bytes, int from) {
+  for (const int rank : neighbours_) {
+    if (rank != from) outgoing_.push_back({rank, bytes});
   }
-  send_down(result);
-  deliver(result);
 }
 
-void MissingRankQuery::deliver(const Message& result) {
-  if (result.asker == tree_.rank) results_.push_back({result.question, result.ranks});
+void MissingRankQuery::send_towards(int rank, std::string bytes) {
+  outgoing_.push_back({next_hop(rank_, rank), std::move(bytes)});
+}
+
+// Returns the next rank of the route in the tree: a child if `to` is below it, else the parent.
+int MissingRankQuery::next_hop(int from, int to) const {
+  for (int at = to; at >= 0; at = parents_[static_cast<std::size_t>(at)]) {
+    if (parents_[static_cast<std::size_t>(at)] == from) return at;
+  }
+  return parents_[static_cast<std::size_t>(from)];
+}
+
+// Returns this rank's neighbours in the tree.
+std::vector<int> MissingRankQuery::adjacent() const {
+  std::vector<int> ranks;
+  const int parent = parents_[static_cast<std::size_t>(rank_)];
+  for (int rank = 0; rank < static_cast<int>(parents_.size()); ++rank) {
+    if (parents_[static_cast<std::size_t>(rank)] == rank_ || parent == rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<int> MissingRankQuery::missing_neighbours() const {
+  auto missing = adjacent();
+  std::erase_if(missing, [&](int rank) { return contains(neighbours_, rank); });
+  missing.resize(std::min(missing.size(), kMostUnreachable));
+  return missing;
+}
+
+void MissingRankQuery::record_answer(const ProgressPoint& point, int rank, Progress progress,
+                                     const std::vector<int>& unreachable) {
+  const auto found = polls_.find(point);
+  if (found == polls_.end()) return;
+  auto& poll = found->second;
+  poll.answers[rank] = progress;
+  poll.unreachable.insert(poll.unreachable.end(), unreachable.begin(), unreachable.end());
+  const bool all =
+      std::all_of(poll.members.begin(), poll.members.end(), [&](int member) { return poll.answers.contains(member); });
+  if (!all) return;
+  finish(point, poll);
+  polls_.erase(found);
+}
+
+void MissingRankQuery::finish(const ProgressPoint& point, const Poll& poll) {
+  Verdict verdict{point, rank_, {}, {}, 0, poll.last};
+  const auto blame = [&](std::vector<int>& ranks, int rank) {
+    if (verdict.silent.size() + verdict.behind.size() < most_listed_) {
+      ranks.push_back(rank);
+    } else {
+      ++verdict.more;
+    }
+  };
+  for (int rank = 0; rank < static_cast<int>(parents_.size()); ++rank) {
+    const auto answer = poll.answers.find(rank);
+    if (answer != poll.answers.end()) {
+      if (answer->second == Progress::behind && contains(poll.members, rank)) blame(verdict.behind, rank);
+    } else if (poll.answers.contains(next_hop(rank, rank_)) && !contains(poll.unreachable, rank) &&
+               is_on_route(rank, poll.members)) {
+      blame(verdict.silent, rank);
+    }
+  }
+  auto message = begin_message(Kind::verdict, point, rank_);
+  message.numbers(verdict.silent);
+  message.numbers(verdict.behind);
+  message.signed_number(verdict.more);
+  message.number(verdict.last ? 1 : 0);
+  forward(message.take(), rank_);
+  verdicts_.push_back(std::move(verdict));
+}
+
+// Returns true if the rank is a member or lies on the route to one.
+bool MissingRankQuery::is_on_route(int rank, const std::vector<int>& members) const {
+  return std::any_of(members.begin(), members.end(), [&](int member) {
+    for (int at = member; at != rank_ && at >= 0; at = next_hop(at, rank_)) {
+      if (at == rank) return true;
+    }
+    return false;
+  });
 }
 
 }  // namespace perseus

@@ -1,7 +1,8 @@
-// Finds the ranks that have not submitted a request for which one rank has waited too long.
+// Finds the ranks that keep a request or a running collective from completing.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,87 +11,107 @@
 #include <utility>
 #include <vector>
 
-#include "control/tree.h"
-
 namespace perseus {
 
-// Runs missing-rank queries over the negotiation tree, whose messages every rank reads anyway. A question goes up to
-// the root, the root polls all ranks, the answers go up, and the result goes down to all. The first byte of each
-// message differs from the first byte of every other control message.
+class Writer;
+
+// What a rank is asked about: the submission of a request, or a step in the work of an engine. A step has the same
+// number on all ranks.
+struct ProgressPoint {
+  std::uint64_t engine = 0;  // identifies the engine; the same on all of its ranks
+  std::int64_t number = -1;  // counts what the engine executes; -1: before the first
+  std::string name = {};     // a request; empty if the point is a step
+
+  auto operator<=>(const ProgressPoint&) const = default;
+};
+
+// Says whether a rank has reached a progress point.
+enum class Progress : std::uint8_t { reached, behind };
+
+// Runs missing-rank queries over a tree of connections: a question goes from one rank to all ranks, and their answers
+// come back. A stopped rank cuts off the ranks behind it, so a verdict then names only the stopped rank: nothing is
+// known about the others. The rank that asked sends its verdict to all ranks. An engine runs queries over its
+// negotiation tree, and the stall watch over the watch connections, which a process serves even while a collective
+// blocks its other threads. Pure logic; one thread at a time.
 class MissingRankQuery {
  public:
   using Clock = std::chrono::steady_clock;
-  using HasSubmitted = std::function<bool(const std::string& name)>;
+  using HowFar = std::function<Progress(const ProgressPoint&)>;
 
   struct Outgoing {
     int to = 0;
     std::string bytes;
   };
-
-  // The result of a query that this rank has started.
-  struct Result {
-    std::uint64_t question = 0;
-    std::vector<int> missing;  // group ranks that have not submitted the request or do not answer
+  struct Verdict {
+    ProgressPoint point;
+    int asker = 0;
+    std::vector<int> silent;  // ranks that do not answer
+    std::vector<int> behind;  // ranks that answer that they have not reached the point
+    int more = 0;             // number of such ranks beyond those listed
+    bool last = false;        // the rank that asked fails the collective now
   };
 
-  // `has_submitted(name)` returns true if this rank has submitted the request and waits for it. The root waits for
-  // answers until `timeout`. Engines answer at once, but on an overloaded machine one may not run for a while.
-  MissingRankQuery(const Tree& tree, HasSubmitted has_submitted,
-                   std::chrono::milliseconds timeout = std::chrono::milliseconds(3000))
-      : tree_(tree), has_submitted_(std::move(has_submitted)), timeout_(timeout) {}
+  // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this
+  // rank has reached a point. A query waits for answers until `timeout`. A verdict lists at most `most_listed` ranks.
+  MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far, std::chrono::milliseconds timeout,
+                   std::size_t most_listed = SIZE_MAX);
 
-  // Returns true if the bytes are a message of a missing-rank query.
-  static bool is_of(const std::string& bytes) { return !bytes.empty() && bytes[0] == kMark; }
+  // Sets the neighbours to which a connection exists; at first, these are all. Ranks without a connection are
+  // unreachable and never blamed.
+  void set_neighbours(std::vector<int> ranks) { neighbours_ = std::move(ranks); }
 
-  // Starts a query. `question` identifies it among the queries of this rank.
-  void ask(std::uint64_t question, const std::string& name, Clock::time_point now);
+  // Returns true if the bytes are a message of a query. No other control message has the same first byte.
+  static bool is_of(std::string_view bytes) { return !bytes.empty() && bytes[0] == kMark; }
 
-  // Handles a message of another rank. Throws Error(transport) if it is malformed.
-  void hear(std::string_view bytes, Clock::time_point now);
+  // Starts a query. Does nothing while a query for the same point is in progress, of this rank or of another rank: its
+  // verdict serves both. `members` are the ranks that must reach the point. `last`: see Verdict.
+  void ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now, bool last = false);
 
-  // Returns true while this rank, as the root, waits for answers. look() ends the polls that have timed out.
+  // Handles a message of a neighbour. Throws Error(transport) if it is malformed.
+  void hear(int from, std::string_view bytes, Clock::time_point now);
+
+  // Returns true while this rank waits for answers. look() ends the queries that have timed out.
   bool open() const { return !polls_.empty(); }
   void look(Clock::time_point now);
 
   std::vector<Outgoing> take_messages() { return std::exchange(outgoing_, {}); }
-  std::vector<Result> take_results() { return std::exchange(results_, {}); }
+  // Verdicts of this rank's queries and of other ranks' queries.
+  bool has_verdicts() const { return !verdicts_.empty(); }
+  std::vector<Verdict> take_verdicts() { return std::exchange(verdicts_, {}); }
 
  private:
   static constexpr char kMark = 0x7e;
-  enum class Kind : std::uint8_t { question, poll, answer, result };
+  enum class Kind : std::uint8_t { question, answer, verdict };
 
-  struct Message {
-    Kind kind = Kind::question;
-    int asker = 0;
-    std::uint64_t question = 0;
-    std::string name;
-    std::vector<int> ranks;  // answer: the sender if it has submitted the request, else empty; result: missing ranks
-    int from = 0;            // answer: the rank that answers
-  };
-
-  // A query at the root that waits for answers.
+  // A query of this rank that waits for answers.
   struct Poll {
-    std::string name;
-    std::vector<bool> answered, submitted;  // by rank
+    std::vector<int> members;
+    std::map<int, Progress> answers;
+    std::vector<int> unreachable;  // ranks to which a neighbour has no connection
     Clock::time_point until;
+    bool last;
   };
-  using Key = std::pair<int, std::uint64_t>;  // asker, question
 
-  static std::string encode(const Message& message);
-  static Message decode(std::string_view bytes);
-  void send_up(const Message& message) { outgoing_.push_back({tree_.parent, encode(message)}); }
-  void send_down(const Message& message);
-  void start_poll(const Message& question, Clock::time_point now);
-  void record_answer(const Key& key, int rank, bool submitted);
-  void finish(const Key& key, const Poll& poll);
-  void deliver(const Message& result);
+  static Writer begin_message(Kind kind, const ProgressPoint& point, int asker);
+  void forward(const std::string& bytes, int from);
+  void send_towards(int rank, std::string bytes);
+  int next_hop(int from, int to) const;
+  std::vector<int> adjacent() const;
+  std::vector<int> missing_neighbours() const;
+  void record_answer(const ProgressPoint& point, int rank, Progress progress, const std::vector<int>& unreachable);
+  void finish(const ProgressPoint& point, const Poll& poll);
+  bool is_on_route(int rank, const std::vector<int>& members) const;
 
-  const Tree& tree_;
-  HasSubmitted has_submitted_;
+  int rank_;
+  std::vector<int> parents_;
+  HowFar how_far_;
   std::chrono::milliseconds timeout_;
-  std::map<Key, Poll> polls_;
+  std::size_t most_listed_;
+  std::vector<int> neighbours_;
+  std::map<ProgressPoint, Poll> polls_;
+  std::map<ProgressPoint, Clock::time_point> other_queries_;  // queries of other ranks, and when they expire
   std::vector<Outgoing> outgoing_;
-  std::vector<Result> results_;
+  std::vector<Verdict> verdicts_;
 };
 
 }  // namespace perseus

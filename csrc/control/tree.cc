@@ -35,8 +35,9 @@ std::vector<int> parents_of(std::span<const int> hosts, int fan_out) {
 }  // namespace
 
 Tree make_tree(int rank, std::span<const int> hosts, std::vector<int> world_ranks, int fan_out) {
-  const auto parents = parents_of(hosts, fan_out);
   Tree tree;
+  tree.parents = parents_of(hosts, fan_out);
+  const auto& parents = tree.parents;
   tree.rank = rank;
   tree.parent = parents[static_cast<std::size_t>(rank)];
   tree.world_ranks = std::move(world_ranks);

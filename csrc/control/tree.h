@@ -10,6 +10,7 @@ namespace perseus {
 struct Tree {
   int rank = 0;
   int parent = -1;            // -1 at the root
+  std::vector<int> parents;   // of every rank
   std::vector<int> children;  // ascending
   // ranks_below[i]: the ranks whose reports come through children[i], including children[i].
   std::vector<std::vector<int>> ranks_below;

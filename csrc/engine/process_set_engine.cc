@@ -198,7 +198,7 @@ bool ProcessSetEngine::receive(Clock::time_point now) {
     if (PointToPoint::is_point_to_point(message.bytes)) {
       point_to_point_.hear(message.from, message.bytes);
     } else if (MissingRankQuery::is_of(message.bytes)) {
-      stalls_.receive(message.bytes, now);
+      stalls_.receive(message.from, message.bytes, now);
     } else if (broken_.ok()) {
       negotiator_.receive(message.from, message.bytes, now);
     }

@@ -1,8 +1,17 @@
 #include "engine/stall_reporter.h"
 
+#include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace perseus {
+namespace {
+
+// Engines answer at once, but on an overloaded machine one may not run for a while.
+constexpr std::chrono::milliseconds kAnswerTimeout{3000};
+
+}  // namespace
 
 StallReporter::StallReporter(const Tree& tree, ControlChannel& control, PendingWork& pending,
                              PointToPoint& point_to_point, std::shared_ptr<EngineProgress> progress)
@@ -11,7 +20,12 @@ StallReporter::StallReporter(const Tree& tree, ControlChannel& control, PendingW
       pending_(pending),
       point_to_point_(point_to_point),
       progress_(std::move(progress)),
-      protocol_(tree_, [this](const std::string& name) { return pending_.contains(name); }) {}
+      protocol_(
+          tree_.rank, tree_.parents,
+          [this](const ProgressPoint& point) {
+            return pending_.contains(point.name) ? Progress::reached : Progress::behind;
+          },
+          kAnswerTimeout) {}
 
 std::shared_ptr<StallReporter::Query> StallReporter::ask(std::string name) {
   auto query = std::make_shared<Query>();
@@ -29,19 +43,20 @@ void StallReporter::progress_queries(Clock::time_point now) {
     coming = std::exchange(new_, {});
   }
   for (auto& query : coming) {
-    const auto number = next_query_++;
-    protocol_.ask(number, query->name, now);
-    open_[number] = std::move(query);
+    std::vector<int> everybody(tree_.world_ranks.size());
+    std::iota(everybody.begin(), everybody.end(), 0);
+    protocol_.ask({.name = query->name}, everybody, now);
+    open_.push_back(std::move(query));
   }
   protocol_.look(now);
   for (auto& message : protocol_.take_messages()) control_.send(message.to, std::move(message.bytes));
-  for (auto& result : protocol_.take_results()) {
-    const auto found = open_.find(result.question);
-    if (found == open_.end()) continue;
-    const auto query = std::move(found->second);
-    open_.erase(found);
-    query->missing = std::move(result.missing);
-    query->completion.finish({});
+  for (const auto& verdict : protocol_.take_verdicts()) {
+    std::erase_if(open_, [&](const std::shared_ptr<Query>& query) {
+      if (query->name != verdict.point.name) return false;
+      std::ranges::merge(verdict.silent, verdict.behind, std::back_inserter(query->missing));
+      query->completion.finish({});
+      return true;
+    });
   }
 }
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,7 +39,7 @@ class StallReporter {
 
   // Sends new queries, and completes those that are answered.
   void progress_queries(Clock::time_point now);
-  void receive(std::string_view bytes, Clock::time_point now) { protocol_.hear(bytes, now); }
+  void receive(int from, std::string_view bytes, Clock::time_point now) { protocol_.hear(from, bytes, now); }
   bool has_open_queries() const { return protocol_.open(); }
 
   // Tells the stall watch what has waited since when, while nothing is decided and nothing arrives: the rank that has
@@ -57,8 +55,7 @@ class StallReporter {
   PointToPoint& point_to_point_;
   std::shared_ptr<EngineProgress> progress_;
   MissingRankQuery protocol_;
-  std::map<std::uint64_t, std::shared_ptr<Query>> open_;  // by number
-  std::uint64_t next_query_ = 0;
+  std::vector<std::shared_ptr<Query>> open_;
   Clock::time_point quiet_since_{};  // since when work is pending, or awaited_ has not come, and nothing was decided
   std::shared_ptr<const PointToPointOp> awaited_;
   bool reported_waiting_ = false;

@@ -16,6 +16,8 @@ using std::chrono::milliseconds;
 
 // A running process answers at once, but on few cores its thread may have to wait for a core.
 constexpr milliseconds kPatience{2000};
+// Limits the ranks in a verdict, so that it fits into a message of a watch connection.
+constexpr std::size_t kMostListed = 16;
 constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
 constexpr milliseconds kWhileAsking{50};
 
@@ -46,14 +48,14 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
     : rank_(topology.rank()),
       watches_(std::move(watches)),
       liveness_(liveness),
-      progress_probe_(
+      query_(
           rank_, watch_parents(topology, has_local_watch),
-          [this](const ProgressPoint& place) {
-            const auto found = engines_.find(place.engine);
+          [this](const ProgressPoint& point) {
+            const auto found = engines_.find(point.engine);
             const auto engine = found == engines_.end() ? nullptr : found->second.progress.lock();
-            return engine && engine->step().number >= place.number ? Progress::reached : Progress::behind;
+            return engine && engine->step().number >= point.number ? Progress::reached : Progress::behind;
           },
-          kPatience) {
+          kPatience, kMostListed) {
   if (topology.host_count() > 1) hosts_ = topology.host_names();
   std::erase(watches_, nullptr);
   std::vector<int> neighbours;
@@ -61,7 +63,7 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
     const auto those = watch->neighbours();
     neighbours.insert(neighbours.end(), those.begin(), those.end());
   }
-  progress_probe_.set_neighbours(std::move(neighbours));
+  query_.set_neighbours(std::move(neighbours));
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
   for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { hear(from, words); });
@@ -110,7 +112,7 @@ milliseconds StallWatch::period() const {
     }
   }
   if (shortest == milliseconds::max()) return shortest;
-  return progress_probe_.open() ? kWhileAsking : std::clamp(shortest / 8, kShortestPeriod, kLongestPeriod);
+  return query_.open() ? kWhileAsking : std::clamp(shortest / 8, kShortestPeriod, kLongestPeriod);
 }
 
 void StallWatch::run() {
@@ -121,10 +123,10 @@ void StallWatch::run() {
     if (limit == milliseconds::max()) {
       changed_.wait(lock);
       looked_ = Clock::now();
-      progress_probe_.take_verdicts();  // of others
+      query_.take_verdicts();  // of others
       continue;
     }
-    changed_.wait_for(lock, limit, [this] { return stop_ || progress_probe_.has_verdicts(); });
+    changed_.wait_for(lock, limit, [this] { return stop_ || query_.has_verdicts(); });
     auto news = look(Clock::now());
     send_messages();
     lock.unlock();
@@ -137,17 +139,17 @@ void StallWatch::run() {
 void StallWatch::hear(int from, std::string_view words) {
   const std::scoped_lock lock(mutex_);
   try {
-    progress_probe_.hear(from, words, Clock::now());
+    query_.hear(from, words, Clock::now());
   } catch (const Error& error) {
     log(LogLevel::debug, "rank " + std::to_string(from) + ": " + error.what());
   }
   send_messages();
-  if (progress_probe_.has_verdicts()) changed_.notify_all();
+  if (query_.has_verdicts()) changed_.notify_all();
 }
 
 // Each neighbour is reachable over one of the watches.
 void StallWatch::send_messages() {
-  for (const auto& message : progress_probe_.take_messages()) {
+  for (const auto& message : query_.take_messages()) {
     for (auto* watch : watches_) watch->say(message.to, message.bytes);
   }
 }
@@ -160,8 +162,8 @@ StallWatch::News StallWatch::look(Clock::time_point now) {
   News news;
   if (liveness_.any_lost()) return news;
   for (auto& [number, engine] : engines_) look_at(number, engine, now, was_stopped);
-  progress_probe_.look(now);
-  for (const auto& verdict : progress_probe_.take_verdicts()) judge(verdict, now, news);
+  query_.look(now);
+  for (const auto& verdict : query_.take_verdicts()) judge(verdict, now, news);
   return news;
 }
 
@@ -177,7 +179,7 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
     }
     const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= kPatience;
     if (over || late(since(watched.warned, now), watched.warning)) {
-      progress_probe_.ask({engine, step.number}, watched.members, now, over);
+      query_.ask({engine, step.number}, watched.members, now, over);
     }
     return;
   }
@@ -193,21 +195,21 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
   const auto limit = watched.warning + watched.warning / 4;
   const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + kPatience &&
                     since(watched.asked, now) >= kPatience;
-  if (over || late(since(watched.asked, now), limit)) progress_probe_.ask({engine, -1}, asked, now, over);
+  if (over || late(since(watched.asked, now), limit)) query_.ask({engine, -1}, asked, now, over);
 }
 
 std::vector<int> StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
   return waiting.from < 0 ? watched.leaders : std::vector<int>{waiting.from};
 }
 
-void StallWatch::judge(const ProgressProbe::Verdict& verdict, Clock::time_point now, News& news) {
-  const auto found = engines_.find(verdict.place.engine);
+void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_point now, News& news) {
+  const auto found = engines_.find(verdict.point.engine);
   if (found == engines_.end() || contains(verdict.silent, rank_) || contains(verdict.behind, rank_)) return;
   auto& watched = found->second;
   const auto progress = watched.progress.lock();
   if (!progress) return;
   const auto step = progress->step();
-  if (verdict.place.number < 0) {
+  if (verdict.point.number < 0) {
     const auto waiting = progress->waiting();
     if (step.active || waiting.label.empty() || waiting.since != watched.waiting) return;
     watched.asked = now;
@@ -219,7 +221,7 @@ void StallWatch::judge(const ProgressProbe::Verdict& verdict, Clock::time_point 
     return;
   }
   // Another rank may have observed the collective a little earlier.
-  const bool here = step.active && step.number == verdict.place.number && step.number == watched.step.number;
+  const bool here = step.active && step.number == verdict.point.number && step.number == watched.step.number;
   const auto waited = since(watched.since, now), warned = since(watched.warned, now);
   if (!here || (warned < watched.warning / 2 && !verdict.last)) return;
   const auto label = progress->label();
@@ -232,7 +234,7 @@ void StallWatch::judge(const ProgressProbe::Verdict& verdict, Clock::time_point 
                           ", and all ranks take part in it: the network or a host is slow");
 }
 
-void StallWatch::report(const Watched& watched, const ProgressProbe::Verdict& verdict, const std::string& what,
+void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,
                         milliseconds waited, News& news) const {
   const auto text = what + seconds_text(waited) + ": " + who(verdict);
   if (watched.shutdown.count() > 0 && verdict.last) {
@@ -245,7 +247,7 @@ void StallWatch::report(const Watched& watched, const ProgressProbe::Verdict& ve
   }
 }
 
-std::string StallWatch::who(const ProgressProbe::Verdict& verdict) const {
+std::string StallWatch::who(const MissingRankQuery::Verdict& verdict) const {
   const auto several = [](const std::vector<int>& ranks) { return ranks.size() > 1; };
   std::string text;
   if (!verdict.silent.empty()) {

@@ -14,8 +14,8 @@
 #include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
 #include "bootstrap/watch.h"
+#include "control/missing_rank_query.h"
 #include "control/negotiator.h"
-#include "control/progress_probe.h"
 #include "control/tree.h"
 #include "engine/progress.h"
 
@@ -24,7 +24,7 @@ namespace perseus {
 // The negotiation reports ranks that have not submitted a tensor. Once all ranks have submitted it, each is inside an
 // engine and waits for the others. A rank that is stopped there, or a stopped coordinator, is noticed only because all
 // its threads are silent. This class has a thread that regularly reads how far the engines of this process have come.
-// If an engine makes no progress for too long, the thread sends progress probes to the other processes over the
+// If an engine makes no progress for too long, the thread sends missing-rank queries to the other processes over the
 // watches; it also answers their probes.
 class StallWatch {
  public:
@@ -42,7 +42,7 @@ class StallWatch {
   void abandon_after_fork();
 
  private:
-  using Clock = ProgressProbe::Clock;
+  using Clock = MissingRankQuery::Clock;
 
   struct Watched {
     std::weak_ptr<EngineProgress> progress;
@@ -53,7 +53,7 @@ class StallWatch {
     Clock::time_point since{};    // the time since which the engine is at this step
     Clock::time_point warned{};   // time of the last warning
     Clock::time_point waiting{};  // the time since which a request waits for a decision
-    Clock::time_point asked{};    // time of the last progress probe
+    Clock::time_point asked{};    // time of the last missing-rank query
   };
   // Warnings and losses that are reported after the lock is released.
   struct News {
@@ -67,11 +67,11 @@ class StallWatch {
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);
   // Returns the ranks whose silence would explain the stall.
   static std::vector<int> asked_about(const Watched& watched, const EngineProgress::Wait& waiting);
-  void judge(const ProgressProbe::Verdict& verdict, Clock::time_point now, News& news);
-  void report(const Watched& watched, const ProgressProbe::Verdict& verdict, const std::string& what,
+  void judge(const MissingRankQuery::Verdict& verdict, Clock::time_point now, News& news);
+  void report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,
               std::chrono::milliseconds waited, News& news) const;
   void send_messages();
-  std::string who(const ProgressProbe::Verdict& verdict) const;
+  std::string who(const MissingRankQuery::Verdict& verdict) const;
   std::string names_of(const std::vector<int>& ranks) const;
   std::chrono::milliseconds period() const;
 
@@ -84,7 +84,7 @@ class StallWatch {
   std::condition_variable changed_;
   std::map<std::uint64_t, Watched> engines_;
   std::map<std::uint64_t, std::uint64_t> opened_;  // engines so far, by their members
-  ProgressProbe progress_probe_;
+  MissingRankQuery query_;
   Clock::time_point looked_{};
   bool stop_ = false;
   std::thread thread_;

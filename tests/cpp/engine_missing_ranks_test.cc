@@ -1,23 +1,17 @@
 // Tests that a rank learns which ranks are missing, and that unexpected sizes of an alltoall are reported.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <deque>
 #include <memory>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "control/missing_rank_query.h"
 #include "engine_cases.h"
 #include "engine_rank.h"
 
 namespace perseus {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::Case;
 using testing::EngineRank;
 using testing::hosts_of;
@@ -52,44 +46,6 @@ TEST_P(MissingRanksTest, MissingRanksAreNamed) {
     rank.finish(*waiting);
     engine.close(kGrace);
   });
-}
-
-TEST(MissingRankQuery, ARankThatDoesNotAnswerIsMissing) {
-  const std::vector<int> hosts = {0, 0, 1, 1};
-  std::vector<Tree> trees;
-  for (int rank = 0; rank < 4; ++rank) trees.push_back(make_tree(rank, hosts, {0, 1, 2, 3}));
-  std::deque<MissingRankQuery> calls;
-  const std::set<int> askers = {0, 2, 3};
-  for (int rank = 0; rank < 4; ++rank) {
-    calls.emplace_back(trees[static_cast<std::size_t>(rank)],
-                       [&askers, rank](const std::string& name) { return name == "x" && askers.contains(rank); });
-  }
-  const int stopped = 3;
-  auto now = MissingRankQuery::Clock::now();
-  const auto settle = [&] {
-    for (bool any = true; any;) {
-      any = false;
-      for (auto& call : calls) {
-        for (const auto& message : call.take_messages()) {
-          ASSERT_TRUE(MissingRankQuery::is_of(message.bytes));
-          if (message.to != stopped) calls[static_cast<std::size_t>(message.to)].hear(message.bytes, now);
-          any = true;
-        }
-      }
-    }
-  };
-  calls[2].ask(7, "x", now);
-  settle();
-  EXPECT_TRUE(calls[2].take_results().empty());
-  EXPECT_TRUE(calls[0].open());
-  now += 1min;
-  calls[0].look(now);
-  settle();
-  EXPECT_FALSE(calls[0].open());
-  const auto results = calls[2].take_results();
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results[0].question, 7U);
-  EXPECT_EQ(results[0].missing, (std::vector<int>{1, 3}));
 }
 
 // Rank 0 sends one row more to rank 1 than rank 1 expects.

@@ -30,7 +30,7 @@ Finish = Callable[[Any], None]
 
 # By then the core has reported the missing ranks, unless rank 0 of the group is stopped.
 MARGIN_SECONDS = 10.0
-# The time limit of a missing-rank query; rank 0 of the group waits for 3 s of it.
+# The time limit of a missing-rank query; the core waits for 3 s of it.
 _ANSWER_SECONDS = 5.0
 
 
@@ -48,9 +48,7 @@ class SubmittedRequest(NamedTuple):
         except Exception:  # this rank has left the group
             ranks = None
         if ranks is None:
-            return (
-                "no rank reports who has called it: its data are being transferred, or rank 0 of the group is stopped"
-            )
+            return "no rank reports who has called it, because its data are being transferred"
         if not ranks:
             return "all ranks have called it"
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"

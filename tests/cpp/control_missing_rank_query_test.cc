@@ -1,4 +1,4 @@
-// Tests progress probes with ranks that answer, ranks that are stopped, and ranks behind stopped ones.
+// Tests missing-rank queries with ranks that answer, ranks that are stopped, and ranks behind stopped ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,17 +8,18 @@
 #include <vector>
 
 #include "base/error.h"
-#include "control/progress_probe.h"
+#include "control/missing_rank_query.h"
 
 namespace perseus {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = ProgressProbe::Clock;
+using Clock = MissingRankQuery::Clock;
 using Ranks = std::vector<int>;
 
-constexpr ProgressPoint kPlace{7, 3};
+const ProgressPoint kPoint{7, 3};
 constexpr milliseconds kTimeout{100};
+constexpr std::size_t kMostListed = 16;
 
 // Three hosts of two ranks each. The parents of ranks 1, 3 and 5 are 0, 2 and 4, and the parent of 2 and 4 is 0.
 class Job {
@@ -27,20 +28,13 @@ class Job {
       : stopped_(std::move(stopped)) {
     for (int rank = 0; rank < static_cast<int>(parents.size()); ++rank) {
       const bool late = behind.contains(rank);
-      ranks_.push_back(std::make_unique<ProgressProbe>(
-          rank, parents, [late](const ProgressPoint&) { return late ? Progress::behind : Progress::reached; },
-          kTimeout));
-      Ranks neighbours;
-      for (int other = 0; other < static_cast<int>(parents.size()); ++other) {
-        if (parents[static_cast<std::size_t>(other)] == rank || parents[static_cast<std::size_t>(rank)] == other) {
-          neighbours.push_back(other);
-        }
-      }
-      ranks_.back()->set_neighbours(neighbours);
+      ranks_.push_back(std::make_unique<MissingRankQuery>(
+          rank, parents, [late](const ProgressPoint&) { return late ? Progress::behind : Progress::reached; }, kTimeout,
+          kMostListed));
     }
   }
 
-  ProgressProbe& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+  MissingRankQuery& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   Ranks everybody() const {
     Ranks all(ranks_.size());
     std::iota(all.begin(), all.end(), 0);
@@ -64,38 +58,38 @@ class Job {
     return count;
   }
 
-  // Returns the verdict of a probe of `rank` after its timeout.
-  ProgressProbe::Verdict ask(int rank, const Ranks& members) {
-    at(rank).ask(kPlace, members, start);
+  // Returns the verdict of a query of `rank` after its timeout.
+  MissingRankQuery::Verdict ask(int rank, const Ranks& members) {
+    at(rank).ask(kPoint, members, start);
     deliver();
     at(rank).look(start + kTimeout);
     deliver();
     const auto verdicts = at(rank).take_verdicts();
     EXPECT_EQ(verdicts.size(), 1U);
-    return verdicts.empty() ? ProgressProbe::Verdict{} : verdicts.front();
+    return verdicts.empty() ? MissingRankQuery::Verdict{} : verdicts.front();
   }
 
   const Clock::time_point start = Clock::now();
 
  private:
   std::set<int> stopped_;
-  std::vector<std::unique_ptr<ProgressProbe>> ranks_;
+  std::vector<std::unique_ptr<MissingRankQuery>> ranks_;
 };
 
-TEST(ProgressProbe, NoRankIsMissing) {
+TEST(MissingRankQuery, NoRankIsMissing) {
   for (int asker = 0; asker < 6; ++asker) {
     Job job;
-    job.at(asker).ask(kPlace, job.everybody(), job.start);
+    job.at(asker).ask(kPoint, job.everybody(), job.start);
     job.deliver();
     EXPECT_FALSE(job.at(asker).open()) << "all have answered";
     const auto verdict = job.at(asker).take_verdicts().at(0);
-    EXPECT_EQ(verdict.place, kPlace);
+    EXPECT_EQ(verdict.point, kPoint);
     EXPECT_EQ(verdict.silent, Ranks{});
     EXPECT_EQ(verdict.behind, Ranks{});
   }
 }
 
-TEST(ProgressProbe, AllOtherRanksNameAStoppedRank) {
+TEST(MissingRankQuery, AllOtherRanksNameAStoppedRank) {
   for (int stopped = 0; stopped < 6; ++stopped) {
     for (int asker = 0; asker < 6; ++asker) {
       if (asker == stopped) continue;
@@ -107,26 +101,39 @@ TEST(ProgressProbe, AllOtherRanksNameAStoppedRank) {
   }
 }
 
-TEST(ProgressProbe, RanksBehindAStoppedRankAreNotBlamed) {
+TEST(MissingRankQuery, RanksBehindAStoppedRankAreNotBlamed) {
   Job job({2, 3, 5});
   EXPECT_EQ(job.ask(1, job.everybody()).silent, (Ranks{2, 5}));
 }
 
-TEST(ProgressProbe, ARankThatIsBehindIsNamed) {
+TEST(MissingRankQuery, ARankThatIsBehindIsNamed) {
   Job job({5}, {3});
   const auto verdict = job.ask(0, job.everybody());
   EXPECT_EQ(verdict.silent, Ranks{5});
   EXPECT_EQ(verdict.behind, Ranks{3});
 }
 
-TEST(ProgressProbe, RanksThatAreNotMembersAreIgnored) {
+TEST(MissingRankQuery, RanksThatAreNotMembersAreIgnored) {
   Job job({4}, {3});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).silent, Ranks{});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).behind, Ranks{});
   EXPECT_EQ(job.ask(0, {0, 5}).silent, Ranks{4}) << "a member can only be asked through it";
 }
 
-TEST(ProgressProbe, AllRanksReceiveTheVerdict) {
+TEST(MissingRankQuery, RanksThatHaveNotSubmittedARequestAreNamed) {
+  Job job({3}, {1});
+  job.at(2).ask({.name = "x"}, job.everybody(), job.start);
+  job.deliver();
+  EXPECT_TRUE(job.at(2).take_verdicts().empty()) << "rank 3 may still answer";
+  job.at(2).look(job.start + kTimeout);
+  const auto verdicts = job.at(2).take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].point.name, "x");
+  EXPECT_EQ(verdicts[0].silent, Ranks{3});
+  EXPECT_EQ(verdicts[0].behind, Ranks{1});
+}
+
+TEST(MissingRankQuery, AllRanksReceiveTheVerdict) {
   Job job({5});
   job.ask(1, job.everybody());
   for (const int rank : {0, 2, 3, 4}) {
@@ -137,18 +144,18 @@ TEST(ProgressProbe, AllRanksReceiveTheVerdict) {
   }
 }
 
-TEST(ProgressProbe, OneProbePerStepIsEnough) {
+TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
   Job job({5});
-  job.at(1).ask(kPlace, job.everybody(), job.start);
+  job.at(1).ask(kPoint, job.everybody(), job.start);
   job.deliver();
-  for (const int rank : {0, 1, 2, 3, 4}) job.at(rank).ask(kPlace, job.everybody(), job.start);
+  for (const int rank : {0, 1, 2, 3, 4}) job.at(rank).ask(kPoint, job.everybody(), job.start);
   EXPECT_EQ(job.deliver(), 0);
   // The rank that asked may be stopped before it could send its verdict.
-  job.at(3).ask(kPlace, job.everybody(), job.start + 2 * kTimeout);
+  job.at(3).ask(kPoint, job.everybody(), job.start + 2 * kTimeout);
   EXPECT_GT(job.deliver(), 0);
 }
 
-TEST(ProgressProbe, RanksWithoutAConnectionAreNotBlamed) {
+TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {
   Job job;
   job.at(0).set_neighbours({1, 4});  // rank 2 was not reached when connections were made
   job.at(2).set_neighbours({3});
@@ -156,7 +163,7 @@ TEST(ProgressProbe, RanksWithoutAConnectionAreNotBlamed) {
   EXPECT_EQ(job.ask(3, job.everybody()).silent, Ranks{});
 }
 
-TEST(ProgressProbe, RanksBeyondTheLimitAreCounted) {
+TEST(MissingRankQuery, RanksBeyondTheLimitAreCounted) {
   constexpr int kSize = 100;
   Ranks parents(kSize, 0);
   parents[0] = -1;
@@ -164,13 +171,14 @@ TEST(ProgressProbe, RanksBeyondTheLimitAreCounted) {
   for (int rank = 1; rank < kSize; ++rank) (rank % 2 == 0 ? stopped : behind).insert(rank);
   Job job(stopped, behind, parents);
   const auto verdict = job.ask(0, job.everybody());
-  EXPECT_EQ(verdict.silent.size() + verdict.behind.size() + static_cast<std::size_t>(verdict.more), 99U);
+  EXPECT_EQ(verdict.silent.size() + verdict.behind.size(), kMostListed);
+  EXPECT_EQ(verdict.more, 99 - 16);
   EXPECT_EQ(job.at(1).take_verdicts().at(0).more, verdict.more);
 }
 
-TEST(ProgressProbe, MalformedMessagesAreRejected) {
+TEST(MissingRankQuery, MalformedMessagesAreRejected) {
   Job job;
-  for (const auto* bytes : {"", "\x7f", "\x01\x07\x06\x63"}) {
+  for (const auto* bytes : {"", "\x7f", "\x7e", "\x7e\x01\x07\x06", "\x7e\x03\x07\x06\x63"}) {
     EXPECT_THROW(job.at(0).hear(1, bytes, job.start), Error);
   }
 }
