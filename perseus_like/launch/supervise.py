@@ -1,25 +1,22 @@
-"""The supervisor of a job's processes: it handles their output, their ends and the user's signals.
-
-It has one thread and one event loop. Signals arrive as bytes in a pipe, so no code runs inside a signal handler.
-"""
+"""The supervisor of a job's processes: it starts and ends them, in one thread with one event loop."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Protocol
 
 from . import processes
 from .child import Child, Feed, start_process
+from .event_loop import EventLoop, HasFileno
 from .guard import Guard
 from .output import Screen
 from .pause import Pause
+from .signals import SignalEvents
+from .streams import ChildStreams
 from .verdict import Failure, Verdict
 
 # After a rank has failed, the other ranks have this long to report their own errors.
@@ -27,17 +24,9 @@ FAILURE_GRACE_SECONDS = 1.0
 # Failures within this time may be noticed in another order than they happened.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
-_PROMPT_SECONDS = 0.1
-_MOST_BACKLOG = 1 << 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
-
-
-class HasFileno(Protocol):
-    """A socket, or another object that can be polled."""
-
-    def fileno(self) -> int: ...
 
 
 class Supervisor:
@@ -64,43 +53,27 @@ class Supervisor:
         self._orphan_grace = orphan_grace
         self._clean_up = clean_up
         self._children: dict[int, Child] = {}
-        self._feeds: dict[int, Feed] = {}
-        self._streams: dict[int, IO[bytes]] = {}
-        self._is_listening = True
-        self._agenda: list[tuple[float, Callable[[], None]]] = []
+        self._loop = EventLoop()
+        self._streams = ChildStreams(self._loop, screen)
         self._verdict = Verdict()  # has no failures of children that the launcher has ended
         self._stop_reason: str | None = None
         self._code_override: int | None = None
-        self._selector = selectors.PollSelector()
         self.pause = Pause()
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
         processes.adopt_orphans()
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
-        self._wake, wake_end = socket.socketpair()
-        self._wake.setblocking(False)
-        wake_end.setblocking(False)
-        self._wake_end = wake_end
-        self._old_wakeup = signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {}
-        for signum in _HANDLED:
-            # A signal that nohup ignores stays ignored. SIGCHLD is needed for the ends of children.
-            if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGCHLD:
-                self._old_handlers[signum] = signal.signal(signum, _note_signal)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._signals = SignalEvents(_HANDLED)
+        self._loop.watch(self._signals, self._take_signals)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_leftovers(everything=kind is not None or self._stop_reason is not None)
-        for signum, handler in self._old_handlers.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._old_wakeup)
-        self._selector.close()
-        self._wake.close()
-        self._wake_end.close()
+        self._signals.close()
+        self._loop.close()
         self._guard.dismiss()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._guard.pid, 0)
@@ -131,12 +104,7 @@ class Supervisor:
         child = self._children[process.pid] = Child(name, process, blames_another, on_end, stop_signal)
         if is_guarded:
             self._guard.watch(process.pid)
-        for stream, feed in ((process.stdout, out), (process.stderr, err)):
-            assert stream is not None
-            os.set_blocking(stream.fileno(), False)
-            self._feeds[stream.fileno()] = feed
-            self._streams[stream.fileno()] = stream
-            self._selector.register(stream.fileno(), selectors.EVENT_READ)
+        self._streams.add(process, out, err)
         return child
 
     def serve(self) -> None:
@@ -145,11 +113,11 @@ class Supervisor:
 
     def watch(self, connection: HasFileno, act: Callable[[], None]) -> None:
         """Calls `act` whenever `connection` can be read."""
-        self._selector.register(connection, selectors.EVENT_READ, act)
+        self._loop.watch(connection, act)
 
     def forget(self, connection: HasFileno) -> None:
         """Ends what `watch` has started."""
-        self._selector.unregister(connection)
+        self._loop.forget(connection)
 
     def drop(self, child: Child) -> None:
         """Forgets a child that has ended. Call it for processes that are started repeatedly."""
@@ -157,7 +125,7 @@ class Supervisor:
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Calls `action` once, after this time."""
-        self._agenda.append((time.monotonic() + seconds, action))
+        self._loop.later(seconds, action)
 
     @property
     def is_stopping(self) -> bool:
@@ -176,7 +144,7 @@ class Supervisor:
         while not is_over() if is_over else self._living():
             self._iterate()
         self._end_leftovers(everything=self._stop_reason is not None)
-        self._drain_feeds()
+        self._streams.drain()
         if self._stop_reason != "signal":
             self._verdict.add_missed(missed)
         self._judge(is_final=True)
@@ -191,92 +159,22 @@ class Supervisor:
             self._stop("failure", grace)
         if self._stop_reason == "failure" or not self._verdict:
             self._verdict.add(failure)
-            self._agenda.append((time.monotonic() + VERDICT_SECONDS, self._judge))
+            self._loop.later(VERDICT_SECONDS, self._judge)
 
     def _judge(self, is_final: bool = False) -> None:
         """Reports the rank that failed first, once it is known."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal":
             self._screen.say(f"{self._verdict.first.who} {self._verdict.first.how}", is_failure=True)
 
-    # One iteration of the loop.
-
     def _iterate(self, longest: float | None = None) -> None:
-        self._watch_sinks()
-        self._watch_feeds()
-        wait = self._time_to_wait(longest)
-        events = self._selector.select(wait)
-        if not events:
+        self._streams.update()
+        limits = [limit for limit in (longest, self._streams.longest_wait) if limit is not None]
+        if not self._loop.wait(min(limits, default=None)):
             self._screen.show_pending()
-        for key, _ in events:
-            if key.data is not None:
-                key.data()
-            elif key.fileobj is self._wake:
-                self._take_signals()
-            elif key.fd in self._feeds:
-                self._read(key.fd)
-            else:
-                self._flush(key.fd)
         if self._screen.is_broken and self._stop_reason is None:
             self._code_override = 128 + signal.SIGPIPE
             self._stop("broken pipe", 0.0)
-        self._do_what_is_due()
-
-    def _time_to_wait(self, longest: float | None) -> float | None:
-        waits = [when - time.monotonic() for when, _ in self._agenda]
-        if any(sink.is_terminal for sink in self._screen.sinks):
-            waits.append(_PROMPT_SECONDS)
-        if longest is not None:
-            waits.append(longest)
-        return max(0.0, min(waits)) if waits else None
-
-    def _do_what_is_due(self) -> None:
-        now = time.monotonic()
-        due = [action for when, action in self._agenda if when <= now]
-        self._agenda = [entry for entry in self._agenda if entry[0] > now]
-        for action in due:
-            action()
-
-    def _watch_sinks(self) -> None:
-        registered = self._selector.get_map()
-        for sink in self._screen.sinks:
-            if sink.backlog and sink.descriptor not in registered:
-                self._selector.register(sink.descriptor, selectors.EVENT_WRITE)
-            elif not sink.backlog and sink.descriptor in registered:
-                self._selector.unregister(sink.descriptor)
-
-    def _watch_feeds(self) -> None:
-        """Stops reading output of ranks while the reader of the launcher's output is slow."""
-        is_listening = self._screen.backlog < _MOST_BACKLOG
-        if is_listening != self._is_listening:
-            self._is_listening = is_listening
-            for descriptor in self._feeds:
-                if is_listening:
-                    self._selector.register(descriptor, selectors.EVENT_READ)
-                else:
-                    self._selector.unregister(descriptor)
-
-    def _flush(self, descriptor: int) -> None:
-        for sink in self._screen.sinks:
-            if sink.descriptor == descriptor and sink.backlog:
-                sink.flush_some()
-
-    def _read(self, descriptor: int) -> int:
-        """Passes on output of a child. Returns the number of bytes."""
-        try:
-            data = os.read(descriptor, 65536)
-        except BlockingIOError:
-            return 0
-        if data:
-            self._feeds[descriptor].feed(data)
-        else:
-            self._forget(descriptor)
-        return len(data)
-
-    def _forget(self, descriptor: int) -> None:
-        self._feeds.pop(descriptor).finish()
-        if descriptor in self._selector.get_map():
-            self._selector.unregister(descriptor)
-        self._streams.pop(descriptor).close()
+        self._loop.run_due()
 
     # Ends of processes.
 
@@ -294,17 +192,8 @@ class Supervisor:
             if (child := self._children.get(pid)) is not None:
                 self._note_end(child, status)
 
-    def _hear_out(self, child: Child) -> None:
-        """Reads the remaining output of a process, so that the output precedes the report of the process's end."""
-        for stream in (child.process.stdout, child.process.stderr):
-            descriptor = stream.fileno() if stream and not stream.closed else -1
-            heard = 0
-            # A process that it has started may still write, without an end.
-            while descriptor in self._feeds and heard < _MOST_BACKLOG and (count := self._read(descriptor)):
-                heard += count
-
     def _note_end(self, child: Child, status: int) -> None:
-        self._hear_out(child)
+        self._streams.hear_out(child.process)
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
         if child.on_end and not self.is_stopping:
@@ -324,9 +213,8 @@ class Supervisor:
 
     def _stop(self, reason: str, grace: float) -> None:
         self._stop_reason = reason
-        now = time.monotonic()
-        self._agenda.append((now + grace, self._terminate))
-        self._agenda.append((now + grace + self._terminate_seconds, self._kill))
+        self._loop.later(grace, self._terminate)
+        self._loop.later(grace + self._terminate_seconds, self._kill)
 
     def _terminate(self) -> None:
         self._judge(is_final=True)
@@ -359,14 +247,6 @@ class Supervisor:
             if time.monotonic() > start + self._terminate_seconds:
                 processes.send(leftovers, signal.SIGKILL)
 
-    def _drain_feeds(self) -> None:
-        for descriptor in list(self._feeds):
-            with contextlib.suppress(BlockingIOError):
-                while data := os.read(descriptor, 65536):
-                    self._feeds[descriptor].feed(data)
-            self._forget(descriptor)
-        self._screen.close()
-
     def _flush_screen(self) -> None:
         # The launcher waits for a slow reader of its output. After a failure or a signal, the wait is limited.
         limit = time.monotonic() + self._stop_timeout if self._stop_reason else None
@@ -376,8 +256,7 @@ class Supervisor:
     # Signals.
 
     def _take_signals(self) -> None:
-        for number in self._wake.recv(4096):
-            signum = signal.Signals(number)
+        for signum in self._signals.take():
             if signum == signal.SIGCHLD:
                 self._reap()
             elif signum == signal.SIGTSTP:
@@ -405,13 +284,8 @@ class Supervisor:
                 processes.send([child.pid], signum)
         self._stop_reason = "signal"
         self.stopped_by = signum
-        self._agenda.append((time.monotonic() + self._stop_timeout, self._kill))
+        self._loop.later(self._stop_timeout, self._kill)
 
     def _pause(self) -> None:
         """Stops the job and this process until SIGCONT. The time in between does not count for any time limit."""
-        stopped_for = self.pause.run(self._living())
-        self._agenda = [(when + stopped_for, action) for when, action in self._agenda]
-
-
-def _note_signal(signum: int, frame: object) -> None:
-    """Does nothing: the signal has already been written to the wakeup descriptor."""
+        self._loop.postpone(self.pause.run(self._living()))

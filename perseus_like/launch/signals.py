@@ -1,0 +1,42 @@
+"""The user's signals as events: they arrive as bytes in a socket, so no code runs inside a signal handler."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterable
+
+
+class SignalEvents:
+    """Receives these signals until `close`. It has a descriptor that can be polled."""
+
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        self._socket, self._wake_end = socket.socketpair()
+        self._socket.setblocking(False)
+        self._wake_end.setblocking(False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
+        self._old_handlers = {}
+        for signum in signals:
+            # A signal that nohup ignores stays ignored. SIGCHLD is needed for the ends of children.
+            if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGCHLD:
+                self._old_handlers[signum] = signal.signal(signum, _note_signal)
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once a signal has arrived."""
+        return self._socket.fileno()
+
+    def take(self) -> list[signal.Signals]:
+        """Returns the signals that have arrived. Call it only when the descriptor can be read."""
+        return [signal.Signals(number) for number in self._socket.recv(4096)]
+
+    def close(self) -> None:
+        """Restores the handlers that were there before."""
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._socket.close()
+        self._wake_end.close()
+
+
+def _note_signal(signum: int, frame: object) -> None:
+    """Does nothing: the signal has already been written to the wakeup descriptor."""
