@@ -1,7 +1,5 @@
 #include "base/dtype.h"
 
-#include "base/tables.h"
-
 namespace perseus {
 
 namespace {

@@ -5,23 +5,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/tables.h"
+
 namespace perseus {
 
-enum class DType : std::uint8_t {
-  uint8,
-  int8,
-  int16,
-  int32,
-  int64,
-  float16,
-  bfloat16,
-  float32,
-  float64,
-  boolean,
-  uint16,
-};
-
-inline constexpr int kDTypeCount = 11;
+// The element types. kDTypeCount is their number.
+enum class DType : std::uint8_t { PERSEUS_DTYPES(PERSEUS_ENUMERATOR) };
+inline constexpr int kDTypeCount = PERSEUS_DTYPES(PERSEUS_COUNT);
 
 // Returns the bytes of one element.
 std::size_t size_of(DType dtype);

@@ -6,19 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "base/tables.h"
+
 namespace perseus {
 
-// The kinds of failure. Each kind is one Python class in perseus_like/errors.py; no code parses an error's text.
-enum class ErrorKind : std::uint8_t {
-  invalid_argument,  // the caller's mistake on this rank: ValueError
-  not_initialized,   // used before init or after shutdown
-  disagreement,      // ranks submitted different requests under one name; the job continues
-  peer_lost,         // a rank died or left; the session has failed
-  timed_out,         // a rank did not take part within the time allowed
-  transport,         // a library (MPI, oneCCL, NCCL) or the system reported a failure
-  unavailable,       // a library, memory or a device is missing
-  shut_down,         // this session was shut down while the work waited
-};
+enum class ErrorKind : std::uint8_t { PERSEUS_ERROR_KINDS(PERSEUS_ENUMERATOR) };
 
 class Error : public std::runtime_error {
  public:

@@ -5,11 +5,12 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "base/tables.h"
 
 namespace perseus {
 
 // The operation of a reduction. Average is a sum with Scale::divisor, so that transports need no average.
-enum class ReduceOp : std::uint8_t { sum, min, max, product, band, bor, bxor };
+enum class ReduceOp : std::uint8_t { PERSEUS_REDUCE_OPS(PERSEUS_ENUMERATOR) };
 
 std::string_view name_of(ReduceOp op);
 

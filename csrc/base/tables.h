@@ -7,6 +7,11 @@
 #ifndef PERSEUS_BASE_TABLES_H
 #define PERSEUS_BASE_TABLES_H
 
+/* Makes an enumerator of a row: enum class DType { PERSEUS_DTYPES(PERSEUS_ENUMERATOR) }. */
+#define PERSEUS_ENUMERATOR(NAME, name, ...) name,
+/* Counts rows: PERSEUS_DTYPES(PERSEUS_COUNT). */
+#define PERSEUS_COUNT(...) +1
+
 /* X(NAME, name, text, bytes, is_floating). `text` is the word in error texts. */
 #define PERSEUS_DTYPES(X)                    \
   X(UINT8, uint8, "uint8", 1, false)         \
@@ -21,7 +26,7 @@
   X(BOOLEAN, boolean, "bool", 1, false)      \
   X(UINT16, uint16, "uint16", 2, false)
 
-/* X(NAME, name). */
+/* X(NAME, name). An average is a sum that is divided, so that transports need no average. */
 #define PERSEUS_REDUCE_OPS(X) \
   X(SUM, sum)                 \
   X(MIN, min)                 \
@@ -31,7 +36,7 @@
   X(BOR, bor)                 \
   X(BXOR, bxor)
 
-/* X(NAME, name). Each kind is one class in perseus_like/errors.py. No code looks inside a message. */
+/* X(NAME, name). Each kind is one class in perseus_like/errors.py; no code parses the text of an error. */
 #define PERSEUS_ERROR_KINDS(X)                                                                                   \
   X(INVALID_ARGUMENT, invalid_argument) /* a mistake of the caller on this rank: ValueError */                   \
   X(NOT_INITIALIZED, not_initialized)   /* a call before init or after shutdown */                               \

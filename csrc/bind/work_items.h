@@ -14,9 +14,7 @@
 namespace perseus::bind {
 
 // The thread that executes an allreduce.
-#define PERSEUS_ROW(NAME, name) name,
-enum class Start : std::uint8_t { PERSEUS_STARTS(PERSEUS_ROW) };
-#undef PERSEUS_ROW
+enum class Start : std::uint8_t { PERSEUS_STARTS(PERSEUS_ENUMERATOR) };
 
 // These throw what Python raised for objects of another type, or Error(invalid_argument).
 std::int64_t integer(PyObject* object);

@@ -16,20 +16,6 @@ namespace perseus {
 
 namespace {
 
-#define PERSEUS_ROW(NAME, name, ...) static_assert(static_cast<int>(Verb::name) == PERSEUS_##NAME);
-PERSEUS_REQUEST_VERBS(PERSEUS_ROW)
-#undef PERSEUS_ROW
-#define PERSEUS_ROW(NAME, name, ...) static_assert(static_cast<int>(DType::name) == PERSEUS_DTYPE_##NAME);
-PERSEUS_DTYPES(PERSEUS_ROW)
-static_assert(kDTypeCount == PERSEUS_DTYPE_COUNT);
-#undef PERSEUS_ROW
-#define PERSEUS_ROW(NAME, name) static_assert(static_cast<int>(ReduceOp::name) == PERSEUS_OP_##NAME);
-PERSEUS_REDUCE_OPS(PERSEUS_ROW)
-#undef PERSEUS_ROW
-#define PERSEUS_ROW(NAME, name) static_assert(static_cast<int>(ErrorKind::name) == PERSEUS_ERROR_##NAME);
-PERSEUS_ERROR_KINDS(PERSEUS_ROW)
-#undef PERSEUS_ROW
-
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 template <typename Enum>

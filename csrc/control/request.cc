@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "base/tables.h"
-
 namespace perseus {
 
 namespace {
 
 // Indexed by Verb.
 #define PERSEUS_ROW(NAME, name, text) text,
-constexpr std::array<std::string_view, 9> kNames = {PERSEUS_REQUEST_VERBS(PERSEUS_ROW)};
+constexpr auto kNames = std::to_array<std::string_view>({PERSEUS_REQUEST_VERBS(PERSEUS_ROW)});
 #undef PERSEUS_ROW
 
 bool first_dimension_is_free(Verb verb) { return verb == Verb::allgather || verb == Verb::alltoall; }

@@ -9,20 +9,11 @@
 #include "base/dtype.h"
 #include "base/reduce.h"
 #include "base/shape.h"
+#include "base/tables.h"
 
 namespace perseus {
 
-enum class Verb : std::uint8_t {
-  allreduce,
-  adasum,  // an allreduce whose operation does not work element by element
-  broadcast,
-  allgather,
-  alltoall,
-  reduce_scatter,
-  barrier,
-  add_process_set,
-  remove_process_set,
-};
+enum class Verb : std::uint8_t { PERSEUS_REQUEST_VERBS(PERSEUS_ENUMERATOR) };
 
 std::string_view name_of(Verb verb);
 

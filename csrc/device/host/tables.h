@@ -38,7 +38,7 @@ inline constexpr std::size_t kAlignment = 64;
 using ReduceKernel = void (*)(const Job& job);
 using CopyKernel = void (*)(void* to, const void* from, std::size_t bytes);
 
-inline constexpr int kOpCount = 7;
+inline constexpr int kOpCount = PERSEUS_REDUCE_OPS(PERSEUS_COUNT);
 
 // The conversions of a compressed value. From wire dtype to wire dtype is the plain kernel of that type.
 enum class Conversion : std::uint8_t { dtype_to_dtype, dtype_to_wire, wire_to_dtype };
