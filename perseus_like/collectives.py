@@ -92,17 +92,6 @@ def resolve_op(op: int | None, average: bool | None = None) -> Op:
         raise ValueError(f"op is {op!r}; use one of {', '.join(Op.__members__)}") from None
 
 
-def gradient_rules(op: int, predivide_factor: float, known: Sequence[Op]) -> tuple[Op, tuple[float, float]]:
-    """Returns the operation of gradients, and the factors before and after it. ValueError if it is not in `known`."""
-    chosen = resolve_op(op)
-    if chosen not in known:
-        names = [each.name for each in known]
-        raise ValueError(f"gradients are reduced by {', '.join(names[:-1])} or {names[-1]}, not {chosen.name}")
-    if predivide_factor != 1.0 and chosen is not Average:
-        raise ValueError(f"gradient_predivide_factor needs op=Average, but op is {chosen.name}; omit the factor")
-    return chosen, (1.0 / predivide_factor, predivide_factor)
-
-
 def member_id(process_set: ProcessSet) -> int:
     """Returns the core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
     if process_set is global_process_set:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .tables import DType
@@ -36,15 +37,31 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-def is_identity(compression: Any) -> bool:
-    return compression is NoneCompressor
-
-
 def wire_of(compression: Any) -> DType | None:
-    """Returns the wire dtype to which the core converts, or None if `compress` has to be called."""
+    """Returns the wire dtype to which the core converts, or None if it does not convert."""
     # Not getattr: a class derived by a user has its own `compress`, which the core does not know.
     wire: DType | None = vars(compression).get("wire")
     return wire
+
+
+def is_called(compression: Any) -> bool:
+    """Returns True if `compress` has to be called, because the core cannot do what it does."""
+    return compression is not NoneCompressor and wire_of(compression) is None
+
+
+class Compressed:
+    """Tensors after the `compress` of a compression that `is_called`. They are what is communicated."""
+
+    def __init__(self, compression: Any, tensors: Sequence[Any]) -> None:
+        self._compression = compression
+        pairs = [compression.compress(tensor) for tensor in tensors]
+        self.tensors = [tensor for tensor, _ in pairs]
+        self._contexts = [context for _, context in pairs]
+
+    def restore(self, results: Sequence[Any]) -> list[Any]:
+        """Returns the results of the communication after `decompress`."""
+        pairs = zip(results, self._contexts, strict=True)
+        return [self._compression.decompress(result, context) for result, context in pairs]
 
 
 def wire_dtype(wire: DType | None, dtype: int) -> int:

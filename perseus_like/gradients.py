@@ -1,318 +1,272 @@
-"""The bookkeeping of gradients, without tensors: the bucket layout, the gradients that are ready, and their order.
+"""The rules of reducing gradients: operation, factors, groups, local gradients, sparse gradients and compression.
 
-A bucket is contiguous memory of several gradients, which one request reduces.
+All frameworks share them. An optimizer, tape or trainer that reduces gradients has a `GradientRules`. `GradientReducer`
+reduces gradients that are given all at once, as to a tape.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import itertools
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from .collectives import Collectives, Op
-from .errors import DisagreementError
-from .objects import allgather_object, first_difference
-from .process_sets import ProcessSet
+from .buckets import Bucket, Member, lay_out
+from .collectives import Average, Op, resolve_op
+from .compression import NoneCompressor
+from .process_sets import ProcessSet, global_process_set
+from .protocol.messages import is_elastic
 from .session import session
-from .tensor import ArrayTensors
 
-K = TypeVar("K", bound=Hashable)
-
-# A bucket is sent when it is full. A small first bucket starts early; large buckets cost less per byte.
-FIRST_BUCKET_BYTES = 1 << 20
-BUCKET_BYTES = 25 << 20
-ALIGNMENT_BYTES = 64
-# A gradient of this size is a request of its own: with others, it would be sent later. It does not stay in a cache
-# until it is reduced.
-LARGE_BYTES = 2 << 20
+Groups = int | Sequence[Sequence[Any]] | None
 
 
 @dataclass(frozen=True)
-class Member(Generic[K]):
-    """A gradient of a bucket layout. Only gradients of one `kind` (dtype and device) can share a bucket."""
+class GradientRules:
+    """The options of one optimizer, tape or trainer that reduces gradients. `gradient_rules` checks them."""
 
-    elements: int
-    element_bytes: int
-    kind: K
+    op: Op = Average
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: ProcessSet = global_process_set
+    compression: Any = NoneCompressor
+    groups: int | list[list[Hashable]] = 0  # a number of groups, or lists of keys of parameters
+    sparse_as_dense: bool = False
+    scale_local_gradients: bool = True
 
     @property
-    def padded_elements(self) -> int:
-        step = max(1, ALIGNMENT_BYTES // self.element_bytes)
-        return -(-self.elements // step) * step
+    def factors(self) -> tuple[float, float]:
+        return self.prescale, self.postscale
 
+    @property
+    def communicates(self) -> bool:
+        """False if no other rank takes part: the process set has one rank, or this rank is not in it.
 
-@dataclass
-class Bucket(Generic[K]):
-    """Gradients that one request reduces. They are consecutive in the memory of their kind."""
-
-    kind: K
-    start: int = 0  # element
-    elements: int = 0
-    members: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)  # element in the memory of the kind, per member
-
-
-@dataclass(frozen=True)
-class Layout(Generic[K]):
-    """Buckets in the order in which they are sent, and the elements of memory that each kind needs."""
-
-    buckets: list[Bucket[K]]
-    totals: dict[K, int]
-
-
-def lay_out(
-    members: dict[int, Member[K]],
-    order: Sequence[int],
-    groups: Sequence[Sequence[int]] | None = None,
-    first_bytes: int = FIRST_BUCKET_BYTES,
-    bucket_bytes: int = BUCKET_BYTES,
-    large_bytes: int | None = None,
-) -> Layout[K]:
-    """Returns a bucket layout of `members` in the given order of arrival. The size of buckets is limited.
-
-    Each of the user's `groups` is a bucket of its own (one per kind) of any size. A gradient of at least
-    `large_bytes` that is in no group is a bucket of its own, too.
-    """
-    group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
-    buckets: list[Bucket[K]] = []
-    open_buckets: dict[tuple[K, int | None], Bucket[K]] = {}
-    sizes: dict[int, int] = {}
-    for index in order:
-        member = members[index]
-        key = (member.kind, group_of.get(index))
-        bytes_ = member.padded_elements * member.element_bytes
-        if large_bytes is not None and bytes_ >= large_bytes and key[1] is None:
-            buckets.append(Bucket(member.kind, members=[index]))
-            continue
-        bucket = open_buckets.get(key)
-        limit = first_bytes if bucket is not None and bucket is buckets[0] else bucket_bytes
-        if bucket is None or (key[1] is None and bucket.members and sizes[id(bucket)] + bytes_ > limit):
-            bucket = open_buckets[key] = Bucket(member.kind)
-            buckets.append(bucket)
-            sizes[id(bucket)] = 0
-        bucket.members.append(index)
-        sizes[id(bucket)] += bytes_
-    # A bucket is full when its last gradient arrives, so buckets are sent in the order of their last gradients.
-    position = {index: arrival for arrival, index in enumerate(order)}
-    buckets.sort(key=lambda bucket: position[bucket.members[-1]])
-    return Layout(buckets, _assign_offsets(buckets, members))
-
-
-def _assign_offsets(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]]) -> dict[K, int]:
-    totals: dict[K, int] = {}
-    for bucket in buckets:
-        bucket.start = totals.get(bucket.kind, 0)
-        end = bucket.start
-        for index in bucket.members:
-            bucket.offsets.append(end)
-            end += members[index].padded_elements
-        bucket.elements = end - bucket.start
-        totals[bucket.kind] = end
-    return totals
-
-
-class Passes:
-    """Counts backward passes of each gradient, and sends a bucket once it is full and all earlier buckets are sent."""
-
-    def __init__(
-        self,
-        count: int,
-        passes_per_step: int,
-        send: Callable[[int], None],
-        too_many: str = "a gradient was computed in more backward passes than passes_per_step",
-        counting: bool = False,
-    ) -> None:
-        """Starts without a layout. `too_many` is the text of the error if a gradient arrives too often.
-
-        If `counting` is true, the number of passes of each gradient is learned together with the order.
+        An elastic job of one rank may get more ranks later, but an optimizer is made once, and a function traced once.
         """
-        self.passes_per_step = passes_per_step
-        self._too_many = too_many
-        self._counting = counting
-        self._extra: dict[int, int] = {}  # additional passes of gradients that arrive more often than the others
-        self.ready = 0  # gradients whose passes are all done
-        self.synchronized = False  # all are reduced, and no gradient has arrived since
-        self.arrivals: list[int] = []  # kept until there is a layout
-        self._send = send
-        self._left = [passes_per_step] * count
-        self._bucket_of: list[int | None] = [None] * count
-        self._sizes: list[int] = []
-        self._missing: list[int] = []
-        self._next = 0
-        self._learning = True
-        self.holds = False  # nothing is sent before `send_rest`
+        size = self.process_set.size() or session.core.size()
+        return (size > 1 or is_elastic()) and self.process_set.included() is not False
 
-    def learn(self) -> None:
-        """Drops the layout. Gradients are counted, and the order in which they arrive is recorded."""
-        self._learning = True
-        self._extra.clear()
-        self._bucket_of = [None] * len(self._left)
-        self._sizes = self._missing = []
-        self._next = 0
-
-    def use(self, layout: Layout[Any]) -> None:
-        """Makes gradients fill the buckets of `layout`."""
-        self.arrivals.clear()
-        self._learning = False
-        self._bucket_of = [None] * len(self._left)
-        for number, bucket in enumerate(layout.buckets):
-            for index in bucket.members:
-                self._bucket_of[index] = number
-        self._sizes = [len(bucket.members) for bucket in layout.buckets]
-        self.reset()
-
-    def grow(self, count: int) -> None:
-        """Adds gradients to count."""
-        self._left.extend([self.passes_per_step] * count)
-        self._bucket_of.extend([None] * count)
-
-    def arrived(self, index: int) -> None:
-        """Counts a backward pass of this gradient. It runs for each gradient of each pass, so it has to be fast."""
-        self.synchronized = False
-        left = self._left[index] - 1
-        if left > 0:
-            self._left[index] = left
-            return
-        if left < 0:
-            if not (self._counting and self._learning):
-                raise AssertionError(self._too_many)
-            self._extra[index] = self._extra.get(index, 0) + 1
-            return
-        self._left[index] = 0
-        self.ready += 1
-        if self._learning:
-            self.arrivals.append(index)
-            return
-        bucket = self._bucket_of[index]
-        if bucket is not None:
-            self._missing[bucket] -= 1
-            # The last bucket is full when the backward pass ends, so nothing overlaps with it. The thread that waits
-            # for it sends it, which saves a thread switch.
-            if bucket == self._next and not self._missing[bucket] and not self.holds:
-                self._send_full(len(self._missing) - 1)
-
-    def incomplete(self, index: int) -> bool:
-        """Returns True if backward passes are missing for this gradient."""
-        return self._left[index] > 0
-
-    def send_rest(self) -> None:
-        """Sends the remaining buckets, full or not. If nothing was sent before, it starts with the last bucket."""
-        self._missing = [0] * len(self._sizes)
-        if not self.holds:
-            self._send_full(len(self._missing))
-            return
-        for number in reversed(range(self._next, len(self._missing))):
-            self._send(number)
-        self._next = len(self._missing)
-
-    def reset(self) -> None:
-        """Starts a new step."""
-        self._left = [self.passes_per_step] * len(self._left)
-        for index, more in self._extra.items():
-            self._left[index] += more
-        self._missing = list(self._sizes)
-        self._next = 0
-        self.ready = 0
-        if self._learning:
-            self.arrivals.clear()
-
-    def _send_full(self, end: int) -> None:
-        while self._next < end and not self._missing[self._next]:
-            number = self._next
-            self._next += 1
-            self._send(number)
+    def groups_of(self, keys: Sequence[Hashable]) -> list[list[int]] | None:
+        """Returns the groups as positions in `keys`, which are the keys of the parameters. None without groups."""
+        if isinstance(self.groups, int):
+            return divide_into_groups(len(keys), self.groups) if self.groups else None
+        positions = {key: position for position, key in enumerate(keys)}
+        return [[positions[key] for key in group if key in positions] for group in self.groups]
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """The common knowledge of the ranks of a process set about their gradients."""
+def gradient_rules(
+    known: Sequence[Op],
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    groups: Groups = None,
+    key_of: Callable[[Any], Hashable] = id,
+    process_set: ProcessSet = global_process_set,
+    compression: Any = NoneCompressor,
+    sparse_as_dense: bool = False,
+    scale_local_gradients: bool = True,
+) -> GradientRules:
+    """Checks the options that users give.
 
-    order: list[int]  # the order of arrival on the first rank; empty if that rank had joined
-    sparse: dict[int, int]  # for each gradient that is sparse on some rank: the number of its sparse dimensions
-    complete: bool  # no rank was missing because it had joined
-
-
-class Agreeing:
-    """Agrees on the gradients by two small allreduces. The zeros that a joined rank contributes do no harm.
-
-    The first allreduce compares digests: they are equal if their mean square is the square of their mean. If they are
-    equal, the second one exchanges lists, whose length is the number of gradients.
+    `known` has the operations that the optimizer supports. `key_of` returns the key of a parameter in `groups`.
+    ValueError if an option is wrong, or if two options contradict each other.
     """
-
-    _PIECES = 8
-
-    def __init__(
-        self,
-        name: str,
-        descriptions: Sequence[str],
-        order: Sequence[int],
-        sparse: dict[int, int],
-        process_set: ProcessSet,
-    ) -> None:
-        self._name = name
-        self._descriptions = list(descriptions)
-        self._process_set = process_set
-        self._count = len(descriptions)
-        self._body = np.zeros(2 * self._count, np.int64)
-        if process_set.rank() == 0:
-            self._body[: len(order)] = np.array(order, np.int64) + 1
-        for index, dimensions in sparse.items():
-            self._body[self._count + index] = dimensions
-
-    def settle(self) -> Agreement:
-        """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
-        digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
-        pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
-        head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "digest")
-        present = int(head[0])
-        sums, squares = head[1 : 1 + self._PIECES], head[1 + self._PIECES :]
-        complete = present == self._process_set.size()
-        if not np.array_equal(present * squares, sums * sums):
-            raise DisagreementError(
-                self._difference()
-                if complete
-                else "ranks have different parameters to optimize; build the same model on all ranks"
-            )
-        body = self._reduce(self._body, Op.Max, "order").tolist()
-        order = [number - 1 for number in body[: self._count] if number > 0]
-        sparse = {index: dimensions for index, dimensions in enumerate(body[self._count :]) if dimensions > 0}
-        return Agreement(order, sparse, complete)
-
-    def _reduce(self, values: np.ndarray[Any, Any], op: Op, what: str) -> np.ndarray[Any, Any]:
-        return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
-
-    def _difference(self) -> str:
-        everybody: list[list[str]] = allgather_object(self._descriptions, self._name, self._process_set)
-        found = first_difference(everybody, self._process_set)
-        if found is None:
-            return "ranks optimize different parameters"
-        return (
-            f"ranks optimize different parameters: at position {found}; "
-            "build the same model and wrap it in the same way on all ranks"
-        )
+    chosen = resolve_op(op)
+    if chosen not in known:
+        names = [each.name for each in known]
+        raise ValueError(f"gradients are reduced by {', '.join(names[:-1])} or {names[-1]}, not {chosen.name}")
+    factor = gradient_predivide_factor
+    if factor != 1.0 and chosen is not Average:
+        raise ValueError(f"gradient_predivide_factor needs op=Average, but op is {chosen.name}; omit the factor")
+    if factor == 0:
+        raise ValueError("gradient_predivide_factor is 0, but gradients are divided by it; pass a positive number")
+    return GradientRules(
+        *(chosen, 1.0 / factor, factor, process_set, compression, checked_groups(groups, key_of)),
+        *(sparse_as_dense, scale_local_gradients),
+    )
 
 
-_arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
-_claims: dict[int, int] = {}
-session.on_start(_claims.clear)
+def checked_groups(groups: Groups, key_of: Callable[[Any], Hashable] = id) -> int | list[list[Hashable]]:
+    """Returns a number of groups, 0 without groups, or lists of keys. ValueError for anything else."""
+    if groups is None or isinstance(groups, int):
+        if groups is not None and groups < 0:
+            raise ValueError(f"the number of groups is {groups}, but must not be negative")
+        return groups or 0
+    if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
+        raise ValueError(f"groups is {groups!r}; pass a number, or a list of lists of parameters")
+    keys = [[key_of(parameter) for parameter in group] for group in groups]
+    listed = list(itertools.chain(*keys))
+    if len(set(listed)) != len(listed):
+        raise ValueError("groups: a parameter occurs twice; put each parameter in one group")
+    return keys
 
 
-def claim_name(process_set: ProcessSet) -> str:
-    """Returns a name for one optimizer's gradients.
-
-    It is the same on all ranks if they create optimizers in the same order.
-    """
-    set_id = process_set.require_id()
-    number = _claims.get(set_id, 0)
-    _claims[set_id] = number + 1
-    return f"gradients.{number}"
+def number_of_groups(num_groups: int, groups: Groups) -> Groups:
+    """Returns `groups`, or the value of its deprecated name. Call it in the function that the user calls."""
+    if num_groups:
+        warnings.warn("num_groups is deprecated; pass the number as groups", DeprecationWarning, stacklevel=3)
+    return num_groups or None if groups is None else groups
 
 
 def divide_into_groups(count: int, groups: int) -> list[list[int]]:
     """Divides the numbers below `count` into `groups` ranges of nearly equal length."""
     bounds = [count * number // groups for number in range(groups + 1)]
     return [list(range(start, end)) for start, end in itertools.pairwise(bounds) if end > start]
+
+
+def checked_passes(passes: int) -> int:
+    """Returns `backward_passes_per_step`. ValueError unless it is positive."""
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step is {passes}; pass at least one backward pass")
+    return passes
+
+
+def reduce_shared(
+    gradients: Sequence[Any],
+    is_local: Sequence[bool],
+    reduce: Callable[[list[int]], Sequence[Any]],
+    divide: Callable[[Any], Any] | None,
+) -> list[Any]:
+    """Returns all gradients: what `reduce` returns for the positions of shared ones, and local ones, which stay here.
+
+    `divide` divides a local gradient by the number of ranks, so that it has the weight of an averaged one. Without it,
+    local gradients are unchanged.
+    """
+    results = list(gradients)
+    shared = [position for position, local in enumerate(is_local) if not local]
+    for position, gradient in zip(shared, reduce(shared), strict=True):
+        results[position] = gradient
+    if divide is not None:
+        for position, local in enumerate(is_local):
+            if local and results[position] is not None:
+                results[position] = divide(results[position])
+    return results
+
+
+class GradientReducer(ABC):
+    """Reduces the gradients of one tape or optimizer, which are given with their variables, in the same order.
+
+    Dense gradients are reduced in buckets, one request for each. The variables alone determine the bucket of a
+    gradient, so ranks with different gradients make the same requests and get an error: in its bucket, an empty tensor
+    of shape [0] stands for a missing gradient, and one of shape [0, 0] for a sparse gradient. All other requests start
+    after the first bucket, which also contains the number of buckets. If ranks have different models, the first bucket
+    therefore fails, and no rank waits for requests that another rank does not make.
+
+    A subclass has the operations of its framework.
+    """
+
+    def __init__(self, name: str, rules: GradientRules) -> None:
+        """`name` is the prefix of the names of requests. Two reducers that run at once need different names."""
+        self.name = name
+        self.rules = rules
+        self._local: dict[Hashable, Any] = {}  # the variable is kept, so that its id is not reused
+
+    def register_local(self, variable: Any) -> None:
+        """Marks a variable as local: its gradient is not reduced; see `scale_local_gradients`."""
+        self._local[self.key_of(variable)] = variable
+
+    def is_local(self, variable: Any) -> bool:
+        return self.key_of(variable) in self._local
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Returns the reduced gradients. A gradient that is None on all ranks stays None."""
+        if not self.rules.communicates:
+            return list(gradients)
+
+        def reduce(shared: list[int]) -> list[Any]:
+            return self._reduce([gradients[index] for index in shared], [variables[index] for index in shared])
+
+        divide = self.divided if self.rules.scale_local_gradients else None
+        return reduce_shared(gradients, [self.is_local(variable) for variable in variables], reduce, divide)
+
+    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        if self.rules.sparse_as_dense:
+            gradients = [self.dense(each) if self.is_sparse(each) else each for each in gradients]
+        members = {
+            index: self.member(gradient, variable)
+            for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+        }
+        # A backward pass computes the gradients of the last layers first.
+        order = range(len(members) - 1, -1, -1)
+        groups = self.rules.groups_of([self.key_of(variable) for variable in variables])
+        buckets = lay_out(members, order, groups).buckets
+        started: list[Any] = []
+        for number, bucket in enumerate(buckets):
+            extra = [len(buckets)] if number == 0 and len(buckets) > 1 else []
+            with self.after(started[:1]):
+                started.append(self._start_bucket(number, bucket, gradients, variables, extra))
+        results: list[Any] = [None] * len(gradients)
+        for bucket, reduced in zip(buckets, self.finished(started), strict=True):
+            for index, gradient in zip(bucket.members, reduced, strict=False):
+                if gradients[index] is not None:
+                    results[index] = gradient
+        with self.after(started[:1]):
+            for index, gradient in enumerate(gradients):
+                if self.is_sparse(gradient):
+                    results[index] = self.reduce_sparse(f"{self.name}.sparse_gradient_{index}", gradient)
+        return results
+
+    def _start_bucket(
+        self, number: int, bucket: Bucket[Any], gradients: list[Any], variables: list[Any], extra: list[int]
+    ) -> Any:
+        def stand_in(index: int) -> Any:
+            """Returns a gradient as a member of its bucket."""
+            if gradients[index] is None:
+                return self.zeros([0], bucket.kind)
+            return self.zeros([0, 0], bucket.kind) if self.is_sparse(gradients[index]) else self.dense(gradients[index])
+
+        members = [stand_in(index) for index in bucket.members]
+        members += [self.zeros([0, count], bucket.kind) for count in extra]
+        words = [f"gradient {index}, of {self._words(gradients[index], variables[index])}" for index in bucket.members]
+        words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
+        return self.start_dense(f"{self.name}.gradients_{number}", members, "\n".join(words))
+
+    def _words(self, gradient: Any, variable: Any) -> str:
+        """Returns the variable's name in error texts; after a tab, what this rank has in place of a dense gradient."""
+        name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor").removesuffix(":0")
+        if gradient is None:
+            return f"{name}\tno gradient"
+        return f"{name}\ta sparse gradient" if self.is_sparse(gradient) else name
+
+    @staticmethod
+    @abstractmethod
+    def key_of(variable: Any) -> Hashable:
+        """Returns a key that identifies a variable."""
+
+    @abstractmethod
+    def member(self, gradient: Any, variable: Any) -> Member[Any]:
+        """Returns the size and dtype of the variable, for any gradient on this rank."""
+
+    @abstractmethod
+    def zeros(self, shape: list[int], kind: Any) -> Any:
+        """Returns a new tensor of the kind of a bucket."""
+
+    @abstractmethod
+    def is_sparse(self, gradient: Any) -> bool: ...
+
+    @abstractmethod
+    def dense(self, gradient: Any) -> Any:
+        """Returns a gradient as a dense tensor."""
+
+    @abstractmethod
+    def divided(self, gradient: Any) -> Any:
+        """Returns a gradient divided by the number of ranks."""
+
+    @abstractmethod
+    def start_dense(self, name: str, members: list[Any], member_names: str) -> Any:
+        """Starts to reduce tensors by one request. `member_names` has a line for each, as for `Collectives`."""
+
+    @abstractmethod
+    def after(self, started: list[Any]) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which requests start after those that `start_dense` has started, if they succeed."""
+
+    @abstractmethod
+    def finished(self, started: list[Any]) -> list[list[Any]]:
+        """Returns the reduced tensors of each request that `start_dense` has started."""
+
+    @abstractmethod
+    def reduce_sparse(self, name: str, gradient: Any) -> Any:
+        """Reduces a sparse gradient."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from perseus_like import basics
+from perseus_like.agreement import Agreeing, claim_name
 from perseus_like.collectives import Average, Collectives
-from perseus_like.gradients import Agreeing, claim_name
 from perseus_like.handle import results_of
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session

@@ -21,7 +21,7 @@ class Distribution:
         average_passes: bool,
         local_layers: Iterable[Any],
     ) -> None:
-        """Takes the backend's GradientReduction as `reduction`."""
+        """Takes the backend's Reducer as `reduction`."""
         self.suspended = False  # a LossScaleOptimizer around the optimizer reduces
         self._reduction = reduction
         self._passes_per_step = passes_per_step

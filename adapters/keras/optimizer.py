@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
 from perseus_like.collectives import Average, Sum
+from perseus_like.gradients import Groups, checked_passes, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
@@ -18,7 +18,6 @@ from .compat.optimizers import KERAS_2, KERAS_3, LEGACY, count_step, generation_
 from .distribution import Distribution, claim_name, innermost
 from .loss_scale import reduce_before_the_finite_check
 
-Groups = int | Sequence[Sequence[Any]] | None
 Compression = backends.chosen().framework.Compression
 
 _KEY = "_perseus_distribution"
@@ -222,59 +221,41 @@ def _distribute(optimizer: Any, distribution: Distribution) -> Any:
 
 def distribute(
     optimizer: Any,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    scale_local_gradients: bool = True,
-    local_layers: Iterable[Any] = (),
+    name: str | None,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float,
+    op: int,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+    groups: Groups,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+    local_layers: Any = None,
+    layer_class: type = keras.layers.Layer,
 ) -> Any:
-    """DistributedOptimizer and PartialDistributedOptimizer, whichever Keras the optimizer is of."""
+    """DistributedOptimizer and PartialDistributedOptimizer, whichever Keras the optimizer is of.
+
+    `local_layers` is a layer or a list of layers of `layer_class`.
+    """
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if distribution_of(innermost(optimizer)) is not None or distribution_of(optimizer) is not None:
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    if op not in (Average, Sum):
-        raise ValueError("DistributedOptimizer of Keras knows Average and Sum")
-    if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; it must be positive")
-    _check_groups(groups)
+    layers = _checked_layers(local_layers, layer_class)
     backend = backends.chosen()
-    reduction = backend.GradientReduction(
-        claim_name(name or f"Distributed{type(optimizer).__name__}"),
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
+    rules = gradient_rules(
+        *((Average, Sum), op, gradient_predivide_factor, groups, backend.Reducer.key_of, process_set, compression),
+        *(sparse_as_dense, scale_local_gradients),
     )
-    passes = (backward_passes_per_step, average_aggregated_gradients)
-    return _distribute(optimizer, Distribution(backend, reduction, *passes, local_layers))
+    passes = (checked_passes(backward_passes_per_step), average_aggregated_gradients)
+    reducer = backend.Reducer(claim_name(name or f"Distributed{type(optimizer).__name__}"), rules)
+    return _distribute(optimizer, Distribution(backend, reducer, *passes, layers))
 
 
-def _check_groups(groups: Groups) -> None:
-    if groups is None or (isinstance(groups, int) and groups > 0):
-        return
-    if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
-        raise ValueError(f"groups is {groups!r}; it takes a positive number, or a list of lists of variables")
-
-
-def number_of_groups(num_groups: int, groups: Groups) -> Groups:
-    """Returns `groups`, or the value of its older name."""
-    if not num_groups:
-        return groups
-    warnings.warn("num_groups is deprecated; pass the number as groups", DeprecationWarning, stacklevel=3)
-    return num_groups if groups is None else groups
-
-
-def checked_layers(layers: Any, layer_class: type) -> list[Any]:
+def _checked_layers(layers: Any, layer_class: type) -> list[Any]:
     """Returns `local_layers` as a list. Raises ValueError for objects that are no layers."""
     given = [] if layers is None else [layers] if isinstance(layers, layer_class) else list(layers)
     for layer in given:
@@ -322,18 +303,10 @@ def DistributedOptimizer(  # noqa: N802
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         scale_local_gradients: gradients of local variables are divided by the number of ranks.
     """
+    groups = number_of_groups(num_groups, groups)
     return distribute(
-        optimizer,
-        name,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        number_of_groups(num_groups, groups),
-        process_set,
-        scale_local_gradients,
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
+        *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
     )
 
 
@@ -355,16 +328,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 ) -> Any:
     """Returns a DistributedOptimizer that does not reduce the gradients of `local_layers` (a layer or a list)."""
     return distribute(
-        optimizer,
-        name,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        groups,
-        process_set,
-        scale_local_gradients,
-        checked_layers(local_layers, keras.layers.Layer),
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
+        *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
+        local_layers,
     )

@@ -11,7 +11,7 @@ import keras
 
 from perseus_like.system import replacing
 
-from .optimizer import Compression, distribute
+from .optimizer import Compression, DistributedOptimizer
 
 
 def load_model(
@@ -44,7 +44,7 @@ def load(
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras_module.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
-        model.optimizer = distribute(model.optimizer, compression=compression)
+        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model
 
 

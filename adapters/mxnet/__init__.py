@@ -4,24 +4,12 @@ from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
 from perseus_like.common_api import *
 
-from . import mpi_ops
+from . import mpi_ops, ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_parameters
 from .kvstore import create, register
 from .memory import empty
-from .ops import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
+from .ops import *
 from .optimizer import DistributedOptimizer
 from .sync_batch_norm import PerseusSyncBatchNorm, inject
 from .trainer import DistributedTrainer
@@ -42,24 +30,13 @@ __all__ = [
     "PerseusSyncBatchNorm",
     "Product",
     "Sum",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "alltoall",
     "barrier",
-    "broadcast",
-    "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
     "create",
     "empty",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_reducescatter",
     "join",
     "mpi_ops",
-    "reducescatter",
 ]
-__all__ += common_api.__all__
+__all__ += [*common_api.__all__, *ops.__all__]

@@ -7,15 +7,14 @@ been computed, so no hook has to watch the backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from perseus_like.collectives import Average, Op
-from perseus_like.compression import NoneCompressor, is_identity, wire_of
-from perseus_like.gradients import Agreeing, Member, claim_name, divide_into_groups, lay_out
-from perseus_like.process_sets import ProcessSet
+from perseus_like.agreement import Agreeing, claim_name
+from perseus_like.buckets import Member, lay_out
+from perseus_like.compression import Compressed, is_called, wire_of
+from perseus_like.gradients import GradientRules
 from perseus_like.session import session
 
 from .engine import OneByOne
@@ -26,42 +25,18 @@ Array = Any
 Parameter = Any  # mxnet.gluon.Parameter
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """The operation, factors and compression with which gradients are reduced."""
-
-    process_set: ProcessSet
-    op: Op = Average
-    compression: Any = NoneCompressor
-    prescale: float = 1.0
-    postscale: float = 1.0
-
-    @property
-    def is_local(self) -> bool:
-        """True if no other rank takes part: the process set has one rank, or this rank is not in it."""
-        return self.process_set.size() == 1 or not self.process_set.included()
-
-    def start(self, name: str, arrays: Sequence[Array], priority: int = 0, also_written: Sequence[Array] = ()) -> None:
-        """Reduces arrays in place, as one unit, in MXNet's engine."""
-        wire = wire_of(self.compression)
-        if wire is None and not is_identity(self.compression):
-            self._start_compressed(name, arrays, priority, also_written)
-            return
-        verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
-        factors = (self.prescale, self.postscale)
-        reduce(verb, arrays, arrays, self.op, name, *factors, self.process_set, priority, wire, also_written)
-
-    def _start_compressed(
-        self, name: str, arrays: Sequence[Array], priority: int, also_written: Sequence[Array]
-    ) -> None:
-        """Reduces with a compression that the core does not know."""
-        pairs = [self.compression.compress(array) for array in arrays]
-        small = [each for each, _ in pairs]  # may be the gradients
-        verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
-        rest = (self.prescale, self.postscale, self.process_set, priority, None, also_written)
-        reduce(verb, small, small, self.op, name, *rest)
-        for array, each, (_, context) in zip(arrays, small, pairs, strict=True):
-            array[:] = self.compression.decompress(each, context)
+def start_reduction(
+    rules: GradientRules, name: str, arrays: Sequence[Array], priority: int = 0, also_written: Sequence[Array] = ()
+) -> None:
+    """Reduces arrays in place, as one unit, in MXNet's engine."""
+    small = Compressed(rules.compression, arrays) if is_called(rules.compression) else None
+    sent = arrays if small is None else small.tensors  # may be the gradients
+    verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
+    rest = (rules.process_set, priority, wire_of(rules.compression), also_written)
+    reduce(verb, sent, sent, rules.op, name, *rules.factors, *rest)
+    if small is not None:
+        for array, reduced in zip(arrays, small.restore(sent), strict=True):
+            array[:] = reduced
 
 
 class GradientBuckets:
@@ -70,10 +45,9 @@ class GradientBuckets:
     Requests do not depend on the memory of the gradients, which may be shared on one rank and private on another.
     """
 
-    def __init__(self, reduction: Reduction, prefix: str, groups: int, parameters: Sequence[Parameter]) -> None:
-        self._reduction = reduction
+    def __init__(self, rules: GradientRules, prefix: str, parameters: Sequence[Parameter]) -> None:
+        self._rules = rules
         self._prefix = prefix
-        self._groups = groups
         self._generation = session.generation
         self._name = self._claim()
         self._parameters: list[Parameter] = []
@@ -95,20 +69,20 @@ class GradientBuckets:
         self._memory.check()
         for number, bucket in enumerate(self._buckets):
             gradients = [gradient_of(self._parameters[index]) for index in bucket]
-            self._reduction.start(f"{self._name}.{number}", gradients, -number, self._one_by_one.array_of(number))
+            also_written = self._one_by_one.array_of(number)
+            start_reduction(self._rules, f"{self._name}.{number}", gradients, -number, also_written)
 
     def _claim(self) -> str:
-        claimed = claim_name(self._reduction.process_set)
+        claimed = claim_name(self._rules.process_set)
         return f"{claimed}.{self._prefix}" if self._prefix else claimed
 
     def _lay_out(self, parameters: list[Parameter]) -> None:
         # A backward pass computes the gradients of the last layers first.
         order = list(reversed(range(len(parameters))))
         members = {index: _member_of(gradient_of(parameters[index])) for index in order}
-        groups = divide_into_groups(len(parameters), self._groups) if self._groups else None
-        layout = lay_out(members, order, groups)
+        layout = lay_out(members, order, self._rules.groups_of(range(len(parameters))))
         self._parameters, self._buckets, self._agreed = parameters, [each.members for each in layout.buckets], False
-        if wire_of(self._reduction.compression) is not None or is_identity(self._reduction.compression):
+        if not is_called(self._rules.compression):
             for bucket in layout.buckets:
                 self._memory.move([parameters[index] for index in bucket.members], bucket)
 
@@ -119,7 +93,7 @@ class GradientBuckets:
             f"{parameter.name!r} {np.dtype(gradient.dtype)}{list(gradient.shape)}"
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
-        Agreeing(self._name, descriptions, [], {}, self._reduction.process_set).settle()
+        Agreeing(self._name, descriptions, [], {}, self._rules.process_set).settle()
         self._agreed = True
 
 

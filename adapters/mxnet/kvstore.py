@@ -14,8 +14,8 @@ import mxnet as mx
 import numpy as np
 
 from perseus_like import basics
+from perseus_like.agreement import claim_name
 from perseus_like.collectives import Collectives, Max, Sum, barrier
-from perseus_like.gradients import claim_name
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
 from perseus_like.system import replacing

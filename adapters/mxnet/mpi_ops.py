@@ -6,19 +6,8 @@ from perseus_like.collectives import resolve_op as handle_average_backwards_comp
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common_api import *
 
-from .ops import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
+from . import ops
+from .ops import *
 
 # Programs use this name of Horovod although it is private.
 _basics = HorovodBasics(__file__)
@@ -30,17 +19,6 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
-    "allgather",
-    "allreduce",
-    "allreduce_",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
-    "reducescatter",
 ]
-__all__ += common_api.__all__
+__all__ += [*common_api.__all__, *ops.__all__]

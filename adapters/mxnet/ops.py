@@ -274,3 +274,18 @@ def grouped_reducescatter(
         return tensors
     factors = (prescale_factor, postscale_factor)
     return _reduce_scatter("grouped_reducescatter", tensors, op, name, priority, process_set, *factors)
+
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]

@@ -7,11 +7,13 @@ from typing import Any
 
 import mxnet as mx
 
-from perseus_like.gradients import claim_name, divide_into_groups
+from perseus_like.agreement import claim_name
+from perseus_like.collectives import Average
+from perseus_like.gradients import GradientRules, gradient_rules
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from .buckets import Reduction
+from .buckets import start_reduction
 from .engine import OneByOne
 
 Array = Any
@@ -31,8 +33,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     """
 
     wrapped: Any
-    _reduction: Reduction
-    _groups: int
+    _rules: GradientRules
     _one_by_one: OneByOne
     _generation: int
     _name: str
@@ -47,14 +48,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         # The base class's __init__ is not called: its attributes would hide those of the wrapped optimizer.
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("DistributedOptimizer: the optimizer is one already; pass the optimizer that it wraps")
-        if num_groups < 0:
-            raise ValueError(f"DistributedOptimizer: num_groups is {num_groups}; pass 0 or a positive number")
-        factor = gradient_predivide_factor
-        reduction = Reduction(process_set, prescale=1.0 / factor, postscale=factor)
+        rules = gradient_rules((Average,), Average, gradient_predivide_factor, num_groups, id, process_set)
         self.__dict__.update(
             wrapped=optimizer,
-            _reduction=reduction,
-            _groups=num_groups,
+            _rules=rules,
             _one_by_one=OneByOne(),
             _generation=-1,
             _name="",
@@ -99,16 +96,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.wrapped.set_wd_mult(args_wd_mult)
 
     def _reduce(self, index: int | Sequence[int], grad: Any) -> None:
-        reduction = self._reduction
-        if reduction.is_local:
+        rules = self._rules
+        if not rules.communicates:
             return
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, claim_name(reduction.process_set)
+            self._generation, self._name = session.generation, claim_name(rules.process_set)
         indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])
-        count = len(indices)
-        for group in divide_into_groups(count, self._groups or count):
+        for group in rules.groups_of(indices) or [[position] for position in range(len(indices))]:
             name = f"{self._name}.{indices[group[0]]}"
-            reduction.start(name, [gradients[member] for member in group], -group[0], self._one_by_one.array_of(name))
+            members = [gradients[position] for position in group]
+            start_reduction(rules, name, members, -group[0], self._one_by_one.array_of(name))
 
 
 def _itself(optimizer: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 
 from perseus_like.collectives import Average
 from perseus_like.compression import NoneCompressor
+from perseus_like.gradients import gradient_rules
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .buckets import GradientBuckets, Reduction
+from .buckets import GradientBuckets
 from .compat.gluon import parameters_of, trainer_that_reduces
 from .optimizer import DistributedOptimizer
 
@@ -50,16 +51,15 @@ class DistributedTrainer(trainer_that_reduces(lambda trainer: trainer._reduce_gr
             optimizer = optimizer.wrapped
         if prefix is not None and not isinstance(prefix, str):
             raise ValueError(f"DistributedTrainer: prefix is {prefix!r}; pass a str")
-        if num_groups < 0:
-            raise ValueError(f"DistributedTrainer: num_groups is {num_groups}; pass 0 or a positive number")
+        rules = gradient_rules(
+            *((Average,), Average, gradient_predivide_factor, num_groups, id, process_set, compression)
+        )
         if isinstance(params, list | tuple):
             params = sorted(params, key=lambda parameter: str(parameter.name))
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        factor = gradient_predivide_factor
-        self._reduction = Reduction(process_set, Average, compression, 1.0 / factor, factor)
         self._buckets: GradientBuckets | None = None
-        if not self._reduction.is_local:
-            self._buckets = GradientBuckets(self._reduction, prefix or "", num_groups, parameters_of(self))
+        if rules.communicates:
+            self._buckets = GradientBuckets(rules, prefix or "", parameters_of(self))
 
     def _reduce_gradients(self) -> None:
         if self._buckets is not None:

@@ -5,33 +5,9 @@ from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, ba
 from perseus_like.common_api import *
 from perseus_like.objects import allgather_object, broadcast_object
 
+from . import ops
 from .compression import Compression
-from .ops import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    poll,
-    reducescatter,
-    reducescatter_async,
-    synchronize,
-)
+from .ops import *
 from .tensors import empty
 
 __all__ = [
@@ -43,34 +19,10 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
     "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "broadcast_object",
     "empty",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
     "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "synchronize",
 ]
-__all__ += common_api.__all__
+__all__ += [*common_api.__all__, *ops.__all__]

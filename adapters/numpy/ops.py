@@ -558,3 +558,31 @@ def grouped_reducescatter_async(
     return handles.add(
         _verbs.grouped_reduce_scatter(arrays, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )
+
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]

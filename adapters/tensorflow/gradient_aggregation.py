@@ -8,9 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus_like.gradients import checked_passes, reduce_shared
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .numbers import size_op
+from .gradient_reduction import divided_by_ranks
+from .numbers import size_op as size_op  # in Horovod, this module has it
 from .variables import key_of
 
 
@@ -60,9 +62,7 @@ class LocalGradientAggregationHelper:
             scale_local_gradients: divide gradients of local variables by the number of ranks.
             name: ignored; an argument of Horovod.
         """
-        if backward_passes_per_step < 1:
-            raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; pass 1 or more")
-        self.backward_passes_per_step = backward_passes_per_step
+        self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
         self.counter: Any = None
@@ -147,17 +147,14 @@ class LocalGradientAggregationHelper:
     def _reduced(self, sums: list[Any], vars: Sequence[Any]) -> list[Any]:
         if self.average_aggregated_gradients:
             sums = apply_op_to_not_none_tensors(lambda total: total / self.backward_passes_per_step, sums)
-        shared = [index for index, var in enumerate(vars) if key_of(var) not in self._local]
-        results = list(sums)
-        reduced = self._reduce([sums[index] for index in shared], [vars[index] for index in shared])
-        for index, gradient in zip(shared, reduced, strict=True):
-            results[index] = gradient
-        if self._scale_local_gradients:
-            set_id = self._process_set.require_id()
-            for index in set(range(len(results))) - set(shared):
-                if results[index] is not None:
-                    results[index] /= tf.cast(size_op(set_id), results[index].dtype)
-        return results
+        is_local = [key_of(var) in self._local for var in vars]
+        set_id = self._process_set.require_id() if self._scale_local_gradients else None
+
+        def reduce(shared: list[int]) -> list[Any]:
+            return self._reduce([sums[index] for index in shared], [vars[index] for index in shared])
+
+        divide = partial(divided_by_ranks, process_set_id=set_id) if set_id is not None else None
+        return reduce_shared(sums, is_local, reduce, divide)
 
     @staticmethod
     def _spread(values: list[Any], sums: list[Any]) -> list[Any]:

@@ -10,11 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like import collectives
-from perseus_like.collectives import Adasum, Average, Op, Sum, reduce_options, resolve_op
-from perseus_like.compression import is_identity, wire_dtype, wire_of
+from perseus_like.collectives import Adasum, Average, Op, Sum, group_wire, reduce_options, resolve_op
+from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_sets import ProcessSet, global_process_set
-from perseus_like.tensor import AS_IT_IS
 
 from . import autograd as autograd  # registers gradients
 from . import xla
@@ -105,37 +104,24 @@ def reduce_dense(
 
     `member_names` has a line for each tensor: its name in error texts, and after a tab what this rank has in its place.
     """
+    small = Compressed(compression, tensors) if is_called(compression) else None
+    if small is not None:
+        tensors = small.tensors
     wire = wire_of(compression)
-    contexts: list[Any] = []
-    if wire is None and not is_identity(compression):
-        pairs = [compression.compress(tensor) for tensor in tensors]
-        tensors, contexts = [small for small, _ in pairs], [context for _, context in pairs]
-    options = reduce_options(op, *factors, _common_wire(wire, tensors))
+    dtypes = [DTYPES.get(tensor.dtype, -1) for tensor in tensors] if wire is not None else ()
+    options = reduce_options(op, *factors, group_wire("grouped_allreduce", dtypes, wire))
     request = request_of(
         *("allreduce", name, member_id(process_set), grouped, options, op is Adasum),
         whole_name=whole_name,
         member_names=member_names,
     )
     reduced = run(request, tensors)
-    if contexts:
-        return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
-    return reduced
+    return reduced if small is None else small.restore(reduced)
 
 
 def _on(device: str) -> Any:
     """Returns `tf.device(device)`, or a context without cost if no device is given."""
     return tf.device(device) if device else _ANY_DEVICE
-
-
-def _common_wire(wire: Any, tensors: Sequence[Any]) -> int:
-    if wire is None:
-        return AS_IT_IS
-    kinds = {wire_dtype(wire, DTYPES.get(tensor.dtype, -1)) for tensor in tensors}
-    if len(kinds) > 1:
-        raise ValueError(
-            "grouped_allreduce with compression: some tensors are float32 or float64 and some are not; make two groups"
-        )
-    return kinds.pop()
 
 
 def _allreduce_sparse(
@@ -271,12 +257,11 @@ def _reducescatter(
     if chosen not in (Average, Sum):
         raise UnsupportedOpError(f"reducescatter: the operation {chosen.name} is not supported; use Average or Sum")
     with _on(device):
-        pairs = [compression.compress(with_rows("reducescatter", tensor)) for tensor in tensors]
+        small = Compressed(compression, [with_rows("reducescatter", tensor) for tensor in tensors])
         options = reduce_options(chosen, *factors)
         set_id = member_id(process_set)
         request = request_of("reducescatter", name, set_id, grouped, options, whole_name=whole_name)
-        shares = run(request, [small for small, _ in pairs])
-        return [compression.decompress(share, context) for share, (_, context) in zip(shares, pairs, strict=True)]
+        return small.restore(run(request, small.tensors))
 
 
 def join() -> Any:

@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from perseus_like import basics
 from perseus_like.collectives import Adasum, Average
+from perseus_like.gradients import Groups, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
-from .gradient_reduction import GradientReduction, Groups
+from .gradient_reduction import OPS, TensorFlowReducer
 from .ops import reduce_dense
-from .variables import plain
+from .variables import key_of, plain
 
 _LegacyOptimizer: Any = tf.compat.v1.train.Optimizer
 
@@ -25,7 +26,7 @@ _LegacyOptimizer: Any = tf.compat.v1.train.Optimizer
 class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
     """The methods that are added to the wrapped optimizer's class. The two optimizers share their state."""
 
-    _perseus_reduction: GradientReduction
+    _perseus_reduction: TensorFlowReducer
     _perseus_aggregation: LocalGradientAggregationHelper | None = None
     _perseus_wrapped: Any
 
@@ -40,7 +41,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Returns the wrapped optimizer's pairs of gradient and variable, reduced over all ranks."""
         pairs = super().compute_gradients(*args, **kwargs)
-        if not self._perseus_reduction.communicates and self._perseus_aggregation is None:
+        if not self._perseus_reduction.rules.communicates and self._perseus_aggregation is None:
             return list(pairs)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         reduce = self._perseus_reduction
@@ -78,9 +79,9 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
         """Steps locally, then replaces the step by Adasum of all ranks' steps."""
         pairs = list(grads_and_vars)
         local_step = partial(super(_DistributedOptimizer, self).apply_gradients, pairs, global_step, name, **more)
-        reduction = self._perseus_reduction
+        rules, reduction = self._perseus_reduction.rules, self._perseus_reduction
         variables = [plain(variable) for gradient, variable in pairs if gradient is not None]
-        if not reduction.communicates or not variables:
+        if not rules.communicates or not variables:
             return local_step()
         starts = [tf.identity(variable.read_value()) for variable in variables]
         with tf.control_dependencies(starts):
@@ -88,8 +89,8 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
         with tf.control_dependencies([stepped] if not tf.executing_eagerly() else []):
             deltas = [variable.read_value() - start for variable, start in zip(variables, starts, strict=True)]
         sums = reduce_dense(
-            *(deltas, Adasum, f"{reduction.name}.steps", (1.0, 1.0), reduction.process_set),
-            compression=reduction.compression,
+            *(deltas, Adasum, f"{reduction.name}.steps", (1.0, 1.0), rules.process_set),
+            compression=rules.compression,
             grouped=True,
         )
         moves = [variable.assign(start + total) for variable, start, total in zip(variables, starts, sums, strict=True)]
@@ -141,20 +142,12 @@ def DistributedOptimizer(  # noqa: N802
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("DistributedOptimizer: the optimizer is one already; pass the optimizer that it wraps")
     cls = type(optimizer)
-    reduction = GradientReduction(
-        name or f"Distributed{cls.__name__}",
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
+    rules = gradient_rules(
+        *(OPS, op, gradient_predivide_factor, number_of_groups(num_groups, groups), key_of, process_set, compression),
+        *(sparse_as_dense, scale_local_gradients),
     )
-    added = _DistributedAdasumOptimizer if reduction.op is Adasum else _DistributedOptimizer
+    reduction = TensorFlowReducer(name or f"Distributed{cls.__name__}", rules, device_dense, device_sparse)
+    added = _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer
     distributed: Any = object.__new__(type(cls.__name__, (added, cls), {"__module__": cls.__module__}))
     distributed.__dict__ = vars(optimizer)
     distributed._perseus_reduction = reduction

@@ -8,10 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like.collectives import Average
+from perseus_like.gradients import Groups, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
-from .gradient_reduction import GradientReduction, Groups, local_variables
+from .gradient_reduction import OPS, TensorFlowReducer, local_variables
+from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]
 
@@ -19,7 +21,7 @@ Pairs = list[tuple[Any, Any]]
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     """The methods that are added to the wrapped tape's class. The two tapes share their state."""
 
-    _perseus_reduction: GradientReduction
+    _perseus_reduction: TensorFlowReducer
 
     def gradient(
         self,
@@ -89,19 +91,11 @@ def DistributedGradientTape(  # noqa: N802
         raise ValueError(
             "DistributedGradientTape: the tape is a DistributedGradientTape already; pass a tf.GradientTape"
         )
-    reduction = GradientReduction(
-        "DistributedGradientTape",
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
+    rules = gradient_rules(
+        *(OPS, op, gradient_predivide_factor, number_of_groups(num_groups, groups), key_of, process_set, compression),
+        *(sparse_as_dense, scale_local_gradients),
     )
+    reduction = TensorFlowReducer("DistributedGradientTape", rules, device_dense, device_sparse)
     tape: Any = object.__new__(type(cls.__name__, (_DistributedGradientTape, cls), {}))
     # The two tapes share their state, so either may be used while the tape records.
     tape.__dict__ = vars(gradtape)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from perseus_like.agreement import claim_name
 from perseus_like.collectives import Adasum
-from perseus_like.compression import is_identity, wire_of
-from perseus_like.gradients import claim_name
+from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.process_sets import ProcessSet
 
 from .autograd import verbs
@@ -40,9 +40,9 @@ class DeltaSum:
 
     def _send(self, name: str, delta: torch.Tensor) -> Callable[[], torch.Tensor]:
         full, compression = f"{self._name}.{name}", self._compression
+        if is_called(compression):
+            small = Compressed(compression, [delta])
+            pending = verbs.allreduce(small.tensors[0], Adasum, full, process_set=self._process_set)
+            return lambda: small.restore([pending.result()])[0]  # type: ignore[no-any-return]
         wire = wire_of(compression)
-        if wire is not None or is_identity(compression):
-            return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result
-        small, context = compression.compress(delta)
-        pending = verbs.allreduce(small, Adasum, full, process_set=self._process_set)
-        return lambda: compression.decompress(pending.result(), context)
+        return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from perseus_like.gradients import Layout
+from perseus_like.buckets import Layout
 from perseus_like.process_sets import ProcessSet
 
 from .gradient_memory import Kind, allocate, dense_strides, fill, register

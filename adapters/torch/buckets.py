@@ -9,21 +9,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from perseus_like.compression import is_identity, wire_of
+from perseus_like.agreement import Agreeing, claim_name
+from perseus_like.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
+from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import HorovodInternalError
-from perseus_like.gradients import (
-    FIRST_BUCKET_BYTES,
-    LARGE_BYTES,
-    Agreeing,
-    Layout,
-    Passes,
-    claim_name,
-    lay_out,
-)
+from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.system import usable_cores
@@ -35,7 +30,6 @@ from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of, say_once
 from .ownership import register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
-from .reduction import Owner, Reduction
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
@@ -44,14 +38,34 @@ Hook = Callable[[torch.Tensor], None]
 Communicate = Callable[[Contents], Callable[[], object]]
 
 
+@dataclass(frozen=True)
+class Owner:
+    """What differs between those for whom gradients are reduced.
+
+    `counts`: asked when a gradient comes, whether it is to be reduced, or stays this rank's own for now.
+    `fills_in`: a gradient that this rank has not computed is zero; else it stays None, until `show`.
+    `learns_passes`: a gradient may come several times in a pass, always as often as in the first one.
+    """
+
+    name: str = "DistributedOptimizer"
+    too_many: str = (
+        "gradients were computed more than backward_passes_per_step times before step() or synchronize(); increase "
+        "backward_passes_per_step to accumulate gradients locally, or freeze these parameters while the loss of "
+        "another model passes through them"
+    )
+    counts: Callable[[int], bool] | None = None
+    fills_in: bool = True
+    learns_passes: bool = False
+    bucket_bytes: int = BUCKET_BYTES
+
+
 class GradientBuckets:
     """Made once per owner. Knows the parameters, not the owner's object: hooks must not keep that alive."""
 
     def __init__(
         self,
         parameters: Sequence[tuple[str, torch.Tensor]],
-        groups: Sequence[Sequence[int]] | None,
-        reduction: Reduction,
+        rules: GradientRules,
         passes_per_step: int,
         owner: Owner | None = None,
     ) -> None:
@@ -59,14 +73,14 @@ class GradientBuckets:
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: set[int] = set()  # id() of each parameter
-        self._groups = groups
-        self._reduction = reduction
-        self._feedback = _fresh(reduction.compression)
+        self._groups = rules.groups_of([id(parameter) for _, parameter in parameters])
+        self._rules = rules
+        self._feedback = _fresh(rules.compression)
         self._generation = session.generation
-        self._name = claim_name(reduction.process_set)
+        self._name = claim_name(rules.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # by all ranks, none of which had joined
-        self._places = BucketLayout(self._parameters, reduction.process_set)
+        self._places = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
         self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
@@ -160,9 +174,7 @@ class GradientBuckets:
                 self._complete()
                 self.passes.send_rest()
                 self._start_sparse()
-                self._in_flight += [
-                    send_late(f"{self._name}.late.{name}", each, self._reduction) for name, each in late
-                ]
+                self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
                 self._wait()
                 if then is not None:
                     then()
@@ -200,7 +212,7 @@ class GradientBuckets:
         if gradient is None:
             return
         if gradient.layout is not torch.strided:
-            if self._reduction.sparse_as_dense:
+            if self._rules.sparse_as_dense:
                 parameter.grad = gradient = gradient.to_dense()
             elif view is None:
                 self._sparse_seen[index] = gradient.sparse_dim()
@@ -216,25 +228,24 @@ class GradientBuckets:
         if self._generation != session.generation:  # the layout was agreed on in a session that is over
             return
         assert self._layout is not None
-        reduction = self._reduction
-        wire = wire_of(reduction.compression)
+        rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
             self._in_flight.append(self._communicate(self._places.contents(number)))
             return
-        if wire is None and not is_identity(reduction.compression):
+        if is_called(rules.compression):
             members = self._layout.buckets[number].members
             gradients = {index: view for index in members if (view := self._places.views[index]) is not None}
-            self._in_flight.append(send_compressed(name, gradients, reduction, self._feedback))
+            self._in_flight.append(send_compressed(name, gradients, rules, self._feedback))
             return
         pending = verbs.reduce_in_place(
             self._places.row(number),
-            reduction.op,
+            rules.op,
             name,
-            reduction.prescale,
-            reduction.postscale,
-            reduction.process_set,
-            wire,
+            rules.prescale,
+            rules.postscale,
+            rules.process_set,
+            wire_of(rules.compression),
             wait=self.passes.holds or number + 1 == self._places.buckets,  # who sends the last one waits for it
         )
         self._in_flight.append(pending.result)
@@ -267,18 +278,18 @@ class GradientBuckets:
                 parameter.grad = view
 
     def _start_sparse(self) -> None:
-        reduction = self._reduction
+        rules = self._rules
         for index, dimensions in sorted(self._sparse.items()):
             parameter = self._parameters[index]
             gradient = as_sparse(parameter, dimensions)
             name = f"{self._name}.sparse.{index}"
-            finish = sparse_allreduce_async(gradient, name, reduction.op, reduction.process_set)
+            finish = sparse_allreduce_async(gradient, name, rules.op, rules.process_set)
             self._in_flight.append(assign_gradient(parameter, finish))
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self._name = claim_name(self._reduction.process_set)
-        self._feedback = _fresh(self._reduction.compression)
+        self._name = claim_name(self._rules.process_set)
+        self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._forget_layout()
 
@@ -296,7 +307,7 @@ class GradientBuckets:
             self._adopt(index, parameter, parameter.grad, None)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
-        process_set = self._reduction.process_set
+        process_set = self._rules.process_set
         agreement = Agreeing(self._name, descriptions, arrivals, self._sparse_seen, process_set).settle()
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
@@ -319,7 +330,7 @@ class GradientBuckets:
         self.passes.use(self._layout)
         on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None
-        self.passes.holds = holds and _all_cores_compute(self._reduction.process_set)
+        self.passes.holds = holds and _all_cores_compute(self._rules.process_set)
 
 
 def _fresh(compression: Any) -> FeedbackCompressor | None:

@@ -9,7 +9,7 @@ import torch
 
 from perseus_like.collectives import Average, Op, resolve_op
 from perseus_like.collectives import join as _join
-from perseus_like.compression import NoneCompressor, is_identity, wire_of
+from perseus_like.compression import Compressed, NoneCompressor, is_called, wire_of
 from perseus_like.documentation import documented
 from perseus_like.handle import Handle, Pending, handles
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -78,8 +78,8 @@ def allreduce(
         >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum, name="loss")  # by hvd.size() ranks
         tensor([1., 2.])
     """
-    wire = wire_of(compression)
-    if wire is not None or is_identity(compression):
+    if not is_called(compression):
+        wire = wire_of(compression)
         if _differentiable(tensor):
             result: Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
                 tensor, average, name, op, prescale_factor, postscale_factor, process_set, wire
@@ -88,11 +88,11 @@ def allreduce(
         chosen = resolve_op(op, average)
         factors = (prescale_factor, postscale_factor, process_set, wire)
         return verbs.allreduce(tensor, chosen, name, *factors, wait=True).result()
-    small, context = compression.compress(tensor)
+    small = Compressed(compression, [tensor])
     reduced: Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
-        small, average, name, op, prescale_factor, postscale_factor, process_set
+        small.tensors[0], average, name, op, prescale_factor, postscale_factor, process_set
     )
-    return compression.decompress(reduced, context)  # type: ignore[no-any-return]
+    return small.restore([reduced])[0]  # type: ignore[no-any-return]
 
 
 @documented
@@ -192,20 +192,17 @@ def grouped_allreduce(
         >>> hvd.grouped_allreduce([torch.tensor([1.0]), torch.tensor([2, 3])], op=hvd.Max)
         [tensor([1.]), tensor([2, 3])]
     """
-    wire = wire_of(compression)
-    if not _differentiable(*tensors) and (wire is not None or is_identity(compression)):
-        chosen = resolve_op(op, average)
-        return verbs.grouped_allreduce(
-            tensors, chosen, name, prescale_factor, postscale_factor, process_set, wire
-        ).result()
+    if not _differentiable(*tensors) and not is_called(compression):
+        factors = (prescale_factor, postscale_factor, process_set, wire_of(compression))
+        return verbs.grouped_allreduce(tensors, resolve_op(op, average), name, *factors).result()
     if not tensors:
         raise ValueError("grouped_allreduce: the list of tensors is empty")
     # torch.autograd.Function cannot pass options beside a list of tensors, so here the tensors are cast in torch.
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    small = Compressed(compression, tensors)
     reduced = HorovodGroupedAllreduce.apply(  # type: ignore[no-untyped-call]
-        average, name, op, prescale_factor, postscale_factor, process_set, *[small for small, _ in pairs]
+        average, name, op, prescale_factor, postscale_factor, process_set, *small.tensors
     )
-    return [compression.decompress(small, context) for small, (_, context) in zip(reduced, pairs, strict=True)]
+    return small.restore(reduced)
 
 
 @documented
@@ -529,16 +526,16 @@ def reducescatter(
         tensor([[1., 2.],
                 [3., 4.]])
     """
-    small, context = compression.compress(tensor)
+    small = Compressed(compression, [tensor])
     result: Tensor
-    if _differentiable(small):
+    if _differentiable(*small.tensors):
         result = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]
-            small, name, op, process_set, prescale_factor, postscale_factor
+            small.tensors[0], name, op, process_set, prescale_factor, postscale_factor
         )
     else:
-        chosen = resolve_op(op)
-        result = verbs.reduce_scatter(small, chosen, name, prescale_factor, postscale_factor, process_set).result()
-    return compression.decompress(result, context)  # type: ignore[no-any-return]
+        rest = (resolve_op(op), name, prescale_factor, postscale_factor, process_set)
+        result = verbs.reduce_scatter(small.tensors[0], *rest).result()
+    return small.restore([result])[0]  # type: ignore[no-any-return]
 
 
 @documented
@@ -585,19 +582,16 @@ def grouped_reducescatter(
     """
     if not tensors:
         raise ValueError("grouped_reducescatter: the list of tensors is empty")
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    small = [tensor for tensor, _ in pairs]
+    small = Compressed(compression, tensors)
     shares: Sequence[Tensor]
-    if _differentiable(*small):
+    if _differentiable(*small.tensors):
         shares = HorovodGroupedReducescatter.apply(  # type: ignore[no-untyped-call]
-            name, op, process_set, prescale_factor, postscale_factor, *small
+            name, op, process_set, prescale_factor, postscale_factor, *small.tensors
         )
     else:
-        chosen = resolve_op(op)
-        shares = verbs.grouped_reduce_scatter(
-            small, chosen, name, prescale_factor, postscale_factor, process_set
-        ).result()
-    return [compression.decompress(share, context) for share, (_, context) in zip(shares, pairs, strict=True)]
+        rest = (resolve_op(op), name, prescale_factor, postscale_factor, process_set)
+        shares = verbs.grouped_reduce_scatter(small.tensors, *rest).result()
+    return small.restore(shares)
 
 
 @documented
@@ -621,3 +615,32 @@ def grouped_reducescatter_async(
     return handles.add(
         verbs.grouped_reduce_scatter(tensors, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )
+
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]

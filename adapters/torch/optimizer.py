@@ -5,24 +5,21 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
 
-from perseus_like import basics
-from perseus_like.collectives import Adasum, Average, Sum, gradient_rules, member_id
+from perseus_like.collectives import Adasum, Average, Sum, member_id, resolve_op
 from perseus_like.compression import NoneCompressor
-from perseus_like.gradients import divide_into_groups
+from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
-from perseus_like.protocol.messages import is_elastic
 
 from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets
 from .feedback import checked_compression
 from .ops import allreduce_async_
-from .reduction import Reduction
 
 Named = tuple[str, torch.Tensor]
 
@@ -31,7 +28,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """What is added to the wrapped optimizer's class. Without buckets (one rank, or a copy) it changes nothing."""
 
     _buckets: GradientBuckets | None = None
-    _reduction: Reduction
+    _rules: GradientRules
     _names: dict[int, str]
     _wrapped: torch.optim.Optimizer | None = None
     _should_synchronize = True
@@ -56,11 +53,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-        reduction = self._reduction
+        rules = self._rules
         name = f"allreduce.{self._names.get(id(p), 'unnamed')}"
-        factors = (reduction.prescale, reduction.postscale)
-        handle = allreduce_async_(p.grad, None, name, reduction.op, *factors, reduction.process_set)
-        return handle, None
+        return allreduce_async_(p.grad, None, name, rules.op, *rules.factors, rules.process_set), None
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -73,7 +68,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
-        self._passes = _checked_passes(passes)
+        self._passes = checked_passes(passes)
         if self._buckets is not None:
             self._buckets.set_passes_per_step(passes)
 
@@ -196,7 +191,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if not isinstance(loss, float | torch.Tensor):
             return loss
         tensor = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
-        reduced = verbs.allreduce(tensor, self._reduction.op, process_set=self._reduction.process_set).result()
+        reduced = verbs.allreduce(tensor, self._rules.op, process_set=self._rules.process_set).result()
         return reduced if isinstance(loss, torch.Tensor) else reduced.item()
 
     def _make_sparse(self) -> None:
@@ -277,7 +272,7 @@ def DistributedOptimizer(  # noqa: N802
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
@@ -316,29 +311,29 @@ def DistributedOptimizer(  # noqa: N802
     """
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    chosen, factors = gradient_rules(op, gradient_predivide_factor, (Average, Sum, Adasum))
-    _checked_passes(backward_passes_per_step)
-    if num_groups:
-        warnings.warn("num_groups is the older name of groups, which takes a number too", stacklevel=2)
-        groups = groups or num_groups
+    rules = gradient_rules(
+        (Average, Sum, Adasum),
+        op,
+        gradient_predivide_factor,
+        number_of_groups(num_groups, groups),
+        process_set=process_set,
+        compression=checked_compression(compression, resolve_op(op)),
+        sparse_as_dense=sparse_as_dense,
+    )
     names = _checked_names(optimizer, named_parameters)
-    distributed = _extend(optimizer, _DistributedAdasumOptimizer if chosen is Adasum else _DistributedOptimizer)
+    distributed = _extend(optimizer, _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer)
     distributed._names = {id(parameter): name for name, parameter in names}
-    distributed._passes = backward_passes_per_step
-    compression = checked_compression(compression, chosen)
-    distributed._reduction = Reduction(chosen, compression, *factors, process_set, sparse_as_dense)
+    distributed._passes = checked_passes(backward_passes_per_step)
+    distributed._rules = rules
+    if not rules.communicates:
+        return distributed
+    member_id(process_set)
+    if isinstance(distributed, _DistributedAdasumOptimizer):
+        distributed._deltas = DeltaSum(rules.compression, process_set)
+        return distributed
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
-    indexed_groups = _checked_groups(groups, [parameter for _, parameter in trained])
-    # An elastic job of one rank may get more later, and the optimizer stays.
-    is_shared = (process_set.size() or basics.size()) > 1 or is_elastic()
-    if process_set.included() is not False and is_shared:
-        member_id(process_set)
-        if isinstance(distributed, _DistributedAdasumOptimizer):
-            distributed._deltas = DeltaSum(compression, process_set)
-            return distributed
-        buckets = GradientBuckets(trained, indexed_groups, distributed._reduction, backward_passes_per_step)
-        distributed._buckets = buckets
-        weakref.finalize(distributed, buckets.close)
+    buckets = distributed._buckets = GradientBuckets(trained, rules, backward_passes_per_step)
+    weakref.finalize(distributed, buckets.close)
     return distributed
 
 
@@ -357,12 +352,6 @@ def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.o
     plain = cls.__new__(cls)
     plain.__setstate__(state)
     return plain
-
-
-def _checked_passes(passes: int) -> int:
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step is {passes}, but at least one backward pass is needed")
-    return passes
 
 
 def _checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Named] | None) -> list[Named]:
@@ -388,22 +377,3 @@ def _checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[
         raise ValueError(f"named_parameters lacks parameters of the optimizer, at (group.place) {places}")
     unique = {id(parameter): (name, parameter) for name, parameter in named if id(parameter) in owned}
     return list(unique.values())
-
-
-def _checked_groups(
-    groups: int | Sequence[Sequence[torch.Tensor]] | None, parameters: Sequence[torch.Tensor]
-) -> list[list[int]] | None:
-    """Groups as indexes of parameters; those that are not trained have no gradient to group."""
-    if groups is None or groups == 0:
-        return None
-    if isinstance(groups, int):
-        if groups < 0:
-            raise ValueError(f"groups is {groups}, but cannot be negative")
-        return divide_into_groups(len(parameters), groups)
-    if not isinstance(groups, list | tuple) or any(not isinstance(group, list | tuple) for group in groups):
-        raise ValueError("groups must be a number, or a list of lists of parameters")
-    places = {id(parameter): place for place, parameter in enumerate(parameters)}
-    listed = [id(parameter) for group in groups for parameter in group]
-    if len(set(listed)) != len(listed):
-        raise ValueError("groups has a parameter that occurs twice")
-    return [[places[id(parameter)] for parameter in group if id(parameter) in places] for group in groups]

@@ -7,43 +7,39 @@ from collections.abc import Callable, Mapping
 import torch
 
 from perseus_like.collectives import Average
-from perseus_like.compression import wire_of
-from perseus_like.handle import Pending
+from perseus_like.compression import Compressed, wire_of
+from perseus_like.gradients import GradientRules
 
 from .autograd import verbs
 from .feedback import FeedbackCompressor
-from .reduction import Reduction
 
 
 def send_compressed(
-    name: str, gradients: Mapping[int, torch.Tensor], reduction: Reduction, feedback: FeedbackCompressor | None
+    name: str, gradients: Mapping[int, torch.Tensor], rules: GradientRules, feedback: FeedbackCompressor | None
 ) -> Callable[[], object]:
     """What the core does not do while packing works on one gradient at a time. Gives what waits for them.
 
     `gradients`: by the parameter's number.
     """
     if feedback is not None:
-        return feedback.start(name, dict(gradients), reduction.op is Average, reduction.process_set)
+        return feedback.start(name, dict(gradients), rules.op is Average, rules.process_set)
     views = list(gradients.values())
     with torch.no_grad():
-        pairs = [reduction.compression.compress(view) for view in views]
-    factors = (reduction.prescale, reduction.postscale, reduction.process_set)
-    pending: Pending[list[torch.Tensor]] = verbs.grouped_allreduce(
-        [small for small, _ in pairs], reduction.op, name, *factors
-    )
+        small = Compressed(rules.compression, views)
+    pending = verbs.grouped_allreduce(small.tensors, rules.op, name, *rules.factors, rules.process_set)
 
     def receive() -> None:
-        for view, small, (_, context) in zip(views, pending.result(), pairs, strict=True):
-            view.copy_(reduction.compression.decompress(small, context))
+        for view, reduced in zip(views, small.restore(pending.result()), strict=True):
+            view.copy_(reduced)
 
     return receive
 
 
-def send_late(name: str, parameter: torch.Tensor, reduction: Reduction) -> Callable[[], object]:
+def send_late(name: str, parameter: torch.Tensor, rules: GradientRules) -> Callable[[], object]:
     """The gradient of a parameter that had no hook yet: by itself this time, in a bucket from the next step on."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.layout is not torch.strided:
         parameter.grad = parameter.grad.to_dense()
-    factors = (reduction.prescale, reduction.postscale, reduction.process_set, wire_of(reduction.compression))
-    return verbs.allreduce(parameter.grad, reduction.op, name, *factors, in_place=True).result
+    rest = (*rules.factors, rules.process_set, wire_of(rules.compression))
+    return verbs.allreduce(parameter.grad, rules.op, name, *rest, in_place=True).result

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.gradients import Bucket, Layout, Member, Passes, divide_into_groups, lay_out
+from perseus_like.buckets import Bucket, Layout, Member, Passes, lay_out
+from perseus_like.gradients import divide_into_groups
 
 
 def members_of(sizes: list[int], kinds: list[str]) -> dict[int, Member[str]]:

@@ -13,9 +13,10 @@ import perseus_like.tensorflow as framework
 from perseus_like import variables as plain
 from perseus_like.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 from perseus_like.tensorflow.elastic import run as run
-from perseus_like.tensorflow.gradient_reduction import GradientReduction as GradientReduction
+from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
 
 math = tf
+Reducer = TensorFlowReducer
 
 
 def tensor(value: Any) -> Any:

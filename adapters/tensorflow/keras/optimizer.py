@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like.collectives import Average
+from perseus_like.gradients import Groups, number_of_groups
 from perseus_like.keras.ops import Compression
-from perseus_like.keras.optimizer import Groups, checked_layers, distribute, number_of_groups
+from perseus_like.keras.optimizer import distribute
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 
@@ -29,18 +30,10 @@ def DistributedOptimizer(  # noqa: N802
     scale_local_gradients: bool = True,
 ) -> Any:
     """Returns perseus_like.keras.DistributedOptimizer with the same arguments."""
+    groups = number_of_groups(num_groups, groups)
     return distribute(
-        optimizer,
-        name,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        number_of_groups(num_groups, groups),
-        process_set,
-        scale_local_gradients,
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
+        *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
     )
 
 
@@ -62,16 +55,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 ) -> Any:
     """Returns perseus_like.keras.PartialDistributedOptimizer, for layers of tf.keras."""
     return distribute(
-        optimizer,
-        name,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        groups,
-        process_set,
-        scale_local_gradients,
-        checked_layers(local_layers, tf.keras.layers.Layer),
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
+        *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
+        *(local_layers, tf.keras.layers.Layer),
     )

@@ -14,7 +14,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from perseus_like.gradients import LARGE_BYTES
+from perseus_like.buckets import LARGE_BYTES
 from perseus_like.session import session
 
 from ..compat.autograd import is_called_by_backward

@@ -236,7 +236,7 @@ def test_mistakes(two_ranks: None) -> None:
     with pytest.raises(ValueError, match="2 devices"):
         hvd.DistributedTrainer(net.collect_params(), "sgd")
     net.collect_params().reset_ctx(mx.cpu(0))
-    with pytest.raises(ValueError, match="num_groups"):
+    with pytest.raises(ValueError, match="number of groups"):
         hvd.DistributedTrainer(net.collect_params(), "sgd", num_groups=-1)
     with pytest.raises(ValueError, match="prefix"):
         hvd.DistributedTrainer(net.collect_params(), "sgd", prefix=3)  # type: ignore[arg-type]

@@ -350,7 +350,7 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, groups=[[model[0].weight], [model[0].weight]])
     with pytest.raises(ValueError, match="already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
-    with pytest.warns(UserWarning, match="groups"):
+    with pytest.warns(DeprecationWarning, match="groups"):
         hvd.DistributedOptimizer(plain, num_groups=2)
 
 

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from perseus_like.collectives import Average, Max
+from perseus_like.collectives import Max
+from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
-from ...buckets import Communicate, GradientBuckets
+from ...buckets import Communicate, GradientBuckets, Owner
 from ...compat.autograd import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import not_compiled
-from ...compression import NoneCompressor
-from ...reduction import Owner, Reduction
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]
@@ -56,7 +55,6 @@ class Reducer:
         self._unused_for_good: set[int] | None = None  # the unused parameters of a static graph
         self._used: set[int] = set()  # parameters with gradients since the last reduction
         self._is_open = False  # gradients have been computed in this pass
-        reduction = Reduction(Average, NoneCompressor, 1.0, 1.0, process_set, sparse_as_dense=False)
         me = weakref.ref(self)  # hooks live as long as the parameters
 
         def counts(index: int) -> bool:
@@ -64,7 +62,7 @@ class Reducer:
             return reducer is not None and reducer._counts(index)
 
         owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
-        self._buckets = GradientBuckets(self._parameters, None, reduction, 1, owner)
+        self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
         weakref.finalize(self, self._buckets.close)
 
     def expect_end(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from perseus_like.agreement import Agreeing
 from perseus_like.collectives import Max, Sum
-from perseus_like.gradients import Agreeing
 from perseus_like.handle import results_of
 from perseus_like.process_sets import ProcessSet
 

@@ -1,0 +1,63 @@
+"""Reduction of gradients that are given all at once, as to a Keras optimizer on torch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from perseus_like.buckets import Member
+from perseus_like.compression import Compressed, is_called, wire_of
+from perseus_like.gradients import GradientReducer
+from perseus_like.handle import Pending, results_of
+
+from .autograd import verbs
+from .gradient_memory import Kind
+
+
+class TorchReducer(GradientReducer):
+    """The reduction of one optimizer. Dense gradients are reduced in place.
+
+    Variables are tensors, or Keras variables, which contain one as `value`.
+    """
+
+    key_of = staticmethod(id)
+
+    def member(self, gradient: torch.Tensor | None, variable: Any) -> Member[Kind]:
+        parameter = getattr(variable, "value", variable)
+        kind_of = parameter if gradient is None or gradient.is_sparse else gradient
+        return Member(parameter.numel(), kind_of.element_size(), (kind_of.dtype, kind_of.device))
+
+    def zeros(self, shape: list[int], kind: Kind) -> torch.Tensor:
+        return torch.zeros(shape, dtype=kind[0], device=kind[1])
+
+    def is_sparse(self, gradient: torch.Tensor | None) -> bool:
+        return gradient is not None and gradient.is_sparse
+
+    def dense(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to_dense() if gradient.is_sparse else gradient
+
+    def divided(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / (self.rules.process_set.size() or 1)
+
+    def start_dense(self, name: str, members: list[torch.Tensor], member_names: str) -> Pending[list[torch.Tensor]]:
+        rules = self.rules
+        small = Compressed(rules.compression, members) if is_called(rules.compression) else None
+        pending = verbs.grouped_allreduce(
+            *(members if small is None else small.tensors, rules.op, name, *rules.factors, rules.process_set),
+            wire_of(rules.compression),
+            in_place=True,
+            member_names=member_names,
+        )
+        return pending if small is None else pending.then(small.restore)
+
+    def after(self, started: list[Pending[Any]]) -> contextlib.AbstractContextManager[None]:
+        results_of(started)
+        return contextlib.nullcontext()
+
+    def finished(self, started: list[Pending[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
+        return results_of(started)
+
+    def reduce_sparse(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        raise ValueError("sparse gradients on Keras' torch backend: pass sparse_as_dense=True to DistributedOptimizer")
