@@ -26,11 +26,12 @@ def steps(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], Any]]:
     import tensorflow as tf
 
     import perseus_like.tensorflow as hvd
-    from perseus_like.tensorflow.gradient_reduction import GradientReduction
+    from perseus_like.gradients import GradientRules
+    from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
 
     tensors = [tf.fill(shape, 0.0) for shape in shapes]
     variables = [tf.Variable(tensor) for tensor in tensors]
-    reduction = GradientReduction("benchmark", op=hvd.Sum)
+    reduction = TensorFlowReducer("benchmark", GradientRules(hvd.Sum))
 
     def each(*given: Any) -> list[Any]:
         return [hvd.allreduce(tensor, op=hvd.Sum, name=f"each_{place}") for place, tensor in enumerate(given)]
