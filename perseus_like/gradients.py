@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,16 @@ def checked_passes(passes: int) -> int:
     if passes < 1:
         raise ValueError(f"backward_passes_per_step is {passes}; pass at least one backward pass")
     return passes
+
+
+def layers_of(local_layers: Any) -> list[Any]:
+    """Returns `local_layers`, a layer or several layers of Keras, as a list. ValueError for other objects."""
+    several = isinstance(local_layers, Iterable) and not hasattr(local_layers, "trainable_weights")
+    layers = [] if local_layers is None else list(local_layers) if several else [local_layers]
+    strange = [repr(layer) for layer in layers if not hasattr(layer, "trainable_weights")]
+    if strange:
+        raise ValueError(f"local_layers takes a layer or a list of layers, not {', '.join(strange)}")
+    return layers
 
 
 def reduce_shared(

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from perseus_like.collectives import Average, Sum
-from perseus_like.gradients import Groups, checked_passes, gradient_rules, number_of_groups
+from perseus_like.gradients import Groups, checked_passes, gradient_rules, layers_of, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
@@ -234,17 +234,13 @@ def distribute(
     process_set: ProcessSet,
     scale_local_gradients: bool,
     local_layers: Any = None,
-    layer_class: type = keras.layers.Layer,
 ) -> Any:
-    """DistributedOptimizer and PartialDistributedOptimizer, whichever Keras the optimizer is of.
-
-    `local_layers` is a layer or a list of layers of `layer_class`.
-    """
+    """DistributedOptimizer and PartialDistributedOptimizer, whichever Keras the optimizer is of."""
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if distribution_of(innermost(optimizer)) is not None or distribution_of(optimizer) is not None:
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    layers = _checked_layers(local_layers, layer_class)
+    layers = layers_of(local_layers)
     backend = backends.chosen()
     rules = gradient_rules(
         *((Average, Sum), op, gradient_predivide_factor, groups, backend.Reducer.key_of, process_set, compression),
@@ -253,15 +249,6 @@ def distribute(
     passes = (checked_passes(backward_passes_per_step), average_aggregated_gradients)
     reducer = backend.Reducer(claim_name(name or f"Distributed{type(optimizer).__name__}"), rules)
     return _distribute(optimizer, Distribution(backend, reducer, *passes, layers))
-
-
-def _checked_layers(layers: Any, layer_class: type) -> list[Any]:
-    """Returns `local_layers` as a list. Raises ValueError for objects that are no layers."""
-    given = [] if layers is None else [layers] if isinstance(layers, layer_class) else list(layers)
-    for layer in given:
-        if not isinstance(layer, layer_class):
-            raise ValueError(f"local_layers takes layers of Keras, not {layer!r}")
-    return given
 
 
 def DistributedOptimizer(  # noqa: N802

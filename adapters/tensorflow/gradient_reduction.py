@@ -85,15 +85,6 @@ def divided_by_ranks(gradient: Any, process_set_id: int) -> Any:
     return gradient / tf.cast(ranks, gradient.dtype)
 
 
-def local_variables(layers: Any) -> list[Any]:
-    """Returns the trained variables of a layer or a list of layers. Raises ValueError for other objects."""
-    given = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
-    strange = [type(layer).__name__ for layer in given if not hasattr(layer, "trainable_weights")]
-    if strange:
-        raise ValueError(f"local_layers takes a layer or a list of layers, not {', '.join(strange)}")
-    return [variable for layer in given for variable in layer.trainable_weights]
-
-
 def _make_allreduce_grads_fn(
     name: str,
     device_dense: str,

@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like.collectives import Average
-from perseus_like.gradients import Groups, gradient_rules, number_of_groups
+from perseus_like.gradients import Groups, gradient_rules, layers_of, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
-from .gradient_reduction import OPS, TensorFlowReducer, local_variables
+from .gradient_reduction import OPS, TensorFlowReducer
 from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]
@@ -122,6 +122,7 @@ def PartialDistributedGradientTape(  # noqa: N802
         *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor),
         *(num_groups, groups, process_set, scale_local_gradients),
     )
-    for variable in local_variables(local_layers):
-        tape.register_local_source(variable)
+    for layer in layers_of(local_layers):
+        for variable in layer.trainable_weights:
+            tape.register_local_source(variable)
     return tape

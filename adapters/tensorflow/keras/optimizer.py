@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from perseus_like.collectives import Average
 from perseus_like.gradients import Groups, number_of_groups
 from perseus_like.keras.ops import Compression
+from perseus_like.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from perseus_like.keras.optimizer import distribute
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -34,28 +33,4 @@ def DistributedOptimizer(  # noqa: N802
     return distribute(
         *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
         *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
-    )
-
-
-def PartialDistributedOptimizer(  # noqa: N802
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """Returns perseus_like.keras.PartialDistributedOptimizer, for layers of tf.keras."""
-    return distribute(
-        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op),
-        *(backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients),
-        *(local_layers, tf.keras.layers.Layer),
     )
