@@ -53,7 +53,9 @@ class TorchReducer(GradientReducer):
         return pending if small is None else pending.then(small.restore)
 
     def after(self, started: list[Pending[Any]]) -> contextlib.AbstractContextManager[None]:
-        results_of(started)
+        errors = [error for pending in started if (error := pending.error()) is not None]
+        if errors:
+            raise errors[0]
         return contextlib.nullcontext()
 
     def finished(self, started: list[Pending[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
