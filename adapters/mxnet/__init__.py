@@ -39,4 +39,5 @@ __all__ = [
     "join",
     "mpi_ops",
 ]
-__all__ += [*common_api.__all__, *ops.__all__]
+__all__ += common_api.__all__
+__all__ += ops.__all__

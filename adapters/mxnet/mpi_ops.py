@@ -21,4 +21,5 @@ __all__ = [
     "Sum",
     "handle_average_backwards_compatibility",
 ]
-__all__ += [*common_api.__all__, *ops.__all__]
+__all__ += common_api.__all__
+__all__ += ops.__all__

@@ -25,4 +25,5 @@ __all__ = [
     "empty",
     "join",
 ]
-__all__ += [*common_api.__all__, *ops.__all__]
+__all__ += common_api.__all__
+__all__ += ops.__all__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -24,11 +24,14 @@ OPS = (Average, Sum, Adasum)
 class TensorFlowReducer(GradientReducer):
     """The reduction of one tape or optimizer, eagerly and in graphs."""
 
-    key_of = staticmethod(key_of)
-
     def __init__(self, name: str, rules: GradientRules, device_dense: str = "", device_sparse: str = "") -> None:
         super().__init__(name, rules)
         self._devices = (device_dense, device_sparse)
+
+    @staticmethod
+    def key_of(variable: Any) -> Hashable:
+        key: Hashable = key_of(variable)
+        return key
 
     def member(self, gradient: Any, variable: Any) -> Member[str]:
         dtype = tf.as_dtype(variable.dtype).base_dtype
@@ -57,8 +60,8 @@ class TensorFlowReducer(GradientReducer):
                 member_names=member_names,
             )
 
-    def after(self, started: list[Any]) -> contextlib.AbstractContextManager[Any]:
-        return tf.control_dependencies(started[0][:1]) if started else contextlib.nullcontext()  # type: ignore[no-any-return]
+    def after(self, started: list[Any]) -> Any:
+        return tf.control_dependencies(started[0][:1]) if started else contextlib.nullcontext()
 
     def finished(self, started: list[Any]) -> list[list[Any]]:
         return started

@@ -43,4 +43,5 @@ __all__ = [
     "run",
     "sparse_allreduce_async",
 ]
-__all__ += [*common_api.__all__, *ops.__all__]
+__all__ += common_api.__all__
+__all__ += ops.__all__

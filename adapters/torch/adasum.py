@@ -43,6 +43,6 @@ class DeltaSum:
         if is_called(compression):
             small = Compressed(compression, [delta])
             pending = verbs.allreduce(small.tensors[0], Adasum, full, process_set=self._process_set)
-            return lambda: small.restore([pending.result()])[0]  # type: ignore[no-any-return]
+            return lambda: small.restore([pending.result()])[0]
         wire = wire_of(compression)
         return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result

@@ -22,7 +22,9 @@ class TorchReducer(GradientReducer):
     Variables are tensors, or Keras variables, which contain one as `value`.
     """
 
-    key_of = staticmethod(id)
+    @staticmethod
+    def key_of(variable: Any) -> int:
+        return id(variable)
 
     def member(self, gradient: torch.Tensor | None, variable: Any) -> Member[Kind]:
         parameter = getattr(variable, "value", variable)

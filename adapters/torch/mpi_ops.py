@@ -49,4 +49,5 @@ __all__ = [
     "num_rank_is_power_2",
     "sparse_allreduce_async",
 ]
-__all__ += [*common_api.__all__, *ops.__all__]
+__all__ += common_api.__all__
+__all__ += ops.__all__
