@@ -29,6 +29,12 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "prescale_factor": "the factor by which each rank's {tensor} are multiplied before the reduction.",
         "postscale_factor": "the factor by which the result is multiplied.",
         "compression": "the form in which floating-point values are sent: `Compression.none`, `fp16` or `bf16`.",
+        "device_dense": "the device on which dense tensors are reduced. The default is the device they are on.",
+        "device_sparse": "the device on which sparse tensors are gathered. The default is the device they are on.",
+        "ignore_name_scope": "if true, the collective of a graph has exactly the name `name`, which must be unique, "
+        "without the name scopes of the graph.",
+        "priority": "the priority in the framework's engine. It rarely has an effect, because a collective starts as "
+        "soon as its tensors are ready.",
         "root_rank": "the rank whose {tensor} all ranks get. It is a rank in the job, also with a process set.",
     },
     "allreduce": {

@@ -37,6 +37,14 @@ class SyncBatchNormalizationImpl(layer_with_moments(_moments_of_all_ranks)):  # 
         fused: must be False; an argument of Horovod.
         process_set: the ranks that share statistics. Other ranks use their own.
         kwargs: the arguments of BatchNormalization.
+
+    Raises:
+        ValueError: `fused` is true.
+
+    Examples:
+        >>> layer = hvd.SyncBatchNormalization()
+        >>> layer(np.ones((4, 3), np.float32)).shape[-1]
+        3
     """
 
     name: str

@@ -21,6 +21,21 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
     Before each such run a new session starts, with the ranks and process sets that `init` was given. Errors of
     collectives that TensorFlow has changed to its own classes count, too.
+
+    Args:
+        func: the training function. Its first argument is the elastic state.
+
+    Returns:
+        A function with the same arguments and result.
+
+    Examples:
+        >>> @hvd.elastic.run
+        ... def train(state):
+        ...     for state.epoch in range(state.epoch, 3):
+        ...         state.commit()
+        ...     return state.epoch
+        >>> train(hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=0))
+        2
     """
 
     @functools.wraps(func)
@@ -39,8 +54,21 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 class TensorFlowKerasState(ModelState):
     """Elastic state of a built Keras model, its optimizer, and further objects by name (epoch, batch, …).
 
-    All are attributes of the state. The default optimizer is the one that the model was compiled with. `backend` is
-    `keras.backend` of Keras 2, for models in a graph with a session.
+    All are attributes of the state.
+
+    Args:
+        model: the model, which is built.
+        optimizer: its optimizer. The default is the one that the model was compiled with.
+        backend: `keras.backend` of Keras 2, for models in a graph with a session.
+        kwargs: further attributes and their values, which can be pickled.
+
+    Raises:
+        ValueError: the model is not built.
+
+    Examples:
+        >>> model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+        >>> state = hvd.elastic.TensorFlowKerasState(model, tf.keras.optimizers.SGD(), epoch=0)
+        >>> state.commit()
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
@@ -62,8 +90,18 @@ class TensorFlowKerasState(ModelState):
 class TensorFlowState(VariablesState):
     """Elastic state of variables, and further objects by name. All are attributes of the state.
 
-    The default variables are the global ones of a TensorFlow 1 graph, and the default `session` is that of the graph.
-    Eager variables need no session.
+    Args:
+        variables: the variables. The default is the global variables of a TensorFlow 1 graph.
+        session: the session of a TensorFlow 1 graph. The default is the current one. Eager variables need none.
+        kwargs: further attributes and their values, which can be pickled.
+
+    Examples:
+        >>> weights = tf.Variable([1.0])
+        >>> state = hvd.elastic.TensorFlowState([weights], epoch=0)
+        >>> _ = weights.assign([5.0])
+        >>> state.restore()  # the values of the last commit
+        >>> weights.numpy().tolist()
+        [1.0]
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:

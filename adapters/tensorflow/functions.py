@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from perseus_like import objects, rank, size
+from perseus_like.documentation import documented
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .arguments import as_tensor, member_id, root_within
@@ -15,6 +16,8 @@ from .execution import run
 from .ops import allgather, broadcast
 from .requests import request_of
 from .variables import assign, bytes_of, plain, value_of
+
+T = TypeVar("T")
 
 # The size of one broadcast: large enough to be fast, and small compared with a model.
 CHUNK_BYTES = 64 << 20
@@ -26,9 +29,24 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Assigns the root rank's values to the variables of all ranks. In a graph, returns the operation that does so.
+    """Assigns the root rank's values to the variables of all ranks, so that all start with the same model.
 
-    Takes variables of TensorFlow and Keras. `inplace` is ignored; it is an argument of Horovod.
+    Args:
+        variables: variables of TensorFlow or Keras, the same on all ranks in the same order.
+        root_rank: the rank in the job whose values all ranks get.
+        process_set: the ranks that take part. The default is all ranks of the job.
+        inplace: has no effect; it is an argument of Horovod.
+
+    Returns:
+        None, or in a graph the operation that assigns.
+
+    Raises:
+        ValueError: a dtype cannot be communicated, or a rank is not in `process_set`.
+        HorovodInternalError: the ranks passed different variables (DisagreementError), or a rank has ended.
+
+    Examples:
+        >>> weights = tf.Variable([1.0, 2.0])
+        >>> hvd.broadcast_variables([weights], root_rank=0)
     """
     return _assign_all([plain(variable) for variable in variables], root_rank, "variables", process_set)
 
@@ -39,7 +57,26 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Does the same as broadcast_variables, and returns the variables."""
+    """Does the same as `broadcast_variables`, and returns the variables.
+
+    Args:
+        variables: variables of TensorFlow or Keras, the same on all ranks in the same order.
+        root_rank: the rank in the job whose values all ranks get.
+        name: names the collectives. It is the same on all ranks.
+        process_set: the ranks that take part. The default is all ranks of the job.
+
+    Returns:
+        The variables; in a graph, their values after the assignment.
+
+    Raises:
+        ValueError: a dtype cannot be communicated, or a rank is not in `process_set`.
+        HorovodInternalError: the ranks passed different variables (DisagreementError), or a rank has ended.
+
+    Examples:
+        >>> weights = tf.Variable([1.0, 2.0])
+        >>> hvd.broadcast_([weights], root_rank=0)[0] is weights
+        True
+    """
     assigned = [plain(variable) for variable in variables]
     done = _assign_all(assigned, root_rank, name or "variables", process_set)
     if done is None:
@@ -49,7 +86,23 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Returns the operation that assigns the root rank's values to all global variables of a TensorFlow 1 graph."""
+    """Returns the operation that assigns the root rank's values to all global variables of a TensorFlow 1 graph.
+
+    Args:
+        root_rank: the rank in the job whose values all ranks get.
+
+    Returns:
+        The operation, for `session.run`.
+
+    Raises:
+        RuntimeError: TensorFlow executes eagerly.
+
+    Examples:
+        >>> with tf.Graph().as_default():
+        ...     _ = tf.compat.v1.get_variable("weights", [2])
+        ...     hvd.broadcast_global_variables(0).type
+        'NoOp'
+    """
     if tf.executing_eagerly():
         raise RuntimeError(
             "broadcast_global_variables() needs a graph of TensorFlow 1; eagerly, pass the variables to "
@@ -84,14 +137,26 @@ def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
     return [chunk for chunk in chunks if chunk]
 
 
+@documented
 def broadcast_object(
-    obj: Any,
+    obj: T | None,
     root_rank: int = 0,
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Returns the root rank's object on every rank. The object is pickled. `session` is ignored."""
+) -> T:
+    """Returns the root's object on every rank. It is pickled; only ranks of the same job can send such objects.
+
+    Args:
+        session: has no effect; it is an argument of Horovod.
+
+    Returns:
+        On `root_rank` the object itself, on other ranks a copy.
+
+    Examples:
+        >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
+        {'epoch': 3}
+    """
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -101,14 +166,40 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function that broadcasts its argument."""
+    """Returns a function that broadcasts its argument, an object that can be pickled.
+
+    Args:
+        root_rank: the rank in the job whose object all ranks get.
+        session: has no effect; it is an argument of Horovod.
+        name: names the collective. It is the same on all ranks.
+        process_set: the ranks that take part. The default is all ranks of the job.
+
+    Returns:
+        A function of one argument that returns the object of `root_rank`, as `broadcast_object`.
+
+    Examples:
+        >>> hvd.broadcast_object_fn(root_rank=0)("settings")
+        'settings'
+    """
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 
+@documented
 def allgather_object(
-    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """Returns the objects of all ranks, in the order of ranks. The objects are pickled. `session` is ignored."""
+    obj: T, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[T]:
+    """Returns every rank's object. They are pickled; only ranks of the same job can send such objects.
+
+    Args:
+        session: has no effect; it is an argument of Horovod.
+
+    Returns:
+        The objects in the order of ranks. This rank's own object is a copy, too.
+
+    Examples:
+        >>> hvd.allgather_object({"rank": hvd.rank()})
+        [{'rank': 0}]
+    """
     return objects.allgather_object(obj, name, process_set)
 
 

@@ -31,6 +31,25 @@ class LocalGradientAggregationHelper:
 
     In a graph of TensorFlow 1 the variables are local ones: run `tf.compat.v1.local_variables_initializer()`, as
     monitored sessions do.
+
+    Args:
+        backward_passes_per_step: the number of backward passes in a step.
+        allreduce_func: `allreduce_func(gradients, variables)` returns the reduced gradients.
+        sparse_as_dense: convert IndexedSlices to tensors.
+        average_aggregated_gradients: divide the sum by the number of passes.
+        rank: ignored; an argument of Horovod.
+        optimizer_type: ignored; an argument of Horovod.
+        process_set: the ranks that train together.
+        scale_local_gradients: divide gradients of local variables by the number of ranks.
+        name: ignored; an argument of Horovod.
+
+    Raises:
+        ValueError: `backward_passes_per_step` is less than 1.
+
+    Examples:
+        >>> helper = hvd.LocalGradientAggregationHelper(2, lambda gradients, variables: gradients, False, True, 0, None)
+        >>> helper.backward_passes_per_step
+        2
     """
 
     # Horovod's values for `optimizer_type`.
@@ -49,19 +68,6 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        """Creates no variables yet.
-
-        Args:
-            backward_passes_per_step: the number of backward passes in a step.
-            allreduce_func: `allreduce_func(gradients, variables)` returns the reduced gradients.
-            sparse_as_dense: convert IndexedSlices to tensors.
-            average_aggregated_gradients: divide the sum by the number of passes.
-            rank: ignored; an argument of Horovod.
-            optimizer_type: ignored; an argument of Horovod.
-            process_set: the ranks that train together.
-            scale_local_gradients: divide gradients of local variables by the number of ranks.
-            name: ignored; an argument of Horovod.
-        """
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients

@@ -33,25 +33,107 @@ def _now(what: str, process_set_id: int) -> int:
 
 
 def rank_op(name: str | None = None) -> Any:
-    """Returns the rank of this process in the job."""
+    """Returns the rank of this process in the job, as a tensor.
+
+    In a graph, the tensor has the value at the time of the run.
+
+    Args:
+        name: the name of the operation in a graph.
+
+    Returns:
+        A scalar of dtype int32.
+
+    Raises:
+        HorovodInternalError: `init` was not called.
+
+    Examples:
+        >>> int(hvd.rank_op())
+        0
+    """
     return number("rank", name=name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Returns the number of ranks in a process set."""
+    """Returns the number of ranks in a process set, as a tensor.
+
+    In a graph, the tensor has the value at the time of the run.
+
+    Args:
+        process_set_id: the id of a registered set. 0 is the set of all ranks.
+        name: the name of the operation in a graph.
+
+    Returns:
+        A scalar of dtype int32.
+
+    Raises:
+        HorovodInternalError: `init` was not called. Also if the set is not registered.
+
+    Examples:
+        >>> int(hvd.size_op())
+        1
+    """
     return number("size", process_set_id, name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
-    """Returns the rank of this process among the processes of its host."""
+    """Returns the rank of this process among the processes of its host, as a tensor.
+
+    In a graph, the tensor has the value at the time of the run.
+
+    Args:
+        name: the name of the operation in a graph.
+
+    Returns:
+        A scalar of dtype int32.
+
+    Raises:
+        HorovodInternalError: `init` was not called.
+
+    Examples:
+        >>> int(hvd.local_rank_op())
+        0
+    """
     return number("local_rank", name=name)
 
 
 def local_size_op(name: str | None = None) -> Any:
-    """Returns the number of processes on this host."""
+    """Returns the number of processes on this host, as a tensor.
+
+    In a graph, the tensor has the value at the time of the run.
+
+    Args:
+        name: the name of the operation in a graph.
+
+    Returns:
+        A scalar of dtype int32.
+
+    Raises:
+        HorovodInternalError: `init` was not called.
+
+    Examples:
+        >>> int(hvd.local_size_op())
+        1
+    """
     return number("local_size", name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Returns 1 if this process is in the set, otherwise 0."""
+    """Returns 1 if this process is in a process set, otherwise 0, as a tensor.
+
+    In a graph, the tensor has the value at the time of the run.
+
+    Args:
+        process_set_id: the id of a registered set. 0 is the set of all ranks.
+        name: the name of the operation in a graph.
+
+    Returns:
+        A scalar of dtype int32.
+
+    Raises:
+        HorovodInternalError: `init` was not called. Also if the set is not registered.
+
+    Examples:
+        >>> int(hvd.process_set_included_op())
+        1
+    """
     return number("included", process_set_id, name)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from perseus_like import collectives
 from perseus_like.collectives import Adasum, Average, Op, Sum, group_wire, reduce_options, resolve_op
 from perseus_like.compression import Compressed, is_called, wire_of
+from perseus_like.documentation import documented
 from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -27,6 +28,7 @@ from .requests import DTYPES, request_of
 _ANY_DEVICE = contextlib.nullcontext()
 
 
+@documented
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -40,11 +42,19 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Returns the reduction of all ranks' tensors, variables or IndexedSlices: their average unless `op` is given.
+    """Returns the reduction of all ranks' tensors. Differentiable for Average and Sum.
 
-    IndexedSlices are gathered, and support only Average and Sum. An index of several ranks occurs several times in the
-    result. With `ignore_name_scope`, the collective of a graph has exactly the name `name`, without the name scopes of
-    the node; the name must be unique.
+    Args:
+        tensor: a tensor, a variable or IndexedSlices, of any shape. All ranks pass the same shape and dtype, but
+            IndexedSlices may have different numbers of rows.
+
+    Returns:
+        A tensor of the same shape and dtype. For IndexedSlices, IndexedSlices of all ranks' rows: an index of several
+        ranks occurs several times in it.
+
+    Examples:
+        >>> hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Sum, name="loss").numpy()  # by hvd.size() ranks
+        array([1., 2.], dtype=float32)
     """
     chosen = resolve_op(op, average)
     factors = (float(prescale_factor), float(postscale_factor))
@@ -55,6 +65,7 @@ def allreduce(
         return reduce_dense([as_tensor(tensor)], chosen, name, factors, process_set, compression, ignore_name_scope)[0]
 
 
+@documented
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -68,7 +79,18 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduces several tensors as one unit: all or none. Each IndexedSlices among them is gathered separately."""
+    """Reduces several tensors as one unit: if one of them fails, all fail. Differentiable for Average and Sum.
+
+    Each IndexedSlices among them is gathered separately.
+
+    Returns:
+        Tensors of the same shapes and dtypes.
+
+    Examples:
+        >>> reduced = hvd.grouped_allreduce([tf.constant([1.0]), tf.constant([2, 3])], op=hvd.Sum)
+        >>> [tensor.numpy().tolist() for tensor in reduced]
+        [[1.0], [2, 3]]
+    """
     chosen = resolve_op(op, average)
     factors = (float(prescale_factor), float(postscale_factor))
     results: list[Any] = list(tensors)
@@ -144,30 +166,51 @@ def _allreduce_sparse(
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
+@documented
 def allgather(
     tensor: Any,
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns all ranks' tensors, concatenated along dimension 0, in which they may differ."""
+    """Returns all ranks' tensors, concatenated along dimension 0 in the order of ranks. Differentiable.
+
+    Returns:
+        A tensor of the same dtype on all ranks. Its dimension 0 is the sum of all ranks' dimensions 0.
+
+    Examples:
+        >>> hvd.allgather(tf.constant([[1, 2], [3, 4]])).numpy()  # all rows of all ranks
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
     request = request_of("allgather", name, member_id(process_set), whole_name=ignore_name_scope)
     return run(request, [with_rows("allgather", tensor)])[0]
 
 
+@documented
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Gathers several tensors as one unit. Returns an empty list for an empty list."""
+    """Gathers several tensors as one unit: if one of them fails, all fail. Differentiable.
+
+    Returns:
+        For each tensor, all ranks' rows in a new tensor. An empty list for an empty list.
+
+    Examples:
+        >>> gathered = hvd.grouped_allgather([tf.constant([1]), tf.constant([2.0, 3.0])])
+        >>> [tensor.numpy().tolist() for tensor in gathered]
+        [[1], [2.0, 3.0]]
+    """
     if not tensors:
         return list(tensors)
     request = request_of("allgather", name, member_id(process_set), grouped=True, whole_name=ignore_name_scope)
     return run(request, [with_rows("grouped_allgather", tensor) for tensor in tensors])
 
 
+@documented
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -175,13 +218,22 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the tensor of `root_rank` on every rank. `root_rank` is a rank in the job, also with a process set."""
+    """Returns the tensor of `root_rank` on every rank. Differentiable.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Examples:
+        >>> hvd.broadcast(tf.constant([1.0, 2.0]), root_rank=0).numpy()
+        array([1., 2.], dtype=float32)
+    """
     set_id = member_id(process_set)
     root = root_within(root_rank, process_set)
     request = request_of("broadcast", name, set_id, root=root, whole_name=ignore_name_scope)
     return run(request, [as_tensor(tensor)])[0]
 
 
+@documented
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -189,9 +241,18 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends `splits[r]` rows to rank r, or equally many to each rank without `splits`.
+    """Sends `splits[r]` rows to rank r of the process set, and returns the rows that the ranks send to this one.
 
-    Returns the received rows; with `splits`, also the number of rows from each rank (int32).
+    Differentiable.
+
+    Returns:
+        The received rows in the order of the sending ranks. If `splits` are given: a pair of these rows and a tensor of
+        dtype int32 with the number of rows from each rank.
+
+    Examples:
+        >>> rows, counts = hvd.alltoall(tf.constant([1.0, 2.0, 3.0]), splits=[2])  # the third row is not sent
+        >>> rows.numpy(), counts.numpy().tolist()
+        (array([1., 2.], dtype=float32), [2])
     """
     request = request_of("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
     source = with_rows("alltoall", tensor)
@@ -210,6 +271,7 @@ def _no_splits_eagerly() -> Any:
     return tf.zeros([0], tf.int32)
 
 
+@documented
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -221,11 +283,21 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Returns this rank's rows of the reduction (Average or Sum). The first ranks get one more if rows remain."""
+    """Returns this rank's rows of the reduction of all ranks' tensors. Differentiable.
+
+    Returns:
+        A tensor of the same dtype. Dimension 0 is divided among the ranks; if it does not divide, the first ranks get
+        one more row.
+
+    Examples:
+        >>> hvd.reducescatter(tf.constant([1.0, 2.0]), op=hvd.Sum).numpy()  # one rank gets all rows
+        array([1., 2.], dtype=float32)
+    """
     factors = (float(prescale_factor), float(postscale_factor))
     return _reducescatter([tensor], device_dense, compression, op, name, process_set, ignore_name_scope, factors)[0]
 
 
+@documented
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -235,7 +307,16 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Does a reducescatter of several tensors as one unit. Returns an empty list for an empty list."""
+    """Does a reducescatter of several tensors as one unit: if one of them fails, all fail. Differentiable.
+
+    Returns:
+        For each tensor, this rank's rows of the reduction. An empty list for an empty list.
+
+    Examples:
+        >>> shares = hvd.grouped_reducescatter([tf.constant([1.0]), tf.constant([2.0, 3.0])])
+        >>> [tensor.numpy().tolist() for tensor in shares]
+        [[1.0], [2.0, 3.0]]
+    """
     if not tensors:
         return list(tensors)
     factors = (float(prescale_factor), float(postscale_factor))
@@ -265,7 +346,15 @@ def _reducescatter(
 
 
 def join() -> Any:
-    """Contributes zeros to other ranks' allreduces until every rank has joined. Returns the last rank to join."""
+    """Blocks until every rank has joined. Contributes zeros to the other ranks' allreduces meanwhile.
+
+    Returns:
+        The last rank that joined, as a tensor of dtype int32.
+
+    Examples:
+        >>> int(hvd.join())
+        0
+    """
     if tf.executing_eagerly():
         return tf.constant(collectives.join(), tf.int32)
     if xla.is_compiling():
@@ -277,7 +366,21 @@ def join() -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
-    """Blocks until all ranks of the set have called it. In a graph, returns an operation that does so."""
+    """Blocks until all ranks of the set have called it.
+
+    Args:
+        process_set: the ranks that wait for each other. The default is all ranks of the job.
+
+    Returns:
+        None, or in a graph the operation that blocks.
+
+    Raises:
+        ValueError: this rank is not in `process_set`, or the set is not registered.
+        HorovodInternalError: a rank has ended, or `init` was not called.
+
+    Examples:
+        >>> hvd.barrier()
+    """
     if tf.executing_eagerly():
         collectives.barrier(process_set)
         return None

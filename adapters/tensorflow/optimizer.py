@@ -132,6 +132,18 @@ def DistributedOptimizer(  # noqa: N802
         num_groups: deprecated; a number of groups.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         scale_local_gradients: divide gradients of local variables by the number of ranks.
+
+    Returns:
+        An optimizer of the class of `optimizer`.
+
+    Raises:
+        ValueError: an argument is not supported, or the optimizer is a DistributedOptimizer already. The errors of
+            collectives are raised by its steps.
+
+    Examples:
+        >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01 * hvd.size()))
+        >>> weights = tf.Variable([1.0, 2.0])
+        >>> _ = optimizer.apply_gradients([(tf.constant([1.0, 1.0]), weights)])
     """
     if not isinstance(optimizer, _LegacyOptimizer):
         return _of_keras(

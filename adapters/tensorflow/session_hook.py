@@ -10,7 +10,20 @@ from .functions import broadcast_global_variables
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """A hook of a monitored session: all ranks begin with the root rank's values, initialized or from a checkpoint."""
+    """A hook of a monitored session: all ranks begin with the root rank's values, initialized or from a checkpoint.
+
+    Args:
+        root_rank: the rank in the job whose values all ranks get.
+        device: the device on which the values are broadcast. The default is chosen by TensorFlow.
+
+    Raises:
+        HorovodInternalError: a rank has ended, or `init` was not called. It is raised when the session begins.
+
+    Examples:
+        >>> hook = hvd.BroadcastGlobalVariablesHook(root_rank=0)
+        >>> hook.root_rank
+        0
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         self.root_rank = root_rank

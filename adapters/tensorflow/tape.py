@@ -83,6 +83,20 @@ def DistributedGradientTape(  # noqa: N802
         num_groups: deprecated; a number of groups.
         process_set: the ranks that train together. On other ranks the tape does not communicate.
         scale_local_gradients: divide gradients of local sources by the number of ranks.
+
+    Returns:
+        A tape of the class of `gradtape`.
+
+    Raises:
+        ValueError: an argument is not supported, or the tape is a DistributedGradientTape already. The errors of
+            collectives are raised by `gradient`.
+
+    Examples:
+        >>> weights = tf.Variable([1.0, 2.0])
+        >>> with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        ...     loss = tf.reduce_sum(weights * weights)
+        >>> tape.gradient(loss, [weights])[0].numpy()
+        array([2., 4.], dtype=float32)
     """
     cls = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
@@ -117,7 +131,36 @@ def PartialDistributedGradientTape(  # noqa: N802
     local_layers: Any | Sequence[Any] | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Does the same as DistributedGradientTape, but does not reduce the gradients of `local_layers`."""
+    """Does the same as DistributedGradientTape, but does not reduce the gradients of `local_layers`.
+
+    Args:
+        gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
+        device_dense: the device on which dense gradients are reduced; "" for the device they are on.
+        device_sparse: the same for IndexedSlices.
+        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
+        sparse_as_dense: convert IndexedSlices to dense gradients, and reduce them in buckets.
+        op: Average, Sum or Adasum.
+        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
+        groups: lists of variables whose gradients are reduced together, or the number of groups.
+        num_groups: deprecated; a number of groups.
+        process_set: the ranks that train together. On other ranks the tape does not communicate.
+        local_layers: a layer or a list of layers, whose gradients stay those of each rank.
+        scale_local_gradients: divide gradients of local sources by the number of ranks.
+
+    Returns:
+        A tape of the class of `gradtape`.
+
+    Raises:
+        ValueError: an argument is not supported, or the tape is a DistributedGradientTape already. The errors of
+            collectives are raised by `gradient`.
+
+    Examples:
+        >>> weights = tf.Variable([1.0, 2.0])
+        >>> with hvd.PartialDistributedGradientTape(tf.GradientTape()) as tape:
+        ...     loss = tf.reduce_sum(weights * weights)
+        >>> tape.gradient(loss, [weights])[0].numpy()
+        array([2., 4.], dtype=float32)
+    """
     tape = DistributedGradientTape(
         *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor),
         *(num_groups, groups, process_set, scale_local_gradients),

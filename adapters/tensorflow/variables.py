@@ -43,14 +43,38 @@ def key_of(variable: Any) -> Any:
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """Returns hashable references, in the same nesting of lists and tuples."""
+    """Returns references of variables, which are hashable, in tuples of the same structure.
+
+    Args:
+        vars: a variable, or lists and tuples of variables.
+
+    Returns:
+        A reference, or tuples of references.
+
+    Examples:
+        >>> references = hvd.vars_to_refs([tf.Variable([1.0])])
+        >>> len({references})
+        1
+    """
     if isinstance(vars, list | tuple):
         return tuple(vars_to_refs(each) for each in vars)
     return plain(vars).ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Returns the variables of `vars_to_refs`."""
+    """Returns the variables of `vars_to_refs`.
+
+    Args:
+        refs: a reference, or lists and tuples of references.
+
+    Returns:
+        The variable, or lists of variables of the same structure.
+
+    Examples:
+        >>> weights = tf.Variable([1.0])
+        >>> hvd.refs_to_vars(hvd.vars_to_refs([weights]))[0] is weights
+        True
+    """
     if isinstance(refs, list | tuple):
         return [refs_to_vars(each) for each in refs]
     return refs.deref()

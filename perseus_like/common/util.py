@@ -52,7 +52,19 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Returns whether tensors on an accelerator can be communicated."""
+    """Returns True if tensors on an accelerator can be communicated.
+
+    Args:
+        ext_base_name: has no effect; it is an argument of Horovod.
+        verbose: has no effect; it is an argument of Horovod.
+
+    Returns:
+        True if a CUDA or ROCm driver is installed.
+
+    Examples:
+        >>> hvd.gpu_available("") in (True, False)
+        True
+    """
     return basics.cuda_built() or basics.rocm_built()
 
 
@@ -99,6 +111,18 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
+    """Returns True if a number of ranks is a power of 2.
+
+    Args:
+        num_rank: the number.
+
+    Returns:
+        True for 1, 2, 4, 8, …
+
+    Examples:
+        >>> [number for number in range(9) if hvd.check_num_rank_power_of_2(number)]
+        [1, 2, 4, 8]
+    """
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
