@@ -29,6 +29,14 @@ class BroadcastGlobalVariablesCallbackImpl:
 
     If the first batch builds the model of a rank, the copy happens after that batch. `local_variables` keep the values
     of each rank.
+
+    Args:
+        root_rank: the rank in the job whose values all ranks get.
+        device: has no effect; it is an argument of Horovod.
+        local_variables: variables that each rank keeps.
+
+    Examples:
+        >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0)  # model.fit(…, callbacks=[callback])
     """
 
     model: Any
@@ -71,7 +79,14 @@ def _on_all_ranks(here: bool) -> bool:
 
 
 class MetricAverageCallbackImpl:
-    """Replaces each metric of an epoch by its average over all ranks. Must come before callbacks that read metrics."""
+    """Replaces each metric of an epoch by its average over all ranks. Must come before callbacks that read metrics.
+
+    Args:
+        device: has no effect; it is an argument of Horovod.
+
+    Examples:
+        >>> callback = hvd.callbacks.MetricAverageCallback()  # model.fit(…, callbacks=[callback])
+    """
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -91,12 +106,21 @@ class LearningRateScheduleCallbackImpl:
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
 
     Args:
+        initial_lr: the learning rate of the first epoch.
         multiplier: a function of the epoch, which has a fraction unless `staircase`; or a number b, for
             b ** (epoch - start_epoch).
+        start_epoch: the first epoch in which the rate is set.
+        end_epoch: the epoch from which the rate is no longer set. The default is never.
         staircase: change the rate once per epoch, not with every batch.
         momentum_correction: multiply velocities, which contain the rate, by the same factor when the rate changes
             (Goyal et al., 2017, arXiv:1706.02677).
         steps_per_epoch: the number of batches in an epoch; by default Keras' number.
+
+    Raises:
+        ValueError: `initial_lr` is None.
+
+    Examples:
+        >>> callback = hvd.callbacks.LearningRateScheduleCallback(0.1, multiplier=0.9)
     """
 
     model: Any
@@ -162,7 +186,22 @@ def _as_function(multiplier: Multiplier, start_epoch: int) -> Callable[[float], 
 
 
 class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
-    """Raises the learning rate from `initial_lr / size` to `initial_lr` in equal steps over `warmup_epochs`."""
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` in equal steps over `warmup_epochs`.
+
+    Args:
+        initial_lr: the learning rate after the warmup.
+        warmup_epochs: the number of epochs of the warmup.
+        momentum_correction: multiply velocities, which contain the rate, by the same factor when the rate changes
+            (Goyal et al., 2017, arXiv:1706.02677).
+        steps_per_epoch: the number of batches in an epoch; by default Keras' number.
+        verbose: if not 0, rank 0 logs the end of the warmup.
+
+    Raises:
+        ValueError: `initial_lr` is None.
+
+    Examples:
+        >>> callback = hvd.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=3)
+    """
 
     def __init__(
         self,
@@ -202,6 +241,19 @@ class BestModelCheckpointImpl(checkpoint_that_saves_by(_save_atomically)):  # ty
     """A ModelCheckpoint that keeps the best model in the file `filepath`, an attribute that must be set before `fit`.
 
     The file contains the best model so far until the next one has been written completely.
+
+    Args:
+        monitor: the metric that decides which model is best.
+        verbose: if 1, Keras reports each file that is written.
+        mode: "min", "max" or "auto": whether a small or a large value of the metric is good.
+        save_freq: "epoch", or a number of batches.
+
+    Raises:
+        ValueError: `filepath` is not set when a model is to be saved.
+
+    Examples:
+        >>> callback = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+        >>> callback.filepath = "/tmp/best.keras"
     """
 
     model: Any
@@ -228,7 +280,17 @@ class BestModelCheckpointImpl(checkpoint_that_saves_by(_save_atomically)):  # ty
 
 
 class CommitStateCallbackImpl:
-    """Commits an elastic state every `batches_per_commit` batches, and at the end of each epoch."""
+    """Commits an elastic state every `batches_per_commit` batches, and at the end of each epoch.
+
+    Args:
+        state: the elastic state.
+        batches_per_commit: the number of batches from one commit to the next.
+
+    Examples:
+        >>> from perseus_like.numpy import broadcast_object
+        >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
+        >>> callback = hvd.elastic.CommitStateCallback(state, batches_per_commit=10)
+    """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -251,7 +313,16 @@ class CommitStateCallbackImpl:
 
 
 class UpdateBatchStateCallbackImpl:
-    """Keeps the number of the batch in `state.batch`, 0 between epochs. Must come before CommitStateCallback."""
+    """Keeps the number of the batch in `state.batch`, 0 between epochs. Must come before CommitStateCallback.
+
+    Args:
+        state: the elastic state, with an attribute `batch`.
+
+    Examples:
+        >>> from perseus_like.numpy import broadcast_object
+        >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
+        >>> callback = hvd.elastic.UpdateBatchStateCallback(state)
+    """
 
     params: dict[str, Any]
 
@@ -277,7 +348,16 @@ class UpdateBatchStateCallbackImpl:
 
 
 class UpdateEpochStateCallbackImpl:
-    """Keeps the number of completed epochs in `state.epoch`, also over several calls of `fit`."""
+    """Keeps the number of completed epochs in `state.epoch`, also over several calls of `fit`.
+
+    Args:
+        state: the elastic state, with an attribute `epoch`.
+
+    Examples:
+        >>> from perseus_like.numpy import broadcast_object
+        >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0)
+        >>> callback = hvd.elastic.UpdateEpochStateCallback(state)
+    """
 
     def __init__(self, state: Any) -> None:
         super().__init__()

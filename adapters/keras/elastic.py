@@ -19,7 +19,19 @@ run = _backend.run
 class KerasState(TensorFlowKerasState):  # type: ignore[misc,valid-type]
     """Elastic state of a model, its optimizer, and further objects by name (epoch, batch, …), which are attributes.
 
-    The default optimizer is the one that the model was compiled with. The model must be built.
+    Args:
+        model: the model, which is built.
+        optimizer: its optimizer. The default is the one that the model was compiled with.
+        kwargs: further attributes and their values, which can be pickled.
+
+    Raises:
+        ValueError: the model is not built.
+
+    Examples:
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", loss="mse")
+        >>> state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+        >>> state.commit()
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:

@@ -29,6 +29,18 @@ def load_model(
         custom_objects: further objects, by name, that the file may refer to.
         compression: the compression of the DistributedOptimizer.
         legacy_opts: ignored; an argument of Horovod.
+
+    Returns:
+        The model, compiled as it was saved.
+
+    Raises:
+        ValueError: the file is not there, or refers to a class that is not known.
+
+    Examples:
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), loss="mse")
+        >>> model.save("/tmp/model.keras")
+        >>> loaded = hvd.load_model("/tmp/model.keras")
     """
     return load(keras, filepath, custom_optimizers, custom_objects, compression)
 

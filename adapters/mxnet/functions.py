@@ -9,8 +9,8 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 
-from perseus_like import objects, rank, size
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like import rank, size
+from perseus_like.objects import allgather_object, broadcast_object
 
 from .compat.parameters import after_initialization
 from .ops import allgather, broadcast_
@@ -27,6 +27,13 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
             parameters.
         root_rank: the rank, in the job, whose values all ranks get.
         prefix: goes before the names, for several models with equal names.
+
+    Raises:
+        ValueError: `params` is not a dictionary.
+        MXNetError: the ranks passed different parameters, or a rank has ended.
+
+    Examples:
+        >>> hvd.broadcast_parameters({"weights": mx.nd.array([1.0, 2.0])}, root_rank=0)
     """
     if not isinstance(params, Mapping | ParameterDict):
         raise ValueError(
@@ -56,18 +63,6 @@ def _broadcast_parameter(parameter: Parameter, root_rank: int, name: str) -> lis
         for copy in copies:
             copy[:] = first.as_in_context(copy.ctx)
     return [first, *copies]
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Returns the root rank's object on every rank. The object is pickled."""
-    return objects.broadcast_object(obj, root_rank, name, process_set)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks, in the order of ranks. The objects are pickled."""
-    return objects.allgather_object(obj, name, process_set)
 
 
 # The functions of this file, and further names of Horovod's module of this path.

@@ -202,7 +202,21 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
 
 def create(name: str = NAME) -> Any:
-    """Returns the key-value store `dist_sync_perseus` (also `dist-sync-perseus`), or MXNet's store of another name."""
+    """Returns a key-value store that reduces over all ranks, or one of MXNet.
+
+    Args:
+        name: `dist_sync_perseus` (also `dist-sync-perseus`), or the name of a store of MXNet.
+
+    Returns:
+        The store.
+
+    Raises:
+        MXNetError: there is no store of this name.
+
+    Examples:
+        >>> hvd.create("dist_sync_perseus").num_workers == hvd.size()
+        True
+    """
     return mx.kvstore.create(name)
 
 

@@ -61,11 +61,25 @@ class Memory:
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
-    """Returns an array on the CPU in memory that the ranks of this host reduce in place, where collectives are fastest.
+    """Returns an array of zeros on the CPU, in memory that the ranks of this host share.
+
+    Collectives reduce such an array in place without copying it, which is the fastest way.
+
+    Args:
+        shape: the shape, or the number of elements of a one-dimensional array.
+        dtype: a NumPy dtype, or what `np.dtype` accepts, except for int8 and bool.
+
+    Returns:
+        An array whose memory is freed when no array refers to it.
 
     Raises:
         UnavailableError: no such memory is left.
         ValueError: MXNet cannot use such memory for this dtype.
+
+    Examples:
+        >>> gradients = hvd.empty((2, 3))
+        >>> hvd.allreduce_(gradients, op=hvd.Max).shape
+        (2, 3)
     """
     if not can_be_shared(dtype):
         raise ValueError(f"empty: MXNet cannot use shared memory for arrays of dtype {dtype}; use mxnet.nd.empty")

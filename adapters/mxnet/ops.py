@@ -26,6 +26,7 @@ from perseus_like.collectives import (
     root_within,
     scattered_rows,
 )
+from perseus_like.documentation import documented
 from perseus_like.errors import HorovodInternalError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import names
@@ -74,6 +75,7 @@ def _new_like(arrays: Sequence[Array]) -> list[Array]:
     return [new_array(array.shape, array) for array in map(checked, arrays)]
 
 
+@documented
 def allreduce(
     tensor: Array,
     average: bool | None = None,
@@ -84,13 +86,27 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Array:
-    """Returns the reduction of all ranks' arrays: their average unless `op` is another operation."""
+    """Returns the reduction of all ranks' arrays.
+
+    Returns:
+        A new array of the same shape and dtype. An average of integers is rounded toward zero.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, or this rank is not in `process_set`, or the set is not
+            registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> hvd.allreduce(mx.nd.array([1.0, 2.0]), op=hvd.Sum, name="loss").asnumpy()  # by hvd.size() ranks
+        array([1., 2.], dtype=float32)
+    """
     output = _new_like([tensor])
     chosen = resolve_op(op, average)
     reduce("allreduce", [tensor], output, chosen, name, prescale_factor, postscale_factor, process_set, priority)
     return output[0]
 
 
+@documented
 def allreduce_(
     tensor: Array,
     average: bool | None = None,
@@ -101,11 +117,27 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Array:
+    """Replaces the elements of an array by the reduction of all ranks' arrays.
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, or this rank is not in `process_set`, or the set is not
+            registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> array = mx.nd.array([1.0, 2.0])
+        >>> hvd.allreduce_(array, op=hvd.Sum) is array
+        True
+    """
     chosen = resolve_op(op, average)
     reduce("allreduce", [tensor], [tensor], chosen, name, prescale_factor, postscale_factor, process_set, priority)
     return tensor
 
 
+@documented
 def grouped_allreduce(
     tensors: Sequence[Array],
     average: bool | None = None,
@@ -116,7 +148,20 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[Array]:
-    """Reduces several arrays as one unit: all or none. Returns an empty list for an empty list."""
+    """Reduces several arrays as one unit: if one of them fails, all fail.
+
+    Returns:
+        New arrays of the same shapes and dtypes. An empty list for an empty list.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, or this rank is not in `process_set`, or the set is not
+            registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> [each.asnumpy().tolist() for each in hvd.grouped_allreduce([mx.nd.array([1.0]), mx.nd.array([2.0, 3.0])])]
+        [[1.0], [2.0, 3.0]]
+    """
     if not tensors:
         return tensors
     outputs = _new_like(tensors)
@@ -126,6 +171,7 @@ def grouped_allreduce(
     return outputs
 
 
+@documented
 def grouped_allreduce_(
     tensors: Sequence[Array],
     average: bool | None = None,
@@ -136,6 +182,21 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[Array]:
+    """Replaces the elements of several arrays by their reductions, as one unit.
+
+    Returns:
+        The same arrays. An empty list for an empty list.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, or this rank is not in `process_set`, or the set is not
+            registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> arrays = [mx.nd.array([1.0]), mx.nd.array([2.0, 3.0])]
+        >>> hvd.grouped_allreduce_(arrays)[1] is arrays[1]
+        True
+    """
     if not tensors:
         return tensors
     chosen = resolve_op(op, average)
@@ -158,6 +219,7 @@ def _broadcast(
     return output
 
 
+@documented
 def broadcast(
     tensor: Array,
     root_rank: int,
@@ -165,10 +227,24 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Returns the array of `root_rank` on every rank. `root_rank` is a rank in the job, also with a process set."""
+    """Returns the array of `root_rank` on every rank.
+
+    Returns:
+        A new array of the same shape and dtype.
+
+    Raises:
+        ValueError: the dtype is not supported, `root_rank` is not in `process_set`, or this rank is not in
+            `process_set`, or the set is not registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> hvd.broadcast(mx.nd.array([1.0, 2.0]), root_rank=0).asnumpy()
+        array([1., 2.], dtype=float32)
+    """
     return _broadcast(tensor, _new_like([tensor])[0], root_rank, name, priority, process_set)
 
 
+@documented
 def broadcast_(
     tensor: Array,
     root_rank: int,
@@ -176,27 +252,66 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
+    """Replaces the elements of an array by those of `root_rank`.
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        ValueError: the dtype is not supported, `root_rank` is not in `process_set`, or this rank is not in
+            `process_set`, or the set is not registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> weights = mx.nd.array([1.0, 2.0])
+        >>> hvd.broadcast_(weights, root_rank=0) is weights
+        True
+    """
     return _broadcast(tensor, tensor, root_rank, name, priority, process_set)
 
 
+@documented
 def allgather(
     tensor: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Returns all ranks' arrays, concatenated along dimension 0. Blocks until the size of the result is known."""
+    """Returns all ranks' arrays, concatenated along dimension 0 in the order of ranks.
+
+    Blocks until the size of the result is known.
+
+    Returns:
+        A new array of the same dtype on all ranks. Its dimension 0 is the sum of all ranks' dimensions 0.
+
+    Examples:
+        >>> hvd.allgather(mx.nd.array([1.0, 2.0])).asnumpy()  # all rows of all ranks
+        array([1., 2.], dtype=float32)
+    """
     return _waiting.allgather(tensor, name, process_set).result()
 
 
+@documented
 def grouped_allgather(
     tensors: Sequence[Array],
     name: str | None = None,
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[Array]:
+    """Gathers several arrays as one unit: if one of them fails, all fail.
+
+    Blocks until the size of the result is known.
+
+    Returns:
+        For each array, all ranks' rows in a new array. An empty list for an empty list.
+
+    Examples:
+        >>> [each.asnumpy().tolist() for each in hvd.grouped_allgather([mx.nd.array([1.0]), mx.nd.array([2.0, 3.0])])]
+        [[1.0], [2.0, 3.0]]
+    """
     if not tensors:
         return tensors
     return _waiting.grouped_allgather(tensors, name, process_set).result()
 
 
+@documented
 def alltoall(
     tensor: Array,
     splits: Sequence[int] | Array | None = None,
@@ -204,10 +319,23 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """Sends `splits[r]` rows to rank r, or equally many to each rank without `splits`. Blocks until it is done.
+    """Sends `splits[r]` rows to rank r of the process set, and returns the rows that the ranks send to this one.
 
-    Returns the received rows; with `splits`, also the number of rows from each rank (int32). Raises MXNetValueError
-    unless `splits` are whole numbers that fit the tensor and the process set.
+    Blocks until it is done.
+
+    Returns:
+        The received rows in the order of the sending ranks. If `splits` are given: a pair of these rows and an array
+        of dtype int32 with the number of rows from each rank.
+
+    Raises:
+        MXNetValueError: `splits` do not fit the array and the process set, or are not whole numbers.
+        ValueError: the dtype is not supported, or this rank is not in `process_set`.
+        HorovodInternalError: the collective failed.
+
+    Examples:
+        >>> rows, counts = hvd.alltoall(mx.nd.array([1.0, 2.0, 3.0]), splits=[2])  # the third row is not sent
+        >>> rows.asnumpy(), counts.asnumpy().tolist()
+        (array([1., 2.], dtype=float32), [2])
     """
     plain = splits.asnumpy().tolist() if isinstance(splits, mx.nd.NDArray) else splits
     try:
@@ -247,6 +375,7 @@ def _reduce_scatter(
     return outputs
 
 
+@documented
 def reducescatter(
     tensor: Array,
     op: int = Average,
@@ -256,11 +385,26 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Returns this rank's rows of the reduction."""
+    """Returns this rank's rows of the reduction of all ranks' arrays.
+
+    Returns:
+        A new array of the same dtype. Dimension 0 is divided among the ranks; if it does not divide, the first ranks
+        get one more row.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, the array has no dimension 0, or this rank is not in
+            `process_set`, or the set is not registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> hvd.reducescatter(mx.nd.array([1.0, 2.0]), op=hvd.Sum).asnumpy()  # one rank gets all rows
+        array([1., 2.], dtype=float32)
+    """
     factors = (prescale_factor, postscale_factor)
     return _reduce_scatter("reducescatter", [tensor], op, name, priority, process_set, *factors)[0]
 
 
+@documented
 def grouped_reducescatter(
     tensors: Sequence[Array],
     op: int = Average,
@@ -270,6 +414,21 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Sequence[Array]:
+    """Does a reducescatter of several arrays as one unit: if one of them fails, all fail.
+
+    Returns:
+        For each array, this rank's rows of the reduction. An empty list for an empty list.
+
+    Raises:
+        ValueError: the dtype or `op` is not supported, the array has no dimension 0, or this rank is not in
+            `process_set`, or the set is not registered.
+        MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`.
+
+    Examples:
+        >>> shares = hvd.grouped_reducescatter([mx.nd.array([1.0]), mx.nd.array([2.0, 3.0])])
+        >>> [each.asnumpy().tolist() for each in shares]
+        [[1.0], [2.0, 3.0]]
+    """
     if not tensors:
         return tensors
     factors = (prescale_factor, postscale_factor)

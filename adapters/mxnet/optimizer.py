@@ -30,6 +30,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         num_groups: the number of units in which gradients are reduced, if the optimizer updates several weights at
             once.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+
+    Raises:
+        ValueError: the optimizer is a DistributedOptimizer already, or `num_groups` is negative.
+
+    Examples:
+        >>> optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.01 * hvd.size()))
+        >>> optimizer.learning_rate
+        0.01
     """
 
     wrapped: Any

@@ -24,13 +24,29 @@ Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
 class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
     """gluon's BatchNorm over axis 1 with the mean and variance of several ranks' batches while training.
 
-    All ranks make their layers in the same order or with the same names. In evaluation the layer is local. All other
-    arguments are those of gluon's BatchNorm.
+    All ranks make their layers in the same order or with the same names. In evaluation the layer is local.
 
     Args:
+        in_channels: the number of channels; 0 for that of the first batch.
+        momentum: the weight of the old value in the running statistics.
+        epsilon: is added to the variance.
+        center: if true, the layer has an offset.
+        scale: if true, the layer has a factor.
+        use_global_stats: if true, the layer uses the running statistics in training, too.
         comm_scope: 0 for the ranks of this host, 1 for all ranks. With 0 and several hosts, all ranks of the job must
             take part in the first forward pass in training, which registers a process set for each host.
         num_devices: ignored; an argument of MXNet's SyncBatchNorm.
+        kwargs: further arguments of gluon's BatchNorm.
+
+    Raises:
+        ValueError: `comm_scope` is neither 0 nor 1.
+        UnavailableError: MXNet 2 is installed, with which this layer does not work.
+
+    Examples:
+        >>> layer = hvd.PerseusSyncBatchNorm(in_channels=3)
+        >>> layer.initialize()
+        >>> layer(mx.nd.ones((4, 3, 2, 2))).shape
+        (4, 3, 2, 2)
     """
 
     def __init__(

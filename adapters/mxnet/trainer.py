@@ -30,6 +30,14 @@ class DistributedTrainer(trainer_that_reduces(lambda trainer: trainer._reduce_gr
         prefix: a part of the names of the collectives, for the timeline and for error texts.
         num_groups: the number of buckets; 0 for buckets of limited size.
         process_set: the ranks that train together. On other ranks the trainer does not communicate.
+
+    Raises:
+        ValueError: `prefix` is not a string, or `num_groups` is negative.
+
+    Examples:
+        >>> layer = mx.gluon.nn.Dense(1, in_units=2)
+        >>> layer.initialize()
+        >>> trainer = hvd.DistributedTrainer(layer.collect_params(), "sgd", {"learning_rate": 0.01 * hvd.size()})
     """
 
     def __init__(

@@ -115,7 +115,8 @@ class ObjectState(State):
 
     Examples:
         >>> from perseus_like.elastic import ObjectState
-        >>> state = ObjectState(hvd.broadcast_object, hvd.rank, epoch=0)
+        >>> from perseus_like.numpy import broadcast_object
+        >>> state = ObjectState(broadcast_object, hvd.rank, epoch=0)
         >>> state.epoch = 5
         >>> state.commit()
         >>> state.epoch = 6

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,17 @@ import pytest
 from perseus_like.documentation import completed
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = ("numpy", "torch")
-MODULES = ("numpy", "torch", "torch.elastic", "elastic")
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "mxnet")
+MODULES = (
+    *("numpy", "torch", "torch.elastic", "tensorflow", "tensorflow.elastic", "elastic"),
+    *("keras", "keras.elastic", "keras.callbacks"),
+)
 # Functions and classes with arguments that raise no errors of their own.
 NEVER_RAISE = {
     *("ObjectState", "VariablesState", "TorchState", "run_fn", "elastic.run", "gpu_available"),
-    "check_num_rank_power_of_2",
+    *("check_num_rank_power_of_2", "broadcast_object_fn", "refs_to_vars", "vars_to_refs", "TensorFlowState"),
+    *("MetricAverageCallback", "CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"),
+    *("BroadcastGlobalVariablesCallback",),
 }
 
 
@@ -66,6 +72,38 @@ def test_each_public_name_is_documented(module: str) -> None:
     place = "elastic." if module.endswith(".elastic") else ""
     found = {name: missing_of(name, getattr(face, name), place) for name in face.__all__}
     assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+def definitions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, ast.ImportFrom | None]]:
+    """Yields the functions and classes that a module imports from its own package or defines."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node, None
+        elif isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            wanted = {alias.name for alias in node.names}
+            source = path.parent.joinpath(*node.module.split(".")).with_suffix(".py")
+            if source.is_file():
+                yield from ((each, node) for each, _ in definitions(source) if each.name in wanted)
+
+
+def test_each_public_name_of_mxnet_is_documented() -> None:
+    """MXNet does not install beside today's NumPy, so its adapter is read and not imported."""
+    found: dict[str, list[str]] = {}
+    for node, _ in definitions(ROOT / "adapters/mxnet/__init__.py"):
+        text = ast.get_docstring(node)
+        decorators = {ast.unparse(each) for each in node.decorator_list}
+        inits = [node] if isinstance(node, ast.FunctionDef) else [each for each in node.body if is_init(each)]
+        parameters = [each.arg for init in inits for each in (*init.args.args, *init.args.kwonlyargs)]
+        if text and "documented" in decorators:
+            text = completed(text, node.name, parameters)
+        returns = isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) != "None"
+        found[node.name] = missing_parts(text, parameters, returns, node.name not in NEVER_RAISE)
+    assert len(found) > 15
+    assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+def is_init(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
