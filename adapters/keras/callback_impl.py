@@ -287,7 +287,7 @@ class CommitStateCallbackImpl:
         batches_per_commit: the number of batches from one commit to the next.
 
     Examples:
-        >>> from perseus_like.numpy import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.CommitStateCallback(state, batches_per_commit=10)
     """
@@ -319,7 +319,7 @@ class UpdateBatchStateCallbackImpl:
         state: the elastic state, with an attribute `batch`.
 
     Examples:
-        >>> from perseus_like.numpy import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.UpdateBatchStateCallback(state)
     """
@@ -354,7 +354,7 @@ class UpdateEpochStateCallbackImpl:
         state: the elastic state, with an attribute `epoch`.
 
     Examples:
-        >>> from perseus_like.numpy import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0)
         >>> callback = hvd.elastic.UpdateEpochStateCallback(state)
     """

@@ -34,7 +34,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
         ...     for state.epoch in range(state.epoch, 3):
         ...         state.commit()
         ...     return state.epoch
-        >>> from perseus_like.numpy import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> train(hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0))
         2
     """
