@@ -11,6 +11,7 @@ from typing import Protocol
 
 from .errors import LaunchError, explain_start_failure
 from .processes import die_with_parent
+from .verdict import Witness
 
 
 class Feed(Protocol):
@@ -33,7 +34,7 @@ class Child:
 
     name: str
     process: subprocess.Popen[bytes]
-    blames_another: Callable[[], bool]
+    witness: Witness
     on_end: Callable[[Child], None] | None = None  # called at its end; without it, a failure ends the job
     stop_signal: signal.Signals | None = signal.SIGSTOP  # its process group gets it when the user stops the job
     status: int | None = None  # the wait status, once it has ended

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable, Mapping
 
 from ..names import folder_of
+from ..protocol.failure_record import FULL_TRACEBACKS, VARIABLE
 from ..protocol.rank_variables import RANK_FACTS, rank_variables
 from ..system import usable_cores
 from .options import Options
@@ -26,6 +27,7 @@ _OWN = (
     "PERSEUS_ELASTIC",
     "HOROVOD_ELASTIC",
     "PERSEUS_LAUNCHER_HEARTBEAT",
+    VARIABLE,
     STORE,
 )
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -62,6 +64,8 @@ def job_environment(
         inner.setdefault("NCCL_SOCKET_IFNAME", options.nics)
         inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
         inner.setdefault("PERSEUS_NETWORK_INTERFACES", options.nics)
+    if options.full_tracebacks:
+        inner[FULL_TRACEBACKS] = "1"
     inner = user_variables(inner, options)
     if options.as_horovod:
         paths = filter(None, [folder_of("horovod"), inner.get("PYTHONPATH")])

@@ -38,7 +38,7 @@ def run_local(options: Options, size: int) -> int:
             supervisor.serve()
             if supervisor.is_stopping:
                 break
-            witness = Witness()
+            witness = Witness(log=screen.log_of(rank, "stderr"))
             supervisor.start(
                 f"rank {rank}",
                 options.command,
@@ -46,7 +46,7 @@ def run_local(options: Options, size: int) -> int:
                 stdin_of(rank),
                 screen.channel(rank, "stdout"),
                 screen.channel(rank, "stderr", witness),
-                witness.blames_another,
+                witness,
             )
         is_complete = not supervisor.is_stopping
         code = supervisor.run()

@@ -64,6 +64,7 @@ class Options(argparse.Namespace):
     output_filename: str | None
     prefix_output: bool
     prefix_timestamp: bool
+    full_tracebacks: bool
     verbose: bool
     dry_run: bool
     check_build: bool
@@ -317,6 +318,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         dest="output_filename",
         metavar="DIR",
         help="also write each rank's output to DIR/rank.N/stdout and stderr",
+    )
+    group.add_argument(
+        "--full-tracebacks",
+        action="store_true",
+        help="also print the whole traceback of ranks that have only lost another rank",
     )
 
 

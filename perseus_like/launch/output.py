@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -234,19 +234,24 @@ class Screen:
 
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
-        copy = None if rank is None or not self._style.directory else self._copy_of(rank, name)
+        path = None if rank is None else self.log_of(rank, name)
+        copy = Copy(Path(path), self.say) if path else None
         channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, copy, stream_filter)
         self.channels.append(channel)
         return channel
 
-    def _copy_of(self, rank: int, name: str) -> Copy:
-        return Copy(Path(self._style.directory or "") / f"rank.{rank:0{self._digits}}" / name, self.say)
+    def log_of(self, rank: int, name: str) -> str | None:
+        """Returns the path of the file with a copy of one stream of a rank; None without such files."""
+        folder = self._style.directory
+        return str(Path(folder) / f"rank.{rank:0{self._digits}}" / name) if folder else None
 
-    def say(self, text: str, is_failure: bool = False) -> None:
-        """Writes a line of the launcher itself to its stderr."""
+    def say(self, text: str, details: Sequence[str] = (), is_failure: bool = False) -> None:
+        """Writes a line of the launcher itself to its stderr, and indented lines with details below it."""
         sink = self._own.sink
         head = sink.coloured(b"perseusrun:", _BOLD_RED if is_failure else _BOLD)
         sink.write_line(self._own, head + b" " + text.encode())
+        for line in details:
+            sink.write_line(self._own, b"  " + line.encode())
 
     @property
     def backlog(self) -> int:

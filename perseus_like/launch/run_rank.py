@@ -14,10 +14,13 @@ _RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 def main(folder: Path) -> int:
     import cloudpickle
 
+    from perseus_like.protocol.failure_record import write_record
+
     try:
         function, args, kwargs = pickle.loads((folder / "call").read_bytes())
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
+        write_record(error)
         outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
     generation, rank = _generation_and_rank()
     partial = folder / f"partial.{os.getpid()}.{rank}"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
+from ..protocol.failure_record import VARIABLE, RecordFile
 from . import processes
 from .child import Child, Feed, start_process
 from .event_loop import EventLoop, HasFileno
@@ -17,7 +18,7 @@ from .output import Screen
 from .pause import Pause
 from .signals import SignalEvents
 from .streams import ChildStreams
-from .verdict import Failure, Verdict
+from .verdict import Failure, Verdict, Witness
 
 # After a rank has failed, the other ranks have this long to report their own errors.
 FAILURE_GRACE_SECONDS = 1.0
@@ -64,6 +65,7 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         processes.adopt_orphans()
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
+        self._records = RecordFile()
         self._signals = SignalEvents(_HANDLED)
         self._loop.watch(self._signals, self._take_signals)
         return self
@@ -74,6 +76,7 @@ class Supervisor:
         self._end_leftovers(everything=kind is not None or self._stop_reason is not None)
         self._signals.close()
         self._loop.close()
+        self._records.close()
         self._guard.dismiss()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._guard.pid, 0)
@@ -86,22 +89,23 @@ class Supervisor:
         stdin: int | None,
         out: Feed,
         err: Feed,
-        blames_another: Callable[[], bool],
+        witness: Witness | None = None,
         *,
         on_end: Callable[[Child], None] | None = None,
         pass_fds: Sequence[int] = (),
         is_guarded: bool = True,
         stop_signal: signal.Signals | None = signal.SIGSTOP,
     ) -> Child:
-        """Starts one process. `stdin` is as for Popen (None: the launcher's), `blames_another` as in `Failure`.
+        """Starts one process. `stdin` is as for Popen (None: the launcher's). `witness` gets its record.
 
         `on_end` is called when the process has ended, unless the job is being ended. If `is_guarded` is true, its
         whole session is ended if the launcher is killed. Do not use it for processes that are started so often that
         session ids are reused. `stop_signal`: see `Child`.
         """
         death_signal = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
-        process = start_process(argv, env, stdin, death_signal, pass_fds)
-        child = self._children[process.pid] = Child(name, process, blames_another, on_end, stop_signal)
+        env = {**env, VARIABLE: self._records.variable_for(name)}
+        process = start_process(argv, env, stdin, death_signal, [*pass_fds, self._records.fileno()])
+        child = self._children[process.pid] = Child(name, process, witness or Witness(), on_end, stop_signal)
         if is_guarded:
             self._guard.watch(process.pid)
         self._streams.add(process, out, err)
@@ -148,8 +152,11 @@ class Supervisor:
         if self._stop_reason != "signal":
             self._verdict.add_missed(missed)
         self._judge(is_final=True)
-        if self._verdict.first and (later := self._verdict.later()) and self._stop_reason != "signal":
-            self._screen.say("after that, " + ", ".join(f"{failure.who} {failure.how}" for failure in later))
+        if self._verdict.first and self._stop_reason != "signal":
+            for failure in self._verdict.later():
+                self._screen.say(f"after that, {failure.summary()}")
+            first = self._verdict.first
+            self._screen.say(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
         self._flush_screen()
         return self._exit_code()
 
@@ -162,9 +169,9 @@ class Supervisor:
             self._loop.later(VERDICT_SECONDS, self._judge)
 
     def _judge(self, is_final: bool = False) -> None:
-        """Reports the rank that failed first, once it is known."""
-        if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal":
-            self._screen.say(f"{self._verdict.first.who} {self._verdict.first.how}", is_failure=True)
+        """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
+        if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
+            self._screen.say(self._verdict.first.summary(), is_failure=True)
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
@@ -196,13 +203,14 @@ class Supervisor:
         self._streams.hear_out(child.process)
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
+        child.witness.record = self._records.read(child.name)
         if child.on_end and not self.is_stopping:
             child.on_end(child)
             self._guard.forget(child.pid)  # the job continues, and the id may be reused
         elif status != 0:
-            who, how = f"{child.name} (pid {child.pid})", processes.describe_exit(status)
+            who, how = f"{child.name} (pid {child.pid}) on {os.uname().nodename}", processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
-            self.fail(Failure(who, how, code, was_killed, child.blames_another), FAILURE_GRACE_SECONDS)
+            self.fail(Failure(who, how, code, was_killed, child.witness), FAILURE_GRACE_SECONDS)
 
     def _exit_code(self) -> int:
         if self._code_override is not None:

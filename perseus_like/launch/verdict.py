@@ -6,10 +6,57 @@ When one rank fails, the others soon fail, too, because they have lost it. They 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..protocol.failure_record import FailureRecord
 
 # The traceback of a rank that has failed because of another rank contains this text.
 _BLAME = b"PeerLostError"
+
+
+_MOST_KEPT = 4096
+_MOST_LINES = 5
+
+
+class Witness:
+    """What the launcher learns about the end of a process: from its record and its stderr. An `output.Filter`.
+
+    `log` is the path of the file with the whole stderr, if there is one.
+    """
+
+    def __init__(self, blames_another: bool = False, log: str | None = None) -> None:
+        self.record: FailureRecord | None = None
+        self._blames_another = blames_another
+        self._log = log
+        self._end = b""
+
+    def pass_on(self, data: bytes) -> bytes:
+        """Returns `data` unchanged."""
+        text = self._end[-len(_BLAME) :] + data
+        self._blames_another = self._blames_another or _BLAME in text
+        self._end = (self._end + data)[-_MOST_KEPT:]
+        return data
+
+    def rest(self) -> bytes:
+        """Returns nothing, since nothing is held back."""
+        return b""
+
+    def blames_another(self) -> bool:
+        """Returns True if the process has reported that it lost another."""
+        return self._blames_another
+
+    def summary(self) -> str:
+        """Returns the exception in one line; empty if it is not known."""
+        return self.record.error.splitlines()[0] if self.record and self.record.error else ""
+
+    def account(self) -> list[str]:
+        """Returns the lines that say why the process has failed: its exception, or what it wrote last to stderr."""
+        lines = []
+        if self.record:
+            lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
+        elif kept := [line for line in self._end.decode(errors="replace").splitlines() if line.strip()][-_MOST_LINES:]:
+            lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
+        return [*lines, f"its full log: {self._log}"] if self._log else lines
 
 
 @dataclass(frozen=True)
@@ -20,7 +67,15 @@ class Failure:
     how: str
     code: int
     was_killed: bool
-    blames_another: Callable[[], bool]
+    witness: Witness = field(default_factory=Witness)
+
+    def blames_another(self) -> bool:
+        """Returns True if it is the consequence of another failure."""
+        return self.witness.blames_another()
+
+    def summary(self) -> str:
+        """Returns the failure in one line."""
+        return ": ".join(filter(None, (f"{self.who} {self.how}", self.witness.summary())))
 
 
 class Verdict:
@@ -60,26 +115,3 @@ class Verdict:
     def later(self) -> list[Failure]:
         """Returns the failures that are not the first."""
         return [failure for failure in self._failures if failure is not self.first]
-
-
-class Witness:
-    """Searches a rank's stderr for an error that blames another rank. An `output.Filter`."""
-
-    def __init__(self) -> None:
-        self._end = b""
-        self._has_seen = False
-
-    def pass_on(self, data: bytes) -> bytes:
-        """Returns `data` unchanged."""
-        text = self._end + data
-        self._has_seen = self._has_seen or _BLAME in text
-        self._end = text[-len(_BLAME) :]
-        return data
-
-    def rest(self) -> bytes:
-        """Returns nothing, since nothing is held back."""
-        return b""
-
-    def blames_another(self) -> bool:
-        """Returns True if the rank has reported that it lost another."""
-        return self._has_seen

@@ -73,7 +73,7 @@ def test_the_others_can_still_say_what_they_make_of_it(
     result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
     assert result.returncode == 137
     assert "[0]<stderr>:lost rank 1\n" in result.stderr
-    assert re.search(r"after that, rank 0 \(pid \d+\) exited with code 5", result.stderr)
+    assert re.search(r"after that, rank 0 \(pid \d+\) on \S+ exited with code 5", result.stderr)
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(perseusrun: Perseusrun, script: Script) -> None:
@@ -168,8 +168,8 @@ def test_who_has_only_lost_another_did_not_fail_first(
     result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
     assert result.returncode == 7
     said = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
-    assert re.fullmatch(r"perseusrun: rank 1 \(pid \d+\) exited with code 7", said[0])
-    assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) exited with code 5", said[1])
+    assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) on \S+ exited with code 5", said[-2])
+    assert re.fullmatch(r"perseusrun: first failure: rank 1 \(pid \d+\) on \S+ exited with code 7", said[-1])
 
 
 @pytest.mark.parametrize("closed", [(0,), (0, 1), (0, 1, 2)])

@@ -19,7 +19,15 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
 # Modules that programs import by their folder, because they are started by their path and without the package.
-BY_FOLDER = {"agent_protocol", "authentication", "errors", "messages", "mpi_daemons", "rank_variables"}
+BY_FOLDER = {
+    "agent_protocol",
+    "authentication",
+    "errors",
+    "failure_record",
+    "messages",
+    "mpi_daemons",
+    "rank_variables",
+}
 
 # The modules and packages that each module or package of perseus_like may import. Modules of its own package are always
 # allowed. Every entry only names entries above it, so there are no cycles between them.
@@ -54,7 +62,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
     "common_api": ("basics", "process_set_registration", "process_sets"),
     "runner": ("common", "elastic", "launch"),
-    "__init__": ("common_api", "errors", "launch", "source_folder"),
+    "__init__": ("common_api", "errors", "launch", "protocol", "source_folder"),
     "__main__": ("launch",),
 }
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.

@@ -23,7 +23,7 @@ from ..hosts import Host, assign_ranks, is_this_machine
 from ..options import Options
 from ..output import Screen
 from ..supervise import Supervisor
-from ..verdict import Failure
+from ..verdict import Failure, Witness
 from . import agent
 from .host_agent import HostAgent
 from .hosts import HostManager
@@ -120,7 +120,6 @@ class ClusterJob:
                     end,
                     found,
                     self._screen.channel(None, "stderr"),
-                    lambda: False,
                     on_end=lambda child: self._lose(found),
                     stop_signal=None,  # the agent and its remote shell wait for the launcher
                 )
@@ -241,7 +240,7 @@ class ClusterJob:
             subprocess.DEVNULL,
             self._screen.channel(None, "stdout"),
             self._screen.channel(None, "stderr"),
-            lambda: True,
+            Witness(blames_another=True),
             on_end=self._ended,
             stop_signal=signal.SIGTSTP,  # the generation is a perseusrun, which stops its ranks
         )
@@ -262,7 +261,7 @@ class ClusterJob:
         if code == 0:
             self.plan()
             return
-        failure = Failure(world.name, processes.describe_exit(world.status), code, False, lambda: False)
+        failure = Failure(world.name, processes.describe_exit(world.status), code, False)
         self._failures = [failure]
         if not self._died and not self._begun:
             self._give_up("its workers ended before they called init()")
@@ -310,7 +309,7 @@ class ClusterJob:
 
     def _give_up(self, why: str) -> None:
         self._screen.say(f"the job ends: {why}")
-        failures = self._failures or [Failure("the job", "was given up", 1, False, lambda: False)]
+        failures = self._failures or [Failure("the job", "was given up", 1, False)]
         for failure in failures:
             self._supervisor.fail(failure, 0.0)
 
@@ -348,6 +347,7 @@ def _passed_on(options: Options) -> list[str]:
         "--oversubscribe": options.oversubscribe,
         "--no-prefix": not options.prefix_output,
         "--prefix-output-with-timestamp": options.prefix_timestamp,
+        "--full-tracebacks": options.full_tracebacks,
         "--verbose": options.verbose,
         "--torch": options.torch is True,
         "--no-torch": options.torch is False,

@@ -91,7 +91,6 @@ class Discovery:
                 stdin=processes.NO_INPUT,
                 out=self._out,
                 err=self._err,
-                blames_another=lambda: False,
                 on_end=lambda _: self._conclude(),
                 is_guarded=False,
             )

@@ -105,7 +105,7 @@ class ElasticJob:
             self._start(worker, its)
 
     def _start(self, worker: Worker, its: socket.socket) -> None:
-        witness = Witness()
+        witness = Witness(log=self._screen.log_of(worker.number, "stderr"))
         expected = expected_in(self._workers)
         environment = {
             **self._environment,
@@ -122,7 +122,7 @@ class ElasticJob:
                 stdin_of(worker.number),
                 self._screen.channel(worker.number, "stdout"),
                 self._screen.channel(worker.number, "stderr", witness),
-                witness.blames_another,
+                witness,
                 on_end=lambda child: self._ended(worker, child),
                 pass_fds=(its.fileno(),),
             )
@@ -296,7 +296,7 @@ class ElasticJob:
         assert child.status is not None
         who, how = f"{worker} (pid {child.pid})", worker.fault or processes.describe_exit(child.status)
         killed = processes.exit_code(child.status) > 128
-        failure = Failure(who, how, processes.exit_code(child.status), killed, child.blames_another)
+        failure = Failure(who, how, processes.exit_code(child.status), killed, child.witness)
         self._failures.append(failure)
         if self._is_finishing:
             self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
@@ -315,7 +315,7 @@ class ElasticJob:
             self._supervisor.fail(failure, 0.0)
         self._screen.say(f"the job ends: {why}")
         if not self._failures:
-            self._supervisor.fail(Failure("the job", "was given up", 1, False, lambda: False), 0.0)
+            self._supervisor.fail(Failure("the job", "was given up", 1, False), 0.0)
 
     def _dismiss(self, worker: Worker) -> None:
         """Makes a worker end normally. A newcomer that is not ready gets SIGTERM."""

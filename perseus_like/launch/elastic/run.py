@@ -105,9 +105,7 @@ class _Finder:
 
     def failed(self, text: str) -> None:
         if self._job is None:
-            self._supervisor.fail(
-                Failure("the host discovery script", f"gave no hosts: {text}", 1, False, _nobody), 0.0
-            )
+            self._supervisor.fail(Failure("the host discovery script", f"gave no hosts: {text}", 1, False), 0.0)
         elif text != self._last_trouble:
             self._screen.say(f"the host discovery script gave no hosts; the known hosts stay: {text}")
             self._last_trouble = text
@@ -119,7 +117,3 @@ def heartbeat_seconds(options: Options) -> float:
     if not given.isdecimal() or int(given) < 1:
         raise LaunchError(f"PERSEUS_HEARTBEAT_TIMEOUT={given!r}: an elastic job needs a number of seconds, at least 1")
     return float(given)
-
-
-def _nobody() -> bool:
-    return False

@@ -100,7 +100,7 @@ class LauncherHeartbeat:
         if self._supervisor.is_stopping or rank.host == os.uname().nodename:
             return
         how = _UNREACHABLE if problem and problem.errno in _SILENCE else _ENDED
-        self._fail(Failure(rank.name, how, 1, True, lambda: False))
+        self._fail(Failure(rank.name, how, 1, True))
 
 
 class _RankConnection:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from ...protocol.authentication import Handshake
+    from ...protocol.failure_record import VARIABLE, RecordFile
     from ...protocol.messages import agent_variable, elastic_variable
     from ...protocol.mpi_daemons import end_daemons_later
     from ...protocol.rank_variables import set_horovod_variables
@@ -41,6 +42,7 @@ else:
     sys.path += [str(_launch), str(_launch.parent / "protocol")]
     from authentication import Handshake
     from errors import explain_start_failure
+    from failure_record import VARIABLE, RecordFile
     from messages import agent_variable, elastic_variable
     from mpi_daemons import end_daemons_later
     from rank_variables import set_horovod_variables
@@ -77,6 +79,9 @@ def main(tag: str, encoded: str) -> int:
     command: list[str] = json.loads(encoded)
     if elastic := agent_variable(elastic_variable() or ""):
         set_horovod_variables(int(_rank()), elastic.ranks)
+    records = RecordFile()
+    os.environ[VARIABLE] = records.variable_for(_rank())
+    os.set_inheritable(records.fileno(), True)
     try:
         # Descriptors stay open, since the connection to MPI's process manager may be one of them.
         process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
@@ -99,6 +104,8 @@ def main(tag: str, encoded: str) -> int:
         return 1
     code = process.returncode
     shown = code if code >= 0 else 128 - code
+    if record := records.read(_rank()):
+        _tell(tag, "failed", record.encode())
     if was_told_to_stop.is_set():
         _tell(tag, "stopped", "")
     else:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ...protocol.failure_record import decode
 from ..verdict import Failure, Witness
 
 FailureSink = Callable[[Failure], None]
@@ -36,15 +37,12 @@ class RankStatus:
         if not self.hosts or any(not failure.blames_another() for failure in found):
             return []
         if absent := [rank for rank in range(self.size) if rank not in self.hosts]:
-            return [
-                Failure(_name(ranks, host), _NEVER_BEGAN, 1, True, lambda: False)
-                for host, ranks in self._by_plan(absent)
-            ]
+            return [Failure(_name(ranks, host), _NEVER_BEGAN, 1, True) for host, ranks in self._by_plan(absent)]
         silent: dict[str, list[int]] = {}
         for rank in range(self.size):
             silent.setdefault(self.hosts[rank], []).append(rank)
         return [
-            Failure(_name(ranks, host), _VANISHED, 1, True, lambda: False)
+            Failure(_name(ranks, host), _VANISHED, 1, True)
             for host, ranks in silent.items()
             if not self.heard.intersection(ranks)
         ]
@@ -73,18 +71,17 @@ def _name(ranks: list[int], host: str) -> str:
 class StatusFilter:
     """Removes the status lines of `rank_main` from a rank's stderr, and reads them. An `output.Filter`."""
 
-    def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink) -> None:
+    def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink, witness: Witness) -> None:
         self._rank = rank
         self._opening = f"<{tag} ".encode()
-        self._line = re.compile(re.escape(self._opening) + rb"(began|stopped|ended ([0-9]+))>(\S*) ([^\n]*)\n")
+        self._line = re.compile(re.escape(self._opening) + rb"(began|failed|stopped|ended ([0-9]+))>(\S*) ([^\n]*)\n")
         self._status = status
         self._fail = fail
-        self._witness = Witness()
+        self._witness = witness
         self._pending = b""
 
     def pass_on(self, data: bytes) -> bytes:
         """Returns `data` without status lines. Text that may be the start of a status line is kept for later."""
-        self._witness.pass_on(data)
         self._pending += data
         while report := self._line.search(self._pending):
             self._take(report)
@@ -95,18 +92,21 @@ class StatusFilter:
             rest = b""
         passed = self._pending[: len(self._pending) - len(rest)]
         self._pending = rest
-        return passed
+        return self._witness.pass_on(passed)
 
     def _take(self, report: re.Match[bytes]) -> None:
         event, host, text = report[1], report[3].decode(), report[4].decode(errors="replace")
         if event == b"began":
             self._status.hosts[self._rank] = host
             return
+        if event == b"failed":
+            self._witness.record = decode(text)
+            return
         self._status.heard.add(self._rank)
         code = int(report[2] or 0)
         if code != 0:
             who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")
-            self._fail(Failure(who, text, code, was_killed, self._witness.blames_another))
+            self._fail(Failure(who, text, code, was_killed, self._witness))
 
     def rest(self) -> bytes:
         """Returns the text that was kept, at the end of the stream."""

@@ -20,7 +20,7 @@ from ..options import Options
 from ..output import Channel, Screen, Style
 from ..preflight import DEFAULT_SECONDS, Wanted, check_hosts, remote_shell
 from ..supervise import Supervisor
-from ..verdict import Failure
+from ..verdict import Failure, Witness
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
@@ -82,17 +82,17 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         def lose(failure: Failure) -> None:
             # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
             is_certain = status.have_all_begun()
-            fail(failure if is_certain else replace(failure, was_killed=False, blames_another=lambda: True))
+            fail(failure if is_certain else replace(failure, was_killed=False, witness=Witness(blames_another=True)))
 
         def filter_of(rank: int) -> StatusFilter:
-            return StatusFilter(rank, job_name, status, fail)
+            return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr")))
 
         out, err = (
             _sorter(mpirun.family, job_name, _Channels(screen, name, filter_of)) for name in ("stdout", "stderr")
         )
         if heartbeat:
             heartbeat.watch(supervisor, lose)
-        supervisor.start("mpirun", line.argv, line.environment, None, out, err, blames_another=lambda: True)
+        supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
         code = supervisor.run(missed=status.missed)
         # Open MPI returns 1 after any signal.
         return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code

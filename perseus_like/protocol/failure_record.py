@@ -1,0 +1,134 @@
+"""The record of the exception that ends a rank: the rank writes it, and its launcher reads it.
+
+The launcher makes a file without a name, which the rank inherits. The rank appends one line of JSON to it when an
+exception is not caught. `rank_main` imports this module by its folder. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import sysconfig
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+VARIABLE = "PERSEUS_FAILURE_RECORD"
+FULL_TRACEBACKS = "PERSEUS_FULL_TRACEBACKS"
+_MOST_FRAMES = 3
+_LONGEST_TEXT, _LONGEST_LINE = 600, 160
+_MOST_BYTES = 3500  # a status line of `rank_main` with a record in it is one write to a pipe (PIPE_BUF)
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """An exception. `frames` are the last ones of the user's program, each as its lines in a traceback."""
+
+    name: str  # the process, as the launcher calls it
+    error: str
+    frames: list[str]
+
+    def encode(self) -> str:
+        """Returns one line of JSON in ASCII."""
+        text = json.dumps(asdict(self))
+        return (
+            text if len(text) <= _MOST_BYTES else json.dumps({**asdict(self), "error": self.error[:80], "frames": []})
+        )
+
+
+def decode(text: str | bytes) -> FailureRecord | None:
+    """Reads what `FailureRecord.encode` returns; None for any other text."""
+    try:
+        found = FailureRecord(**json.loads(text))
+    except (TypeError, ValueError):
+        return None
+    is_valid = isinstance(found.name, str) and isinstance(found.error, str) and isinstance(found.frames, list)
+    return found if is_valid and all(isinstance(frame, str) for frame in found.frames) else None
+
+
+class RecordFile:
+    """The launcher's side: a file for the records of several processes."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("perseus-failures", os.MFD_CLOEXEC)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # the processes share one position
+
+    def fileno(self) -> int:
+        """Returns the descriptor, which processes must inherit under the same number."""
+        return self._file
+
+    def variable_for(self, name: str) -> str:
+        """Returns the value of `VARIABLE` for the process that is called `name`."""
+        return f"{self._file} {os.fstat(self._file).st_ino} {name}"
+
+    def read(self, name: str) -> FailureRecord | None:
+        """Returns the last record of the process that is called `name`."""
+        records = map(decode, os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines())
+        return next((record for record in reversed([*records]) if record and record.name == name), None)
+
+    def close(self) -> None:
+        """Discards the records."""
+        os.close(self._file)
+
+
+def write_record(error: BaseException) -> None:
+    """Writes the record of this process, if it has a launcher."""
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    # Without the variable there is no launcher; without the descriptor, a program in between has closed it.
+    with contextlib.suppress(OSError, ValueError):
+        number, inode, name = os.environ.get(VARIABLE, "").split(" ", 2)
+        record = FailureRecord(name, text[:_LONGEST_TEXT], _frames(error.__traceback__))
+        if os.fstat(int(number)).st_ino == int(inode):
+            os.write(int(number), record.encode().encode() + b"\n")
+
+
+def report_failures(lost_another: type[BaseException], of_this_library: type[BaseException]) -> None:
+    """Makes uncaught exceptions leave a record in a process of a launcher.
+
+    An exception of class `lost_another` prints one line in place of its traceback, unless `--full-tracebacks` was
+    given, or another exception than those of this library led to it.
+    """
+    if VARIABLE not in os.environ:
+        return
+    process, previous = os.getpid(), sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() == process:
+            write_record(error)
+        is_consequence = isinstance(error, lost_another) and all(isinstance(e, of_this_library) for e in _chain(error))
+        if is_consequence and not os.environ.get(FULL_TRACEBACKS):
+            print("".join(traceback.format_exception_only(kind, error)).strip(), file=sys.stderr, flush=True)
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found
+
+
+def _frames(trace: TracebackType | None) -> list[str]:
+    frames = traceback.extract_tb(trace)
+    own = [frame for frame in frames if _is_of_the_program(frame.filename)]
+    lines = []
+    for frame in (own or frames)[-_MOST_FRAMES:]:
+        place = f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        lines.append("\n  ".join([place, frame.line[:_LONGEST_LINE]] if frame.line else [place]))
+    return lines
+
+
+def _is_of_the_program(filename: str) -> bool:
+    if filename.startswith("<frozen"):
+        return False
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    parts = Path(filename).parts
+    return not ({"site-packages", "dist-packages"}.intersection(parts) or filename.startswith(tuple(installed)))

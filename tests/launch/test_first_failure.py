@@ -1,0 +1,136 @@
+"""The end of a failed job: one line for each rank that has lost another, and the first failure in a block at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Perseusrun, Script
+
+TRAINING = """
+import numpy as np
+import perseus_like.numpy as hvd
+
+def loss_of(batch):
+    raise ValueError(f"bad batch {batch}\\nsecond line")
+
+def train():
+    for step in range(9):
+        hvd.allreduce(np.ones(3), name="gradient")
+        if step == 3 and hvd.rank() == 1:
+            loss_of(step)
+
+hvd.init()
+train()
+"""
+
+
+def block(stderr: str) -> list[str]:
+    """Returns the lines from the first failure on, which are the last ones."""
+    lines = stderr.splitlines()
+    (start,) = (number for number, line in enumerate(lines) if line.startswith("perseusrun: first failure: "))
+    return lines[start:]
+
+
+@pytest.fixture(params=[[], ["--mpi"]], ids=["local", "mpirun"])
+def options(request: pytest.FixtureRequest) -> list[str]:
+    if request.param and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    return list(request.param)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING)
+    return str(path)
+
+
+def test_the_exception_of_the_first_failure_is_last(
+    perseusrun: Perseusrun, training: str, options: list[str], patient_launcher: list[str]
+) -> None:
+    result = perseusrun("-np", "3", *options, training, launcher=patient_launcher)
+    assert result.returncode == 1
+    first, *details = block(result.stderr)
+    assert re.fullmatch(rf"perseusrun: first failure: rank 1 .*on {os.uname().nodename} exited with code 1", first)
+    assert details == [
+        f'  File "{training}", line 15, in <module>',
+        "    train()",
+        f'  File "{training}", line 12, in train',
+        "    loss_of(step)",
+        f'  File "{training}", line 6, in loss_of',
+        '    raise ValueError(f"bad batch {batch}\\nsecond line")',
+        "  ValueError: bad batch 3",
+        "  second line",
+    ]
+    # The others have one line each, and no traceback.
+    assert re.findall(r"perseusrun: after that, rank (\d) .*PeerLostError: .*rank 1 has left", result.stderr) in (
+        ["0", "2"],
+        ["2", "0"],
+    )
+    assert re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr) == ["1"]
+
+
+def test_full_tracebacks(
+    perseusrun: Perseusrun, training: str, options: list[str], patient_launcher: list[str]
+) -> None:
+    result = perseusrun("-np", "3", *options, "--full-tracebacks", training, launcher=patient_launcher)
+    assert sorted(re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr)) == ["0", "1", "2"]
+
+
+def test_an_error_of_the_program_behind_a_lost_rank_keeps_its_traceback(
+    perseusrun: Perseusrun, tmp_path: Path, patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        """
+import numpy as np
+import perseus_like.numpy as hvd
+hvd.init()
+try:
+    if hvd.rank() == 0:
+        raise KeyError("the cause")
+finally:
+    if hvd.rank() == 0:
+        hvd.allreduce(np.ones(1), name="statistics")
+"""
+    )
+    result = perseusrun("-np", "2", str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    assert "[0]<stderr>:KeyError: 'the cause'" in result.stderr
+
+
+def test_without_a_record_the_last_lines_and_the_log(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import no_such_module\n")
+    result = perseusrun("-np", "1", "--output-filename", "logs", str(program))
+    first, *details = block(result.stderr)
+    assert re.fullmatch(r"perseusrun: first failure: rank 0 \(pid \d+\) on \S+ exited with code 1", first)
+    assert details == [
+        "  its last lines on stderr:",
+        "    Traceback (most recent call last):",
+        f'      File "{program}", line 1, in <module>',
+        "        import no_such_module",
+        "    ModuleNotFoundError: No module named 'no_such_module'",
+        "  its full log: logs/rank.0/stderr",
+    ]
+
+
+def test_a_program_of_the_rank_leaves_no_record(perseusrun: Perseusrun, script: Script) -> None:
+    """The block is about the rank, not about a program that the rank runs or a process that it forks."""
+    inner = "import perseus_like; raise ValueError('of the inner program')"
+    program = script(f"""
+        import perseus_like
+        subprocess.run([sys.executable, "-c", {inner!r}], stderr=subprocess.DEVNULL)
+        if os.fork() == 0:
+            os.close(2)
+            raise ValueError("of the forked process")
+        os.wait()
+        raise KeyError("of the rank")
+    """)
+    assert block(perseusrun("-np", "1", sys.executable, program).stderr)[-1] == "  KeyError: 'of the rank'"
