@@ -1,4 +1,4 @@
-"""The end of a failed job: one line for each rank that has lost another, and the first failure in a block at the end."""
+"""A failed job ends with its first failure in a block; ranks that have only lost another have one line each."""
 
 from __future__ import annotations
 
