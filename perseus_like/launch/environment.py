@@ -13,6 +13,7 @@ from ..protocol.failure_record import FULL_TRACEBACKS, VARIABLE
 from ..protocol.rank_variables import RANK_FACTS, rank_variables
 from ..system import usable_cores
 from .options import Options
+from .rows import terminal_size
 from .settings import IDENTIFIER
 
 STORE = "PERSEUS_TORCH_STORE"  # the port that a job on one host reserves for torch's `env://` store, and its folder
@@ -64,6 +65,8 @@ def job_environment(
         inner.setdefault("NCCL_SOCKET_IFNAME", options.nics)
         inner.setdefault("GLOO_SOCKET_IFNAME", options.nics)
         inner.setdefault("PERSEUS_NETWORK_INTERFACES", options.nics)
+    for name, value in _terminal(options, ranks_per_host or 1).items():
+        inner.setdefault(name, value)
     if options.full_tracebacks:
         inner[FULL_TRACEBACKS] = "1"
     inner = user_variables(inner, options)
@@ -71,6 +74,19 @@ def job_environment(
         paths = filter(None, [folder_of("horovod"), inner.get("PYTHONPATH")])
         inner["PYTHONPATH"] = os.pathsep.join(paths)
     return inner
+
+
+def _terminal(options: Options, ranks_per_host: int) -> dict[str, str]:
+    """Returns the size of the launcher's terminal less the prefix of lines, for progress bars of the ranks."""
+    if not os.isatty(2):
+        return {}
+    columns, lines = terminal_size(2)
+    size = max(options.num_proc or 1, ranks_per_host)
+    prefix = len(f"[{size - 1}]<stderr>:") if options.prefix_output else 0
+    stamp = len("2026-01-01 00:00:00 ") if options.prefix_timestamp else 0
+    rest = max(20, columns - prefix - stamp)
+    # tqdm does not read COLUMNS since release 4.66.
+    return {"COLUMNS": str(rest), "LINES": str(lines), "TQDM_NCOLS": str(rest - 1)}
 
 
 def user_variables(outer: Mapping[str, str], options: Options) -> dict[str, str]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 from .errors import LaunchError
+from .rows import Owner, Rows
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r\n
 _LONGEST_LINE = 1 << 20
-_ERASE = b"\x1b[K"
 NAMES = ("stdout", "stderr")
 _RANK_COLOURS = (b"36", b"33", b"35", b"32", b"34", b"96")
 _BOLD, _BOLD_RED = b"1", b"1;31"
@@ -33,7 +33,8 @@ class Sink:
         self.descriptor = descriptor
         self.is_terminal = os.isatty(descriptor)
         # https://no-color.org; a "dumb" terminal knows no escape sequences.
-        self.has_colours = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._rows = Rows(descriptor) if self.is_terminal and os.environ.get("TERM") != "dumb" else None
+        self.has_colours = self._rows is not None and not os.environ.get("NO_COLOR")
         self.is_broken = False
         self._waiting = bytearray()
         self._open: Channel | None = None  # the channel of the unfinished line that is the last on the screen
@@ -46,27 +47,27 @@ class Sink:
         return len(self._waiting)
 
     def write_line(self, channel: Channel, text: bytes) -> None:
-        """Writes a finished line. A progress bar of another channel moves below it."""
-        if self._open is channel:
-            self._put(b"\r" + channel.prefix() + text + (_ERASE if self.is_terminal else b"") + b"\n")
+        """Writes a finished line. Rows of other channels move below it."""
+        if self._rows:
+            self._put(self._rows.write_line(channel.owner, channel.prefix() + text))
+        elif self._open is channel:
+            self._put(b"\r" + channel.prefix() + text + b"\n")
             self._open = None
-        elif self._open and self.is_terminal:
-            self._put(b"\r" + _ERASE + channel.prefix() + text + b"\n" + self._open.prefix() + self._open_text)
         else:
             self.close_line()
             self._put(channel.prefix() + text + b"\n")
 
     def update_line(self, channel: Channel, text: bytes) -> None:
-        """Writes a line that will be overwritten (a progress bar) or completed (a prompt)."""
-        if self._open is channel and self._open_text == text:
+        """Writes a line that will be overwritten (a progress bar) or completed (a prompt). A blank text removes it."""
+        if self._rows:
+            row = channel.prefix() + text
+            self._put(self._rows.update(channel.owner, row) if text.strip() else self._rows.remove(channel.owner))
             return
-        if self.is_terminal:
-            self._put(b"\r" + channel.prefix() + text + _ERASE)
-        elif self._open is channel:
-            self._put(b"\r" + channel.prefix() + text)
-        else:
+        if self._open is not channel:
             self.close_line()
             self._put(channel.prefix() + text)
+        elif self._open_text != text:
+            self._put(b"\r" + channel.prefix() + text)
         self._open, self._open_text = channel, text
 
     def close_line(self) -> None:
@@ -158,6 +159,7 @@ class Channel:
     ) -> None:
         self._filter = stream_filter
         tag = b"" if rank is None or not style.prefix else f"[{rank}]<{name}>:".encode()
+        self.owner: Owner = (-1 if rank is None else rank, name)
         self._tag = sink.coloured(tag, _RANK_COLOURS[(rank or 0) % len(_RANK_COLOURS)])
         self._stamp = style.timestamp
         self.sink = sink
@@ -200,9 +202,12 @@ class Channel:
         self._end_line()
 
     def _end_line(self) -> None:
-        if self._pending:
-            self.sink.write_line(self, self._pending.rstrip(b"\r"))
-            self._pending = b""
+        if text := self._pending.rstrip(b"\r"):
+            if text.isspace() and self.sink.is_terminal:  # a progress bar that has removed itself
+                self.sink.update_line(self, b"")
+            else:
+                self.sink.write_line(self, text)
+        self._pending = b""
 
     def close(self) -> None:
         """Finishes the stream and closes its file."""

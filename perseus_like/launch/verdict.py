@@ -54,9 +54,13 @@ class Witness:
         lines = []
         if self.record:
             lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
-        elif kept := [line for line in self._end.decode(errors="replace").splitlines() if line.strip()][-_MOST_LINES:]:
+        elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
+
+    def _last_lines(self) -> list[str]:
+        lines = self._end.decode(errors="replace").replace("\r\n", "\n").split("\n")
+        return [line for line in lines if line.strip() and "\r" not in line][-_MOST_LINES:]  # no progress bars
 
 
 @dataclass(frozen=True)

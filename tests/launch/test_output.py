@@ -180,7 +180,8 @@ def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script, monkeypa
     answers = [(b" 50%|", b"\n"), (b"a line of its own", b"\n")]
     monkeypatch.setenv("NO_COLOR", "1")
     seen = on_terminal(["-np", "2", sys.executable, program], answers)
-    screen = [re.sub(rb".*\r(?=.)", b"", line).replace(b"\x1b[K", b"") for line in seen.split(b"\r\n")]
+    lines = re.sub(rb"\x1b\[K", b"", seen).split(b"\r\n")
+    screen = [re.sub(rb".*\r(?=.)", b"", line) for line in lines]
     assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
 
 
