@@ -2,6 +2,7 @@
 
     perseusrun -np 2 python examples/pytorch/digits.py
     perseusrun -np 2 python examples/pytorch/digits.py --checkpoint digits.pt     # again: goes on where it ended
+    perseusrun -np 2 python examples/pytorch/digits.py --compare-single --compare-gloo       # `make demo`
 
 Exit code 1 when the test accuracy is below --target, or when --compare-single finds a difference.
 """
@@ -9,7 +10,9 @@ Exit code 1 when the test accuracy is below --target, or when --compare-single f
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="file to resume from, if it is there, and to save to")
     parser.add_argument("--target", type=float, default=0.97, help="test accuracy to reach")
     parser.add_argument("--compare-single", action="store_true", help="repeat it all in one process and compare")
+    parser.add_argument("--compare-gloo", action="store_true", help="repeat it with torch's own DDP over gloo")
     return parser.parse_args()
 
 
@@ -104,7 +108,9 @@ class Batches:
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader[Any], label: str, show: bool
-) -> None:
+) -> float:
+    """Returns the seconds that it took."""
+    start = time.perf_counter()
     model.train()
     progress = tqdm(batches, label, leave=False, disable=not show)
     for images, labels in progress:
@@ -113,6 +119,7 @@ def train_epoch(
         loss.backward()
         optimizer.step()
         progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+    return time.perf_counter() - start
 
 
 def test_accuracy(model: nn.Module, data: TensorDataset) -> float:
@@ -146,22 +153,46 @@ def resume(path: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer
     return int(hvd.broadcast_object(epochs, root_rank=0))
 
 
-def difference_to_single(args: argparse.Namespace, model: nn.Module, data: TensorDataset) -> float:
+def compare_with_single(args: argparse.Namespace, model: nn.Module, data: TensorDataset) -> tuple[float, list[float]]:
     """Trains a second model in this process alone, in plain PyTorch, on batches as large as all ranks' together.
 
-    The mean over a global batch is the mean of the ranks' means, as all have equally many images: the two models
-    differ by rounding alone. GELU and average pooling keep that small; kinks, as in ReLU, would not.
+    Returns the largest difference of a parameter, and the seconds of each epoch. The mean over a global batch is the
+    mean of the ranks' means, as all have equally many images: the two models differ by rounding alone. GELU and
+    average pooling keep that small; kinks, as in ReLU, would not.
     """
     torch.manual_seed(args.seed)
     single = make_model()
     optimizer = make_optimizer(single, args)
     schedule = make_schedule(optimizer, args)
     batches = Batches(data, args.batch_size * hvd.size(), ranks=1, rank=0, seed=args.seed)
+    seconds = []
     for epoch in range(args.epochs):
-        train_epoch(single, optimizer, batches.epoch(epoch), f"one process, epoch {epoch + 1}", show=True)
+        label = f"one process, epoch {epoch + 1}"
+        seconds.append(train_epoch(single, optimizer, batches.epoch(epoch), label, show=True))
         schedule.step()
     pairs: list[tuple[Tensor, Tensor]] = list(zip(model.parameters(), single.parameters(), strict=True))
-    return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
+    return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs), seconds
+
+
+def seconds_with_gloo(args: argparse.Namespace, data: TensorDataset) -> list[float]:
+    """Trains a model with torch's DistributedDataParallel over gloo. Returns the seconds of each epoch."""
+    torch.distributed.init_process_group("gloo")  # perseusrun has set its variables
+    torch.manual_seed(args.seed)
+    model = nn.parallel.DistributedDataParallel(make_model())
+    optimizer = make_optimizer(model, args)
+    schedule = make_schedule(optimizer, args)
+    batches = Batches(data, args.batch_size, hvd.size(), hvd.rank(), args.seed)
+    seconds = []
+    for epoch in range(args.epochs):
+        label = f"gloo, epoch {epoch + 1}"
+        seconds.append(train_epoch(model, optimizer, batches.epoch(epoch), label, show=hvd.rank() == 0))
+        schedule.step()
+    torch.distributed.destroy_process_group()
+    return seconds
+
+
+def per_epoch(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} s"
 
 
 def main() -> int:
@@ -178,8 +209,9 @@ def main() -> int:
 
     batches = Batches(train, args.batch_size, hvd.size(), hvd.rank(), args.seed)
     accuracy = test_accuracy(model, test) if done >= args.epochs else 0.0
+    seconds = []
     for epoch in range(done, args.epochs):
-        train_epoch(model, optimizer, batches.epoch(epoch), f"epoch {epoch + 1}", show=first)
+        seconds.append(train_epoch(model, optimizer, batches.epoch(epoch), f"epoch {epoch + 1}", show=first))
         schedule.step()
         accuracy = test_accuracy(model, test)
         if first:
@@ -188,18 +220,25 @@ def main() -> int:
                 save(args.checkpoint, epoch + 1, model, optimizer)
 
     good = accuracy >= args.target
-    if first:
-        print(f"{hvd.size()} ranks, test accuracy {accuracy:.2%}, target {args.target:.0%}: {verdict(good)}")
+    results = [f"{hvd.size()} ranks, test accuracy {accuracy:.2%}, target {args.target:.0%}: {verdict(good)}"]
+    times = [f"{per_epoch(seconds)} on {hvd.size()} ranks"] if seconds else []
     if args.compare_single:
-        difference = difference_to_single(args, model, train) if first else 0.0
+        difference, alone = compare_with_single(args, model, train) if first else (0.0, [0.0])
         difference = hvd.broadcast_object(difference, root_rank=0)
         same = difference <= TOLERANCE
         good = good and same
-        if first:
-            print(
-                f"{hvd.size()} ranks and one process on the same global batches: parameters differ by at most "
-                f"{difference:.1e}, allowed {TOLERANCE:.0e}: {verdict(same)}"
-            )
+        results.append(
+            f"{hvd.size()} ranks and one process on the same global batches: parameters differ by at most "
+            f"{difference:.1e}, allowed {TOLERANCE:.0e}: {verdict(same)}"
+        )
+        times.insert(0, f"{per_epoch(alone)} on one process")
+    if args.compare_gloo:
+        times.append(f"{per_epoch(seconds_with_gloo(args, train))} on {hvd.size()} ranks with torch's DDP over gloo")
+    if len(times) > 1:
+        threads = torch.get_num_threads()
+        results.append(f"median time of an epoch, {threads} threads per process: " + ", ".join(times))
+    if first:
+        print("\n".join(results), flush=True)
     return 0 if good else 1
 
 

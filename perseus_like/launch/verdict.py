@@ -19,7 +19,7 @@ _MOST_LINES = 5
 
 
 class Witness:
-    """What the launcher learns about the end of a process: from its record and its stderr. An `output.Filter`.
+    """Collects what explains the end of a process: its record, and its last lines on stderr. An `output.Filter`.
 
     `log` is the path of the file with the whole stderr, if there is one.
     """

@@ -15,8 +15,17 @@ DIGITS = "pytorch/digits.py"
 
 
 def test_digits_learns_and_agrees_with_one_process(run_example: Example) -> None:
-    done = run_example(DIGITS, "--compare-single")
+    done = run_example(DIGITS, "--compare-single", "--compare-gloo")
     assert done.returncode == 0, done.stdout + done.stderr
+    accuracy, equality, speed = done.stdout.splitlines()[-3:]  # what `make demo` ends with
+    assert "test accuracy" in accuracy
+    assert "one process on the same global batches" in equality
+    seconds = r"\d+\.\d\d s on "
+    head = "median time of an epoch, \\d+ threads per process"
+    assert re.fullmatch(
+        rf"{head}: {seconds}one process, {seconds}2 ranks, {seconds}2 ranks with .*",
+        speed,
+    )
     assert accuracies(done.stdout)[-1] >= 97
     difference = re.search(r"parameters differ by at most (\S+), allowed (\S+):", done.stdout)
     assert difference is not None, done.stdout
