@@ -42,7 +42,7 @@ def make_net(options: argparse.Namespace) -> Any:
 def train(net: Any, trainer: Any, images: Any, labels: Any, epochs: int, rows: int, part: slice) -> None:
     """Steps through the data in one order, `rows` at a time, of which `part` are this rank's."""
     order = np.random.RandomState(0)
-    for _ in range(epochs):
+    for epoch in range(epochs):
         shuffled = order.permutation(len(images))
         for start in range(0, len(images) - rows + 1, rows):
             mine = shuffled[start : start + rows][part]
@@ -50,6 +50,8 @@ def train(net: Any, trainer: Any, images: Any, labels: Any, epochs: int, rows: i
                 loss = LOSS(net(mx.nd.array(images[mine])), mx.nd.array(labels[mine]))
             loss.backward()
             trainer.step(len(mine))
+        if hvd.rank() == 0:
+            print(f"epoch {epoch + 1}: loss {float(loss.mean().asscalar()):.3f}", flush=True)
 
 
 def main() -> int:

@@ -126,8 +126,9 @@ def main() -> int:
                 speed = characters / (time.perf_counter() - started)
                 print(f"step {step}: {bits:.2f} bits per character, {speed:,.0f} characters/s", flush=True)
     if first:
-        print(f"{hvd.size()} ranks, {len(learn):,} characters to learn from. The model writes:")
+        print("the model writes:")
         print(write(model, "def ", 200, own))
+        print(f"{hvd.size()} ranks, {len(learn):,} characters to learn from, reached {bits:.2f} bits per character")
     return 0 if bits < math.log2(SYMBOLS) else 1
 
 

@@ -27,6 +27,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 import perseus_like.torch as hvd
 
+try:
+    from tqdm import tqdm
+except ImportError as error:
+    raise ImportError("this example needs: pip install 'perseus-like[examples]'") from error
+
 LAYERS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 COMPRESSIONS = {
     "none": hvd.Compression.none,
@@ -226,7 +231,10 @@ class Training:
         args, mean = self.args, Mean("train.loss")
         self.model.train()
         self.sampler.set_epoch(epoch)
-        for number, (images, labels) in enumerate(self.on_device(self.train_batches)):
+        batches = self.on_device(self.train_batches)
+        total, is_silent = len(self.train_batches), hvd.rank() != 0
+        progress = tqdm(batches, f"epoch {epoch + 1}", total, leave=False, disable=is_silent)
+        for number, (images, labels) in enumerate(progress):
             self.set_learning_rate(epoch + number / len(self.train_batches))
             self.optimizer.zero_grad()
             passes = math.ceil(len(images) / args.batch_size)  # of the last batch perhaps fewer than usual
@@ -281,6 +289,8 @@ class Training:
 def main() -> int:
     args = options()
     hvd.init()
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks, ResNet-{args.depth}, {args.train_images} images of {args.image_size}²", flush=True)
     training = Training(args)
     done = training.resume()
     accuracy = training.test() if done >= args.epochs else 0.0
@@ -291,6 +301,8 @@ def main() -> int:
             print(f"epoch {epoch + 1}: loss {loss:.3f}, test accuracy {accuracy:.1%}", flush=True)
             if args.checkpoints:
                 training.save(epoch + 1)
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks, test accuracy {accuracy:.1%}, target {args.target:.0%}", flush=True)
     return 0 if accuracy >= args.target else 1
 
 

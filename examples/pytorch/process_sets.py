@@ -57,7 +57,7 @@ def train(model: nn.Module, team: hvd.ProcessSet, images: Tensor, labels: Tensor
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), process_set=team)
     ranks, mine = team.size() or 1, team.rank() or 0
     order = torch.Generator().manual_seed(1)
-    for _ in range(args.epochs):
+    for epoch in range(args.epochs):
         for batch in torch.randperm(len(labels), generator=order).split(args.batch_size):
             own = batch[mine::ranks]
             optimizer.zero_grad()
@@ -65,6 +65,8 @@ def train(model: nn.Module, team: hvd.ProcessSet, images: Tensor, labels: Tensor
             loss = functional.cross_entropy(model(images[own]), labels[own], reduction="sum") * ranks / len(batch)
             loss.backward()
             optimizer.step()
+        if team.rank() == 0:
+            print(f"ranks {team.ranks}, epoch {epoch + 1}: loss {loss.item():.3f}", flush=True)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ Exit code 1 when the test accuracy is below --target.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from typing import Any
 
@@ -74,9 +75,13 @@ def main() -> int:
     folder = args.checkpoints if hvd.rank() == 0 else None  # one rank saves for all
     random = np.random.default_rng(hvd.rank())
     with tf.train.MonitoredTrainingSession(checkpoint_dir=folder, hooks=hooks) as session:
-        while not session.should_stop():
+        for step in itertools.count(1):
+            if session.should_stop():
+                break
             rows = random.choice(train, args.batch_size)
-            session.run(train_step, {batch: images[rows], answers: labels[rows]})
+            _, lost = session.run([train_step, loss], {batch: images[rows], answers: labels[rows]})
+            if hvd.rank() == 0 and step % 50 == 0:
+                print(f"step {step}: loss {lost:.3f}", flush=True)
     if hvd.rank() == 0:
         print(f"test accuracy {100 * final.result:.1f} %")
     return 0 if final.result >= args.target else 1

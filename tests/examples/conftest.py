@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,7 +27,24 @@ def run_program(to_end: Example) -> Example:
     return run
 
 
+# An example shows that it goes on, and says in its last line what it has reached.
+PROGRESS = re.compile(r"(epoch|step)\W*\d|\[\d+\]|Iter #\d|\d/\d", re.IGNORECASE)
+REACHED = re.compile(
+    r"\d.*(accuracy|right|points near|bits per character|img/sec|images per second|Acc@1)|"
+    r"(accuracy|right|vote|Acc@1|img/sec|most|time of an epoch).*\d",
+    re.IGNORECASE,
+)
+
+
 @pytest.fixture
 def run_example(run_program: Example) -> Example:
-    """The same for a program of examples/."""
-    return lambda path, *args, **more: run_program(EXAMPLES / path, *args, **more)
+    """The same for a program of examples/, and checks what every example shows."""
+
+    def run(path: str, *args: object, **more: int) -> subprocess.CompletedProcess[str]:
+        done = run_program(EXAMPLES / path, *args, **more)
+        if done.returncode == 0:
+            assert PROGRESS.search(done.stdout + done.stderr), done.stdout + done.stderr
+            assert REACHED.search(done.stdout.splitlines()[-1]), done.stdout
+        return done
+
+    return run

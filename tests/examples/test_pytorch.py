@@ -82,7 +82,7 @@ def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_pa
 def test_character_model_learns(run_example: Example) -> None:
     done = run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16")
     assert done.returncode == 0, done.stdout + done.stderr
-    bits = [float(found) for found in re.findall(r"([\d.]+) bits per character", done.stdout)]
+    bits = [float(found) for found in re.findall(r"step \d+: ([\d.]+) bits per character", done.stdout)]
     assert len(bits) == 2
     assert bits[1] < bits[0] < 5  # 96 symbols, drawn blindly, are 6.6 bits
     assert "def " in done.stdout
