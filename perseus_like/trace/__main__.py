@@ -17,6 +17,10 @@ FILES = "timelines of ranks; for rank 0's file alone, the other ranks' files bes
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
+        if options.command == "summary" and options.draw is not None:
+            from .picture import check_format
+
+            check_format(options.draw)
         traces = read(options.files)
         if options.command == "merge":
             events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in merge(traces))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
+_GIVE = "give a file that --timeline-filename or HOROVOD_TIMELINE has named"
 ABOUT, EPOCH = "perseus_like", "start_time_since_epoch_in_micros"
 
 
@@ -107,29 +108,44 @@ def _read_one(path: Path) -> list[RankTrace]:
     """Returns the traces in a file, which has several if it was merged."""
     by_process: dict[int, list[Event]] = {}
     for event in _events(path):
+        if not isinstance(event, dict):
+            raise TraceError(f"{path} is no timeline of perseus_like: its entries are no events; {_GIVE}")
         by_process.setdefault(event.get("pid", -1), []).append(event)
     traces = []
     for events in by_process.values():
         about = next((event["args"] for event in events if event.get("name") == ABOUT), None)
         if about is None:
-            raise TraceError(f"{path} is no timeline of perseus_like: it does not name its rank; give such a timeline")
-        trace = RankTrace(path, about["rank"], about["size"], about["host"], float(about[EPOCH]), events)
-        for event in events:
-            if event.get("name") == "thread_name":
-                trace.tracks[event["tid"]] = event["args"]["name"]
+            raise TraceError(f"{path} is no timeline of perseus_like: it does not name its rank; {_GIVE}")
+        try:
+            trace = RankTrace(path, about["rank"], about["size"], about["host"], float(about[EPOCH]), events)
+            for event in events:
+                if event.get("name") == "thread_name":
+                    trace.tracks[event["tid"]] = event["args"]["name"]
+            trace.phases()
+        except (LookupError, TypeError, ValueError) as error:
+            raise TraceError(
+                f"{path} is damaged, or no timeline of perseus_like: an event cannot be read, {error!r}; {_GIVE}"
+            ) from None
         traces.append(trace)
     return traces
 
 
 def _events(path: Path) -> list[Event]:
-    text = path.read_text()
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise TraceError(f"{path} is no timeline of perseus_like: it is no text; {_GIVE}") from None
+    if not text.strip(" \n[],"):
+        raise TraceError(f"{path} has no events: the rank has not written any, or ended before its first; {_GIVE}")
     try:
         whole = json.loads(text)
     except ValueError:
         # The file ends within an event if the disk was full. Each line has one event, so only the last is incomplete.
         whole = list(_whole_lines(text))
+        if not whole:
+            raise TraceError(f"{path} is no timeline of perseus_like: it is no JSON; {_GIVE}") from None
     if not isinstance(whole, list):
-        raise TraceError(f"{path} is no timeline of perseus_like: it has no list of events; give such a timeline")
+        raise TraceError(f"{path} is no timeline of perseus_like: it has no list of events; {_GIVE}")
     return whole
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..system import replacing
 from .files import TraceError
-from .summary import Summary
+from .summary import Summary, TensorTime
+from .units import shortened, time_unit
 
 SHOWN = 10
+FORMATS = (".png", ".svg", ".pdf")
+_LONGEST_NAME = 40
+
+
+def check_format(path: Path) -> None:
+    """Raises TraceError if the suffix of `path` is no format of a picture."""
+    if path.suffix.lower() not in FORMATS:
+        raise TraceError(f"--draw {path}: the name of a picture ends with {', '.join(FORMATS)}; give such a name")
 
 
 def draw(summary: Summary, path: Path) -> None:
@@ -21,19 +31,20 @@ def draw(summary: Summary, path: Path) -> None:
             "drawing needs matplotlib, which is not installed: pip install 'perseus-like[trace]'"
         ) from None
     tensors = [tensor for tensor in summary.tensors[:SHOWN] if tensor.waited > 0]
-    heights = (
-        [1.0 + 0.4 * len(summary.ranks), 1.0 + 0.3 * len(tensors)] if tensors else [1.0 + 0.4 * len(summary.ranks)]
-    )
-    figure = Figure(figsize=(10, 1.2 + sum(heights)), layout="constrained")
-    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    _draw_ranks(axes[0], summary)
+    caused = [(rank, seconds) for rank, seconds in sorted(summary.caused.items()) if seconds > 0]
+    panels = [(1.6 + 0.4 * len(summary.ranks), lambda axes: _draw_ranks(axes, summary))]
+    if caused:
+        panels.append((1.0 + 0.4 * len(caused), lambda axes: _draw_slow(axes, caused)))
     if tensors:
-        names = [tensor.tensor for tensor in tensors][::-1]
-        axes[1].barh(names, [1e3 * tensor.waited for tensor in tensors][::-1], color="tab:orange")
-        axes[1].set_xlabel("milliseconds that ranks waited for the slowest, sum of all ranks")
-        axes[1].set_title("Tensors with the longest waits")
+        panels.append((1.0 + 0.3 * len(tensors), lambda axes: _draw_tensors(axes, tensors)))
+    heights = [height for height, _ in panels]
+    figure = Figure(figsize=(10, 1.0 + sum(heights)), layout="constrained")
+    for axes, (_, fill) in zip(
+        figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0], panels, strict=True
+    ):
+        fill(axes)
     with replacing(path) as file:
-        figure.savefig(file)
+        figure.savefig(file, format=path.suffix[1:].lower(), bbox_inches="tight")
 
 
 def _draw_ranks(axes: Any, summary: Summary) -> None:
@@ -44,11 +55,31 @@ def _draw_ranks(axes: Any, summary: Summary) -> None:
         ("communicating, not overlapped", "tab:blue", [rank.exposed for rank in summary.ranks]),
         ("negotiating", "tab:gray", [rank.negotiating for rank in summary.ranks]),
     ]
+    scale, unit = time_unit(max((rank.total for rank in summary.ranks), default=0.0))
     left = [0.0] * len(labels)
     for label, color, seconds in parts:
-        axes.barh(labels, seconds, left=left, label=label, color=color)
-        left = [before + more for before, more in zip(left, seconds, strict=True)]
+        widths = [scale * each for each in seconds]
+        axes.barh(labels, widths, left=left, label=label, color=color)
+        left = [before + more for before, more in zip(left, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set_xlabel("seconds")
+    axes.set_xlabel(unit)
     axes.set_title("Where the time went")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.12), ncols=4, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35 / (0.4 + 0.2 * len(labels))), ncols=2, frameon=False)
+
+
+def _draw_slow(axes: Any, caused: Sequence[tuple[int, float]]) -> None:
+    scale, unit = time_unit(max(seconds for _, seconds in caused))
+    axes.barh([f"rank {rank}" for rank, _ in caused], [scale * seconds for _, seconds in caused], color="tab:red")
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{unit} that other ranks waited because this rank was the last, sum of all ranks")
+    axes.set_title("Who was slow")
+
+
+def _draw_tensors(axes: Any, tensors: Sequence[TensorTime]) -> None:
+    scale, unit = time_unit(max(tensor.waited for tensor in tensors))
+    places = range(len(tensors))
+    axes.barh(places, [scale * tensor.waited for tensor in tensors], color="tab:orange")
+    axes.set_yticks(places, [shortened(tensor.tensor, _LONGEST_NAME) for tensor in tensors])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{unit} that ranks waited for the slowest, sum of all ranks")
+    axes.set_title("Tensors with the longest waits")

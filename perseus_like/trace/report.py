@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .summary import RankTime, Summary
+from .units import shortened, size, speed, time
 
 SHOWN = 12
+_LONGEST_NAME = 34  # so that no line has more than 100 columns
 
 
 def render(summary: Summary) -> str:
@@ -33,23 +35,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _ranks(ranks: Sequence[RankTime]) -> str:
     def share(seconds: float, rank: RankTime) -> str:
-        return f"{seconds:.3f} s {100 * seconds / rank.total if rank.total else 0:5.1f} %"
+        return f"{time(seconds)} {100 * seconds / rank.total if rank.total else 0:3.0f}%"
 
     rows = [
         (
-            f"rank {rank.rank} ({rank.host})",
-            f"{rank.total:.3f} s",
+            _rank(rank.rank, rank.host),
+            time(rank.total),
             share(rank.computing, rank),
             share(rank.waiting, rank),
             share(rank.exposed, rank),
             share(rank.negotiating, rank),
-            f"{rank.communicating:.3f} s",
-            f"{100 * rank.overlap:.1f} %",
+            f"{time(rank.communicating)} {100 * rank.overlap:3.0f}%",
         )
         for rank in ranks
     ]
-    head = ("where the time went", "total", "computing", "waiting for the slowest rank", "communicating", "negotiating")
-    return table((*head, "communication", "of it overlapped"), rows)
+    head = ("where the time went", "total", "computing", "waiting", "blocked", "negotiating", "sent, overlap")
+    return table(head, rows) + (
+        "waiting: for the slowest rank; blocked: until data was sent;\n"
+        "sent, overlap: all communication, and the part of it for which no thread waited\n"
+    )
+
+
+def _rank(rank: int, host: str) -> str:
+    return f"rank {rank} ({shortened(host.partition('.')[0], 10)})" if host else f"rank {rank}"
 
 
 def _slowest(summary: Summary) -> str:
@@ -57,31 +65,32 @@ def _slowest(summary: Summary) -> str:
     if worst is None or summary.caused[worst] <= 0:
         return ""
     totals = {each.rank: each.total for each in summary.ranks}
-    hosts = {each.rank: f" ({each.host})" for each in summary.ranks}
+    hosts = {each.rank: each.host for each in summary.ranks}
     rows = []
     for rank, seconds in sorted(summary.caused.items(), key=lambda each: -each[1]):
+        if seconds <= 0:
+            break
         others = sum(total for other, total in totals.items() if other != rank)
         share = f"{100 * seconds / others:.1f} %" if others else "–"
-        rows.append((f"rank {rank}{hosts.get(rank, '')}", f"{seconds:.3f} s", share))
-    return table(("the slowest rank", "waits of all other ranks", "of their time"), rows)
+        rows.append((_rank(rank, hosts.get(rank, "")), time(seconds), share))
+    return table(("who was slow", "waits of all other ranks", "of their time"), rows)
 
 
 def _tensors(summary: Summary) -> str:
     rows = []
     for tensor in summary.tensors[:SHOWN]:
-        last = ", ".join(f"rank {rank} ({count})" for rank, count in tensor.slowest.most_common(2))
-        speed = tensor.bytes / tensor.communicating / 1e9 if tensor.communicating > 0 else 0.0
+        last = ", ".join(f"{rank} ({count})" for rank, count in tensor.slowest.most_common(1))
         rows.append(
             (
-                tensor.tensor,
+                shortened(tensor.tensor, _LONGEST_NAME),
                 str(tensor.count),
-                f"{tensor.bytes / max(1, tensor.count) / 1024:.1f} KiB",
-                f"{1e3 * tensor.communicating:.2f} ms",
-                f"{speed:.2f} GB/s",
-                f"{1e3 * tensor.waited:.2f} ms",
+                size(tensor.bytes / max(1, tensor.count)),
+                time(tensor.communicating),
+                speed(tensor.bytes / tensor.communicating) if tensor.communicating > 0 else "–",
+                time(tensor.waited),
                 last or "–",
             )
         )
-    head = ("tensor", "times", "size", "communicating", "speed", "ranks waited", "last to submit (times)")
+    head = ("tensor", "times", "size", "sending", "speed", "waits", "last rank (times)")
     more = len(summary.tensors) - len(rows)
     return table(head, rows) + (f"… and {more} more tensors\n" if more > 0 else "") if rows else ""

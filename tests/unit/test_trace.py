@@ -89,9 +89,9 @@ def test_merged_files_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     of_merged = capsys.readouterr().out
     assert main(["summary", str(paths[0])]) == 0
     assert of_merged == capsys.readouterr().out
-    assert re.search(r"^rank 0 \(a\) +0.018 s +0.007 s +38.9 % +0.005 s", of_merged, re.MULTILINE)
-    assert re.search(r"^rank 1 \(a\) +0.005 s +27.8 %$", of_merged, re.MULTILINE)  # 5 of rank 0's 18 ms
-    assert re.search(r"^allreduce.x +1 +1.0 KiB +4.00 ms +0.00 GB/s +6.00 ms +rank 1 \(1\)", of_merged, re.MULTILINE)
+    assert re.search(r"^rank 0 \(a\) +18.0 ms +7.00 ms +39% +5.00 ms", of_merged, re.MULTILINE)
+    assert re.search(r"^rank 1 \(a\) +5.00 ms +27.8 %$", of_merged, re.MULTILINE)  # 5 of rank 0's 18 ms
+    assert re.search(r"^allreduce.x +1 +1000 B +4.00 ms +250 kB/s +6.00 ms +1 \(1\)", of_merged, re.MULTILINE)
 
 
 def test_rank_0_alone_knows_the_others_by_its_ticks(tmp_path: Path) -> None:
@@ -118,6 +118,59 @@ def test_other_files_than_timelines_are_an_error(tmp_path: Path, capsys: pytest.
     paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), events_of(0, 2, 0, 2, (3, 14)))
     with pytest.raises(TraceError, match="both of rank 0"):
         read(paths)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "has no events"),
+        (b"[\n", "has no events"),
+        (b"a log line\nanother\n", "it is no JSON"),
+        (b"\x89PNG\xff\xfe", "it is no text"),
+        (b"[1, 2]", "its entries are no events"),
+        (b'[{"ph": "X", "pid": 1, "ts": 0, "name": "of another tool"}]', "it does not name its rank"),
+        (b'[{"ph": "M", "pid": 0, "name": "perseus_like", "args": {"rank": 0}}]', "KeyError('size')"),
+    ],
+)
+def test_a_file_that_is_no_timeline_is_an_error_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, text: str
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    for command in ("summary", "merge"):
+        assert main([command, str(path)]) == 1
+        said = capsys.readouterr().err
+        assert f"{path} " in said
+        assert text in said
+        assert "--timeline-filename" in said
+
+
+def test_an_unknown_format_of_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = written(tmp_path, events_of(0, 1, 0, 2, (3, 14)))
+    assert main(["summary", str(path), "--draw", str(tmp_path / "picture.jpgg")]) == 1
+    said = capsys.readouterr()
+    assert said.err.endswith("the name of a picture ends with .png, .svg, .pdf; give such a name\n")
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
+def test_the_tables_fit_into_100_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: float) -> None:
+    ranks = []
+    for rank in range(12):
+        events = events_of(rank, 12, 0, 2 + rank, (3, 14), host="a-host-with-a-long-name.example.org")
+        for event in events:
+            if "ts" in event:
+                event["ts"] = scale * event["ts"]
+            if event.get("name") == "thread_name" and event["tid"] == 1:
+                event["args"]["name"] = "allreduce." + "module.layer." * 9 + "weight"
+        ranks.append([{**event} for event in events])
+    written(tmp_path, *ranks)
+    assert main(["summary", str(tmp_path / "t.json")]) == 0
+    said = capsys.readouterr().out
+    assert "who was slow" in said
+    assert "layer.weight" in said
+    assert {"0.001": "µs", "1.0": "ms", "10000.0": " s"}[str(scale)] in said
+    assert max(map(len, said.splitlines())) <= 100, said
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
