@@ -1,8 +1,7 @@
 """Docstrings of the collectives. What all adapters share, such as a parameter's meaning, is written once, here.
 
 `documented` completes the docstring of a function: it adds a line for each parameter that the docstring does not
-describe, and the errors that the collective can raise. `help()` shows the complete text. The site of `make docs` shows
-it too, by docs/site/complete_docstrings.py.
+describe, and the errors that the collective can raise. `help()` shows the complete text.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""A user's program. test_user_types.py checks it with mypy and pyright in strict mode; it is not run."""
+
+import torch
+from typing_extensions import assert_type
+
+import perseus_like.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(4, 2)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters(), op=hvd.Average
+)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+batch = torch.ones(8, 4)
+assert_type(hvd.allreduce(batch, name="batch", compression=hvd.Compression.fp16), torch.Tensor)
+assert_type(hvd.grouped_allreduce([batch, batch]), list[torch.Tensor])
+
+# An alltoall with splits returns a pair.
+assert_type(hvd.alltoall(batch), torch.Tensor)
+received, counts = hvd.alltoall(batch, splits=[4, 4])
+assert_type(counts, torch.Tensor)
+
+# A handle knows its result, and is an int.
+handle = hvd.allreduce_async_(batch, name="batch")
+assert_type(hvd.synchronize(handle), torch.Tensor)
+assert_type(hvd.synchronize(hvd.alltoall_async(batch)), tuple[torch.Tensor, torch.Tensor])
+number: int = handle
+
+# Objects keep their type.
+assert_type(hvd.broadcast_object(3, root_rank=0), int)
+assert_type(hvd.allgather_object("host"), list[str])
+
+# The distributed optimizer is an optimizer, with two methods more.
+optimizer.zero_grad()
+model(batch).sum().backward()
+optimizer.synchronize()
+with optimizer.skip_synchronize():
+    optimizer.step()
+
+
+@hvd.elastic.run
+def train(state: hvd.elastic.TorchState, epochs: int) -> float:
+    for epoch in range(state.epoch, epochs):
+        state.epoch = epoch
+        state.commit()
+    return 0.5
+
+
+assert_type(train(hvd.elastic.TorchState(model, optimizer, epoch=0), 3), float)
