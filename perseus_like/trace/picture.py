@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ def draw(summary: Summary, path: Path) -> None:
         ) from None
     tensors = [tensor for tensor in summary.tensors[:SHOWN] if tensor.waited > 0]
     caused = [(rank, seconds) for rank, seconds in sorted(summary.caused.items()) if seconds > 0]
-    panels = [(1.6 + 0.4 * len(summary.ranks), lambda axes: _draw_ranks(axes, summary))]
+    panels: list[tuple[float, Callable[[Any], None]]] = [
+        (1.6 + 0.4 * len(summary.ranks), lambda axes: _draw_ranks(axes, summary))
+    ]
     if caused:
         panels.append((1.0 + 0.4 * len(caused), lambda axes: _draw_slow(axes, caused)))
     if tensors:

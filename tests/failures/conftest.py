@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ranks that run a program in which `on_rank` is imported; killed at the end of the test if still there."""
     worlds: list[World] = []
 
-    def begin(size: int, program: str, launched: bool = True, **settings: str) -> World:
+    def begin(size: int, program: str, launched: bool = True, wrapper: Sequence[str] = (), **settings: str) -> World:
         folder = tmp_path / f"world{len(worlds)}"
         folder.mkdir()
         shutil.copy(HERE / "on_rank.py", folder)
@@ -112,6 +112,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         command = [sys.executable, str(folder / "program.py")]
         if launched:
             command = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), *command]
+        if wrapper:  # it finds its own programs by the PATH of the tests
+            command = [*wrapper, "env", *(f"{name}={value}" for name, value in settings.items()), *command]
+            settings = {}
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -141,7 +144,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def run(start: Start) -> Start:
     """Starts a world and waits for its end."""
 
-    def to_the_end(size: int, program: str, launched: bool = True, **settings: str) -> World:
+    def to_the_end(size: int, program: str, launched: bool = True, **settings: Any) -> World:
         return start(size, program, launched, **settings).end()
 
     return to_the_end

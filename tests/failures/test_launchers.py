@@ -1,6 +1,11 @@
 """Started by an mpirun, but no library to speak with its ranks: said, with the remedy; never two worlds of one."""
 
 import importlib.metadata
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,26 +16,47 @@ LAUNCHERS = {
     "Intel MPI": ({"PMI_SIZE": "2", "PMI_RANK": "0", "I_MPI_HYDRA_UUID": "1"}, "impi"),
 }
 
-# Nothing of MPI is found in this Python, nor by the loader.
+SYSTEM = (
+    *("/usr/local/lib", "/usr/lib64", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
+    *("/usr/lib64/openmpi/lib", "/usr/lib64/mpich/lib"),
+)
+
+
+def hiding(folders: Iterable[str]) -> list[str]:
+    """Returns words before a command that make it see no MPI in these folders.
+
+    In a mount namespace of its own, an empty file lies over each libmpi.
+    """
+    found = {file.resolve() for folder in folders for file in Path(folder).glob("libmpi*.so*")}
+    if not found:
+        return []
+    mounts = "; ".join(f"mount --bind /dev/null {shlex.quote(str(file))}" for file in sorted(found))
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False, timeout=60).returncode != 0:
+        pytest.skip(f"this machine has {sorted(found)}, and no mount namespace can hide them")
+    return words
+
+
+@pytest.fixture
+def hides_system_libraries() -> list[str]:
+    """Makes a test choose the libraries that it sees, whichever MPI is installed on this machine."""
+    return hiding(SYSTEM)
+
+
+# Nothing of MPI is found in this Python.
 PROGRAM = """
-from pathlib import Path
-system = [folder for folder in ("/usr/local/lib", "/usr/lib64", "/usr/lib", "/usr/lib/x86_64-linux-gnu",
-                                "/usr/lib/aarch64-linux-gnu", "/usr/lib64/openmpi/lib", "/usr/lib64/mpich/lib")
-          if list(Path(folder).glob("libmpi*.so*"))]
-tell(system=system)
 sys.prefix = "/nowhere"
 tell(init=outcome_of(hvd.init), running=hvd.is_initialized())
 """
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_no_library(run: Any, launcher: str) -> None:
+def test_no_library(run: Any, launcher: str, hides_system_libraries: list[str]) -> None:
     marks, extra = LAUNCHERS[launcher]
-    world = run(1, PROGRAM, launched=False, PATH="/nowhere", LD_LIBRARY_PATH="", **marks)
+    hidden = {"wrapper": hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
+    world = run(1, PROGRAM, launched=False, **hidden, **marks)
     assert world.code == 0, world.output
     facts = world.told(0)
-    if facts["system"]:
-        pytest.skip(f"this machine has an MPI in {facts['system']}")
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts
     assert launcher in facts["init"]["text"]
@@ -38,13 +64,26 @@ def test_no_library(run: Any, launcher: str) -> None:
     assert extra in facts["init"]["text"]
 
 
-def test_the_library_of_another_mpi(run: Any) -> None:
+def test_a_hidden_library_is_not_found(run: Any, tmp_path: Path) -> None:
+    """The same job finds the library without the wrapper, so the tests above do not depend on the machine."""
+    library = tmp_path / "libmpi.so.40"
+    library.write_bytes(b"\x7fELF, which names ompi_mpi_comm_world")
+    marks, _ = LAUNCHERS["Open MPI"]
+    for wrapper in ([], hiding([str(tmp_path)])):
+        more = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path), **marks}
+        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *hiding(SYSTEM)], **more).told(0)["init"]["text"]
+        assert ("no libmpi of Open MPI" in text) == bool(wrapper), text
+        assert (str(library) in text) != bool(wrapper), text
+
+
+def test_the_library_of_another_mpi(run: Any, hides_system_libraries: list[str]) -> None:
     try:
         importlib.metadata.version("mpich")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
-    world = run(1, "tell(init=outcome_of(hvd.init))\n", launched=False, **marks)
+    program = "tell(init=outcome_of(hvd.init))\n"
+    world = run(1, program, launched=False, wrapper=hides_system_libraries, **marks)
     assert world.code == 0, world.output
     init = world.told(0)["init"]
     assert "UnavailableError" in init["kinds"]
