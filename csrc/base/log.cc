@@ -49,14 +49,25 @@ void set_log_identity(int rank, LogLevel level, bool with_time) {
 
 bool log_enabled(LogLevel level) { return level >= log_level.load(std::memory_order_relaxed); }
 
-void log(LogLevel level, const std::string& text) {
-  if (!log_enabled(level)) return;
+namespace {
+
+void write_line(LogLevel level, const std::string& text) {
   const int rank = log_rank;
   std::string line = log_with_time ? time_now() : "";
   line += rank < 0 ? "[perseus]" : "[perseus rank " + std::to_string(rank) + "]";
   line.append(" ").append(kLevels[static_cast<std::size_t>(level)]).append(": ").append(text).append("\n");
   // One write, so that lines of several ranks are never torn.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+void log(LogLevel level, const std::string& text) {
+  if (log_enabled(level)) write_line(level, text);
+}
+
+void announce(const std::string& text) {
+  if (log_level != LogLevel::off) write_line(LogLevel::info, text);
 }
 
 }  // namespace perseus

@@ -19,4 +19,7 @@ void set_log_identity(int rank, LogLevel level, bool with_time = false);
 bool log_enabled(LogLevel level);
 void log(LogLevel level, const std::string& text);
 
+// Writes an info line about something that the user has asked for, at every level but `off`.
+void announce(const std::string& text);
+
 }  // namespace perseus

@@ -61,7 +61,8 @@ AutotuneOptions autotune_options(const Config& config) {
           .log = config.autotune_log,
           .fixed = {!config.autotune || config.fusion_threshold_is_given,
                     !config.autotune || config.batching_delay_is_given, !config.autotune || config.chunk_is_given,
-                    !config.tunes_streams}};
+                    !config.tunes_streams},
+          .is_asked_for = config.autotune};
 }
 
 std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(ranks.begin(), ranks.end())); }

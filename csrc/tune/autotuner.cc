@@ -46,6 +46,7 @@ double seconds_between(Autotuner::Clock::time_point begin, Autotuner::Clock::tim
 
 Autotuner::Autotuner(AutotuneOptions options, const Tunables& start)
     : options_(std::move(options)), search_(start, candidates_for(start, options_.fixed)), in_use_(start) {
+  tell_what_is_tried();
   if (options_.log.empty()) return;
   log_.open(options_.log, std::ios::trunc);
   if (!log_) {
@@ -55,6 +56,35 @@ Autotuner::Autotuner(AutotuneOptions options, const Tunables& start)
   log_ << "sample";
   for (const auto name : kTunableNames) log_ << "," << name;
   log_ << ",steps,bytes,seconds,bytes_per_second,what\n" << std::flush;
+}
+
+Autotuner::~Autotuner() {
+  if (search_.finished()) return;
+  const auto needed = options_.warmup_samples + search_.most_samples();
+  tell("autotuning has not ended: the job was too short, with " + std::to_string(sample_) + " of at most " +
+       std::to_string(needed) + " samples. Train for " + std::to_string(needed * options_.steps_per_sample) +
+       " steps or more, or set PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE to less than " +
+       std::to_string(options_.steps_per_sample));
+}
+
+void Autotuner::tell(const std::string& text) const {
+  if (options_.is_asked_for) {
+    announce(text);
+  } else {
+    log(LogLevel::info, text);
+  }
+}
+
+void Autotuner::tell_what_is_tried() const {
+  std::string text = "autotuning tries";
+  for (std::size_t i = 0; i < kTunables; ++i) {
+    if (search_.candidates()[i].empty()) continue;
+    text += " " + std::string(kTunableNames[i]) + " " + std::to_string(in_use_[i]) + " (now)";
+    for (const auto value : search_.candidates()[i]) text += ", " + std::to_string(value);
+    text += ";";
+  }
+  tell(text + " at most " + std::to_string(options_.warmup_samples + search_.most_samples()) + " samples of " +
+       std::to_string(options_.steps_per_sample) + " steps");
 }
 
 std::optional<Tunables> Autotuner::carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now) {
@@ -105,7 +135,7 @@ std::optional<Tunables> Autotuner::end_sample(double seconds) {
     for (std::size_t i = 0; i < kTunables; ++i) {
       text += (i == 0 ? " " : ", ") + std::string(kTunableNames[i]) + " " + std::to_string(in_use_[i]);
     }
-    log(LogLevel::info, text);
+    tell(text);
     steps_ = bytes_ = 0;
     write_log(0, 0, "kept");
     waiting_ = true;

@@ -19,6 +19,7 @@ struct AutotuneOptions {
   std::int64_t steps_per_sample = 10;
   std::string log = {};                    // CSV file; empty: none
   std::array<bool, kTunables> fixed = {};  // settings of the user, which are not changed
+  bool is_asked_for = false;               // the user is told what is tried, and the outcome
 };
 
 // The tuner of a job, which runs at the root of the world's process set. A sample is a number of training steps. A step
@@ -29,6 +30,9 @@ class Autotuner {
   using Clock = std::chrono::steady_clock;
 
   Autotuner(AutotuneOptions options, const Tunables& start);
+  ~Autotuner();  // tells the user if the search has not finished
+  Autotuner(const Autotuner&) = delete;
+  Autotuner& operator=(const Autotuner&) = delete;
 
   // Records an executed collective. Returns values if all ranks should use new ones from now on.
   std::optional<Tunables> carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now);
@@ -41,6 +45,8 @@ class Autotuner {
  private:
   bool marks_a_step(const std::string& name, Clock::time_point now);
   std::optional<Tunables> end_sample(double seconds);
+  void tell(const std::string& text) const;
+  void tell_what_is_tried() const;
   void write_log(double seconds, double score, const char* what);
 
   AutotuneOptions options_;

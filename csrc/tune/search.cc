@@ -25,6 +25,12 @@ Search::Search(const Tunables& start, Candidates candidates)
   for (std::size_t i = 0; i < kTunables; ++i) std::erase(candidates_[i], start_[i]);
 }
 
+std::int64_t Search::most_samples() const {
+  std::size_t values = 1;
+  for (const auto& candidates : candidates_) values += candidates.size();
+  return static_cast<std::int64_t>(values * kSamples + 2 * kComparisons);
+}
+
 void Search::add(double score) {
   switch (stage_) {
     case Stage::start:

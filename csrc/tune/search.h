@@ -21,6 +21,10 @@ class Search {
 
   // Returns the values to measure now, or the values to keep once the search has finished.
   const Tunables& trying() const { return trying_; }
+  // The values that are tried beside the initial ones.
+  const Candidates& candidates() const { return candidates_; }
+  // The largest number of scores until the search has finished.
+  std::int64_t most_samples() const;
   bool finished() const { return stage_ == Stage::finished; }
   // Returns true during the last comparison.
   bool comparing() const { return stage_ == Stage::comparing; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,13 +42,19 @@ def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path
         HOROVOD_AUTOTUNE_LOG=str(log),
         PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2",
         PERSEUS_AUTOTUNE_WARMUP_SAMPLES="1",
-        PERSEUS_LOG_LEVEL="info",
     )
     assert world.returncode == 0, world.stdout + world.stderr
     rows = rows_of(log)
     assert rows[0]["what"] == "warmup"
     assert rows[-1]["what"] == "kept"
-    assert "autotuning has ended and keeps" in world.stderr
+    said = [line for line in world.stderr.splitlines() if "autotuning" in line]
+    assert len(said) == 2, world.stderr
+    assert re.search(
+        r"rank 0\] info: autotuning tries fusion_threshold_bytes \d+ \(now\), 262144, .*"
+        r" at most \d+ samples of 2 steps",
+        said[0],
+    )
+    assert "autotuning has ended and keeps fusion_threshold_bytes" in said[1]
     for value in ("fusion_threshold_bytes", "batching_delay_us", "chunk_bytes"):
         tried = {row[value] for row in rows}
         assert len(tried) >= 4, value
@@ -59,6 +66,18 @@ def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path
     assert kept == {default} or kept <= compared
     if compared:
         assert default in compared
+
+
+def test_a_job_that_is_too_short_says_so(ranks: Ranks) -> None:
+    world = ranks(2, TRAINING.replace("STEPS", "20"), HOROVOD_AUTOTUNE="1", PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2")
+    assert world.returncode == 0, world.stdout + world.stderr
+    assert re.search(
+        r"rank 0\] info: autotuning has not ended: the job was too short, with \d+ of at most \d+ samples. "
+        r"Train for \d+ steps or more, or set PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE to less than 2",
+        world.stderr,
+    )
+    quiet = ranks(2, TRAINING.replace("STEPS", "20"), HOROVOD_AUTOTUNE="1", PERSEUS_LOG_LEVEL="off")
+    assert "autotuning" not in quiet.stderr
 
 
 def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, told: Callable[[int], str]) -> None:
