@@ -6,11 +6,12 @@ __path__[:] = _complete_package(__path__)
 
 from . import common_api  # noqa: E402
 from .common_api import *  # noqa: E402
-from .errors import HorovodInternalError, HostsUpdatedInterrupt, PeerLostError  # noqa: E402
+from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: E402
+from .errors import PeerLostError as _PeerLostError  # noqa: E402
 from .launch.run_function import run  # noqa: E402
 from .protocol.failure_record import report_failures as _report_failures  # noqa: E402
 
-_report_failures(lost_another=PeerLostError, of_this_library=HorovodInternalError)
+_report_failures(lost_another=_PeerLostError, of_this_library=HorovodInternalError)
 
 __version__ = "0.1.0"
 
