@@ -15,8 +15,8 @@ namespace perseus {
 
 class Writer;
 
-// Describes what a query asks about: whether a request was submitted, or how far an engine has come. A step of an engine
-// has the same number on all ranks.
+// Describes what a query asks about: whether a request was submitted, or how far an engine has come. A step of an
+// engine has the same number on all ranks.
 struct ProgressPoint {
   std::uint64_t engine = 0;  // identifies the engine; the same on all of its ranks
   std::int64_t number = -1;  // counts what the engine executes; -1: before the first
