@@ -28,7 +28,7 @@ STAMPS := $(VENV)/stamps
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) $(NUMPY) cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib \
-	$(TENSORFLOW) keras
+	$(TENSORFLOW) keras mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
 DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*

@@ -32,8 +32,9 @@ def start_reduction(
     small = Compressed(rules.compression, arrays) if is_called(rules.compression) else None
     sent = arrays if small is None else small.tensors  # may be the gradients
     verb = "allreduce" if len(arrays) == 1 else "grouped_allreduce"
-    rest = (rules.process_set, priority, wire_of(rules.compression), also_written)
-    reduce(verb, sent, sent, rules.op, name, *rules.factors, *rest)
+    prescale, postscale = rules.factors
+    wire = wire_of(rules.compression)
+    reduce(verb, sent, sent, rules.op, name, prescale, postscale, rules.process_set, priority, wire, also_written)
     if small is not None:
         for array, reduced in zip(arrays, small.restore(sent), strict=True):
             array[:] = reduced

@@ -92,7 +92,8 @@ def test_each_public_name_of_mxnet_is_documented() -> None:
     for node, _ in definitions(ROOT / "adapters/mxnet/__init__.py"):
         text = ast.get_docstring(node)
         decorators = {ast.unparse(each) for each in node.decorator_list}
-        inits = [node] if isinstance(node, ast.FunctionDef) else [each for each in node.body if is_init(each)]
+        inits = [each for each in (node, *node.body) if isinstance(each, ast.FunctionDef)]
+        inits = inits[:1] if isinstance(node, ast.FunctionDef) else [each for each in inits if is_init(each)]
         parameters = [each.arg for init in inits for each in (*init.args.args, *init.args.kwonlyargs)]
         if text and "documented" in decorators:
             text = completed(text, node.name, parameters)

@@ -60,8 +60,8 @@ def test_automatic_names_count_only_what_succeeds() -> None:
 
 def test_handles() -> None:
     table = HandleTable()
-    first = table.add(Pending("a", Done(), "result"))
-    second = table.add(Pending("b", Done(errors.PeerLostError("rank 3 is gone")), None))
+    first: int = table.add(Pending("a", Done(), "result"))
+    second: int = table.add(Pending("b", Done(errors.PeerLostError("rank 3 is gone")), None))
     assert first != second
     assert table.poll(first)
     assert table.synchronize(first) == "result"

@@ -72,7 +72,12 @@ def _backends() -> None:
 
 def _env_handler() -> None:
     replaced: list[Any] = []
-    autoload.replace_env_handler(dist, lambda handler: replaced.append(handler) or handler)
+
+    def keep(handler: Any) -> Any:
+        replaced.append(handler)
+        return handler
+
+    autoload.replace_env_handler(dist, keep)
     _expect(len(replaced) == 1 and callable(replaced[0]), "rendezvous._rendezvous_handlers has no entry 'env'")
 
 

@@ -221,7 +221,7 @@ def test_verbs_of_one_name_are_not_matched(rank: int) -> None:
 
 
 def test_objects(rank: int, size: int) -> None:
-    mine = {"rank": rank, "text": "x" * (rank * 1000), "array": np.arange(rank)}
+    mine: dict[str, Any] = {"rank": rank, "text": "x" * (rank * 1000), "array": np.arange(rank)}
     for root in range(size):
         got = hvd.broadcast_object(mine if rank == root else None, root)
         assert got["rank"] == root

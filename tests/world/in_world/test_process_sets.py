@@ -126,7 +126,7 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
     assert mine.ranks == halves[rank % 2]
     assert mine.included()
     assert hvd.allreduce(1.0, op=hvd.Sum, process_set=mine) == len(halves[rank % 2])
-    ids = hvd.allgather_object(mine.process_set_id)
+    ids = hvd.allgather_object(mine.require_id())
     assert ids == [ids[0], ids[0] + 1] * (size // 2) + [ids[0]] * (size % 2)
     again = hvd.ProcessSet(Communicator(halves[rank % 2]))
     with pytest.raises(ValueError, match="exists already"):
