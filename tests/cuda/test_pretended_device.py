@@ -42,7 +42,7 @@ def test_the_way_over_the_host_is_said_once(program: World) -> None:
         2, "for step in range(3): assert hvd.allreduce(torch.ones(4), op=hvd.Sum, name='x').tolist() == [2] * 4"
     )
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("by way of host memory") == 1, done.stdout
+    assert done.stdout.count("through host memory") == 1, done.stdout
     assert "nvidia-nccl" in done.stdout
 
 

@@ -230,7 +230,7 @@ def test_a_host_that_is_cut_before_the_start_is_named(test_beds: TestBeds, tmp_p
     done = to_end(line, TIMEOUT_SECONDS, tmp_path, joined=True)
     assert done.returncode == 1, done.stdout
     said = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
-    assert said[0].startswith("perseusrun: rank 1 on h2 never started: mpirun could not start a process there"), (
+    assert said[-1].startswith("perseusrun: first failure: rank 1 on h2 never started: mpirun could not start"), (
         done.stdout
     )
 
