@@ -1,13 +1,11 @@
-"""The documents agree with the sources: settings, error texts, links, programs."""
+"""The documents agree with the sources: settings, error texts, links."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
@@ -38,19 +36,10 @@ def test_claims_have_tests(claim: str) -> None:
         assert f"\ndef {function}(" in (ROOT / file).read_text(), test
 
 
-def programs(page: str) -> list[str]:
-    """Whole Python programs of a page: those that begin with an import and call init()."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if block.startswith("import") and "hvd.init()" in block]
-
-
 def test_environment_page_is_up_to_date() -> None:
     generate = ROOT / "docs/generate_environment.py"
     done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-PAGES_WITH_PROGRAMS = ("README.md", "docs/quickstart.md", "docs/tensorflow.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -85,16 +74,3 @@ def test_error_texts_are_those_of_the_sources(trouble: str, sources: str) -> Non
     pieces = [piece.strip() for piece in trouble.split("…") if len(piece.strip()) > 3]
     assert pieces
     assert [piece for piece in pieces if piece not in sources] == []
-
-
-@pytest.mark.parametrize(
-    ("page", "number"),
-    [(page, number) for page in PAGES_WITH_PROGRAMS for number in range(len(programs(page)))],
-)
-def test_programs_run(
-    page: str, number: int, tmp_path: Path, run_program: Callable[..., CompletedProcess[str]]
-) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(programs(page)[number])
-    done = run_program(program)
-    assert done.returncode == 0, done.stdout + done.stderr

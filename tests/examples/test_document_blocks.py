@@ -1,0 +1,73 @@
+"""The Python programs and shell commands of all documents run as they stand there.
+
+A block of Python that begins with an import is a program of its own; any other continues the block before it. Shell
+commands run in a folder with the first program of the page, or of README, as `train.py`. A block that does not run has
+a comment before it: `<!-- not run: REASON -->`. Blocks without a language are output and drawings.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+TIMEOUT_SECONDS = 240
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@dataclass
+class Block:
+    """A block of a page. `is_run` is false if its comment says why it is not run."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    is_run: bool
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """Returns the page's blocks, with the blocks of Python that continue a program as a part of it."""
+    text, found = page.read_text(), list[Block]()
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        block = Block(page.relative_to(ROOT).as_posix(), line, match["language"], match["text"], not match["reason"])
+        programs = [each for each in found if each.language == "python" and each.is_run]
+        is_continuation = block.language == "python" and not re.match(r"import |from ", block.text)
+        if is_continuation and block.is_run:
+            assert programs, f"{block} continues no program"
+            programs[-1].text += block.text
+        else:
+            found.append(block)
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUN = [block for block in BLOCKS if block.is_run]
+
+
+def test_every_block_has_a_language_that_is_run() -> None:
+    assert {block.language for block in RUN} == {"python", "sh"}
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
+    launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", sys.executable]
+    of_page = [each for each in BLOCKS if each.page == block.page and each.language == "python" and each.is_run]
+    readme = next(each for each in BLOCKS if each.page == "README.md" and each.language == "python")
+    program = block if block.language == "python" else [*of_page, readme][0]
+    (tmp_path / "train.py").write_text(program.text)
+    command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
+    done = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True)
+    assert done.returncode == 0, done.stdout
