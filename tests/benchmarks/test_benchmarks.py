@@ -107,3 +107,31 @@ def test_torch_distributed_is_compared_with_gloo() -> None:
     output = run("torch_distributed", "--quick", ranks=2)
     for work in ("one float", "64 MB"):
         assert re.search(rf"{work} +perseus .* of gloo", output), output
+
+
+RECORDED = """
+import json, sys
+from pathlib import Path
+from benchmarks import record
+
+data = json.loads(sys.argv[1])
+record.plot(data, Path(sys.argv[2]))
+print(record.as_text(data))
+"""
+
+
+@pytest.mark.parametrize(("load", "quick"), [(2.3, False), (7.25, False), (2.3, True)])
+def test_tables_and_pictures_have_the_same_warnings(load: float, quick: bool, tmp_path: Path) -> None:
+    """They warn of a load beyond the ranks' own, and of a quick run."""
+    row = {"work": "4 B", "bytes": 4, "contenders": {"ours": {"median": 1e-6, "low": 9e-7, "high": 2e-6}}}
+    lists: dict[str, Any] = {"ours": ["ours"], "rows": [row], "facts": {}, "missing": {}, "bars": []}
+    about = {"title": "T", "ranks": 2, "transport": "shm", "quick": quick, "commit": "c"}
+    data = {**lists, **about, "machine": {"processor": "P", "cores": 2, "load_of_the_last_minute": load}}
+    command = [sys.executable, "-c", RECORDED, json.dumps(data), tmp_path / "picture"]
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    words = re.findall("<!-- (.*?) -->", (tmp_path / "picture.svg").read_text(), re.DOTALL)
+    picture = re.sub(r"\s+", " ", " ".join(words))
+    assert "size of the tensor" in picture
+    assert "time in µs" in picture
+    for text, is_due in (("Quick run", quick), ("busy with other work: a load of 7.25 for 2 ranks", load > 2.5)):
+        assert (text in table, text in picture) == (is_due, is_due)
