@@ -127,7 +127,7 @@ def test_tables_and_pictures_have_the_same_warnings(load: float, quick: bool, tm
     lists: dict[str, Any] = {"ours": ["ours"], "rows": [row], "facts": {}, "missing": {}, "bars": []}
     about = {"title": "T", "ranks": 2, "transport": "shm", "quick": quick, "commit": "c"}
     data = {**lists, **about, "machine": {"processor": "P", "cores": 2, "load_of_the_last_minute": load}}
-    command = [sys.executable, "-c", RECORDED, json.dumps(data), tmp_path / "picture"]
+    command = [sys.executable, "-c", RECORDED, json.dumps(data), str(tmp_path / "picture")]
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = re.findall("<!-- (.*?) -->", (tmp_path / "picture.svg").read_text(), re.DOTALL)
     picture = re.sub(r"\s+", " ", " ".join(words))
