@@ -203,10 +203,10 @@ class Channel:
 
     def _end_line(self) -> None:
         if text := self._pending.rstrip(b"\r"):
-            if text.isspace() and self.sink.is_terminal:  # a progress bar that has removed itself
-                self.sink.update_line(self, b"")
-            else:
+            if not text.isspace():
                 self.sink.write_line(self, text)
+            elif self.sink.is_terminal:  # a progress bar that has removed itself
+                self.sink.update_line(self, b"")
         self._pending = b""
 
     def close(self) -> None:

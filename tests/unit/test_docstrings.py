@@ -83,7 +83,16 @@ def definitions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, as
             wanted = {alias.name for alias in node.names}
             source = path.parent.joinpath(*node.module.split(".")).with_suffix(".py")
             if source.is_file():
+                wanted = listed_names(source) if wanted == {"*"} else wanted
                 yield from ((each, node) for each, _ in definitions(source) if each.name in wanted)
+
+
+def listed_names(path: Path) -> set[str]:
+    """Returns the names in a module's `__all__`."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def test_each_public_name_of_mxnet_is_documented() -> None:
