@@ -177,6 +177,13 @@ def compare_with_single(args: argparse.Namespace, model: nn.Module, data: Tensor
 def seconds_with_gloo(args: argparse.Namespace, data: TensorDataset) -> list[float]:
     """Trains a model with torch's DistributedDataParallel over gloo. Returns the seconds of each epoch."""
     torch.distributed.init_process_group("gloo")  # perseusrun has set its variables
+    seconds = train_over_gloo(args, data)
+    # The model must be gone before: its end would wait, with Python's lock, for gloo's thread, which may want that lock.
+    torch.distributed.destroy_process_group()
+    return seconds
+
+
+def train_over_gloo(args: argparse.Namespace, data: TensorDataset) -> list[float]:
     torch.manual_seed(args.seed)
     model = nn.parallel.DistributedDataParallel(make_model())
     optimizer = make_optimizer(model, args)
@@ -187,7 +194,6 @@ def seconds_with_gloo(args: argparse.Namespace, data: TensorDataset) -> list[flo
         label = f"gloo, epoch {epoch + 1}"
         seconds.append(train_epoch(model, optimizer, batches.epoch(epoch), label, show=hvd.rank() == 0))
         schedule.step()
-    torch.distributed.destroy_process_group()
     return seconds
 
 
