@@ -178,7 +178,7 @@ def seconds_with_gloo(args: argparse.Namespace, data: TensorDataset) -> list[flo
     """Trains a model with torch's DistributedDataParallel over gloo. Returns the seconds of each epoch."""
     torch.distributed.init_process_group("gloo")  # perseusrun has set its variables
     seconds = train_over_gloo(args, data)
-    # The model must be gone before: its end would wait, with Python's lock, for gloo's thread, which may want that lock.
+    # The model must be gone before: its end would wait, with Python's lock, for gloo's thread, which may want the lock.
     torch.distributed.destroy_process_group()
     return seconds
 
