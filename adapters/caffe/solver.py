@@ -68,7 +68,7 @@ class DistributedSolver:
             self.restore(resume_file)
         if basics.rank() == 0:
             return self._run(self.solver.solve)
-        # Of several solvers, Caffe allows only the first to call Solve.
+        # Caffe allows only the first of several solvers to call Solve.
         return self._run(lambda: self.solver.step(max(self.solver.param.max_iter - self.solver.iter, 0)))
 
     def restore(self, resume_file: str) -> None:

@@ -1,7 +1,7 @@
-"""The gradients of one model: kept in buckets of arena memory, and reduced bucket by bucket as they become ready.
+"""Keeps the gradients of one model in buckets of arena memory, and reduces each bucket as it becomes ready.
 
-Each `p.grad` is a view of its bucket. The first backward pass only watches: after it the ranks agree on the order in
-which gradients come, the buckets are laid out in that order, and from then on a bucket is sent when it is full.
+Each `p.grad` is a view of its bucket. The first backward pass only records the order in which gradients are computed.
+After it the ranks agree on an order and lay out the buckets in it. From then on, a bucket is reduced when it is full.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from .autograd import verbs
 from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import not_compiled
 from .feedback import FeedbackCompressor
-from .gradient_memory import Kind, dense_strides, member_of, say_once
+from .gradient_memory import Kind, dense_strides, member_of, warn_once
 from .ownership import register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]
-# Starts what is to be done with a bucket in place of a reduction; gives what waits for it.
+# Communicates a bucket in place of the reduction. Returns a function that waits for the end.
 Communicate = Callable[[Contents], Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Owner:
-    """What differs between those for whom gradients are reduced.
+    """Describes the object that owns the gradients: an optimizer or a DistributedDataParallel.
 
-    `counts`: asked when a gradient comes, whether it is to be reduced, or stays this rank's own for now.
-    `fills_in`: a gradient that this rank has not computed is zero; else it stays None, until `show`.
-    `learns_passes`: a gradient may come several times in a pass, always as often as in the first one.
+    `counts(index)`: returns True if the gradient that was just computed is reduced, False if it stays local for now.
+    `fills_in`: a gradient that this rank has not computed becomes zero. If false, it stays None until `show`.
+    `learns_passes`: a gradient may be computed several times in a pass, always as often as in the first pass.
     """
 
     name: str = "DistributedOptimizer"
@@ -60,7 +60,7 @@ class Owner:
 
 
 class GradientBuckets:
-    """Made once per owner. Knows the parameters, not the owner's object: hooks must not keep that alive."""
+    """The buckets of one owner. They hold the parameters but not the owner, which hooks must not keep alive."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class GradientBuckets:
         self._generation = session.generation
         self._name = claim_name(rules.process_set)
         self._layout: Layout[Kind] | None = None
-        self._agreed = False  # by all ranks, none of which had joined
+        self._agreed = False  # all ranks agreed on the layout, and none had joined
         self._places = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
-        self._sparse_seen: dict[int, int] = {}  # gradient: its sparse dimensions
-        self._sparse: dict[int, int] = {}  # the same, agreed on by all ranks
+        self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
+        self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
@@ -95,7 +95,7 @@ class GradientBuckets:
         return id(parameter) in self._known
 
     def add(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """More parameters; the ranks agree anew when the step ends."""
+        """Adds parameters. The ranks agree again when the step ends."""
         for name, parameter in parameters:
             index = len(self._parameters)
             self._names.append(name)
@@ -107,7 +107,7 @@ class GradientBuckets:
         self._forget_layout()
 
     def close(self) -> None:
-        """The owner is gone: its parameters are nobody's now."""
+        """Releases the parameters, since the owner no longer exists."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -115,7 +115,7 @@ class GradientBuckets:
 
     @property
     def name(self) -> str:
-        """The same on all ranks."""
+        """Returns the name of the buckets' requests, which is the same on all ranks."""
         return self._name
 
     @property
@@ -124,12 +124,12 @@ class GradientBuckets:
 
     @property
     def is_open(self) -> bool:
-        """Whether the parameters are watched."""
+        """True while hooks are installed on the parameters."""
         return bool(self._hooks)
 
     @property
     def pending(self) -> bool:
-        """True while gradients are being reduced, or wait for the rest of their bucket."""
+        """True while gradients are being reduced or wait for the rest of their bucket."""
         return self.passes.ready > 0 or bool(self._in_flight)
 
     def set_passes_per_step(self, passes: int) -> None:
@@ -137,20 +137,20 @@ class GradientBuckets:
         self.passes.reset()
 
     def communicate_by(self, communicate: Communicate) -> None:
-        """From the next bucket on. Buckets are handed over in one order on all ranks."""
+        """Takes effect at the next bucket. All ranks submit their buckets in the same order."""
         self._communicate = communicate
         self.passes.holds = False
 
     def show(self, index: int) -> None:
-        """Gives the parameter what the other ranks have computed for it."""
+        """Sets the parameter's gradient to the reduced one, which other ranks have computed."""
         self._places.show(index)
 
     def scale(self, factor: float) -> None:
-        """Multiplies what was reduced."""
+        """Multiplies the reduced gradients by a factor."""
         self._places.scale(factor)
 
     def abandon(self) -> None:
-        """Forgets gradients that are on their way. Their memory is in use until they have arrived, so this waits."""
+        """Discards gradients that are being reduced. Blocks until they are, because their memory is in use."""
         try:
             self._wait()
         except HorovodInternalError as error:
@@ -161,7 +161,7 @@ class GradientBuckets:
     def synchronize(
         self, late: Sequence[tuple[str, torch.Tensor]] = (), then: Callable[[], None] | None = None
     ) -> None:
-        """Reduces what has not been, with zeros for gradients that are missing, and waits for all.
+        """Reduces the remaining gradients, with zeros for missing ones, and blocks until all are reduced.
 
         `late`: parameters that are not known yet. `then`: called when all are there; may `show` and `scale`.
         """
@@ -208,7 +208,7 @@ class GradientBuckets:
     def _adopt(
         self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None, view: torch.Tensor | None
     ) -> None:
-        """Moves a gradient that autograd made into its bucket."""
+        """Copies a gradient that autograd has allocated into its bucket."""
         if gradient is None:
             return
         if gradient.layout is not torch.strided:
@@ -218,14 +218,16 @@ class GradientBuckets:
                 self._sparse_seen[index] = gradient.sparse_dim()
                 return
             else:
-                say_once(f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense")
+                warn_once(
+                    f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense"
+                )
                 gradient = gradient.to_dense()
         if self._generation == session.generation:
             self._places.take(index, gradient)
 
     @not_compiled  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
-        if self._generation != session.generation:  # the layout was agreed on in a session that is over
+        if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
         rules = self._rules
@@ -246,12 +248,12 @@ class GradientBuckets:
             rules.postscale,
             rules.process_set,
             wire_of(rules.compression),
-            wait=self.passes.holds or number + 1 == self._places.buckets,  # who sends the last one waits for it
+            wait=self.passes.holds or number + 1 == self._places.buckets,  # the caller waits for the last one
         )
         self._in_flight.append(pending.result)
 
     def _wait(self) -> None:
-        """Waits for all, then raises the first error: memory must not be touched while another bucket is under way."""
+        """Waits for all, then raises the first error. Memory must not change while a bucket is being reduced."""
         in_flight, self._in_flight = self._in_flight, []
         with torch.no_grad():
             errors = [error for finish in in_flight if (error := _error_of(finish)) is not None]
@@ -259,13 +261,13 @@ class GradientBuckets:
             raise errors[0]
 
     def _complete(self) -> None:
-        """Brings every gradient into its bucket: those whose passes are not all done, and missing ones as zeros."""
+        """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
         for index, parameter in enumerate(self._parameters):
             view, gradient = self._places.views[index], parameter.grad
             if view is None or gradient is view:
                 continue
             if not self.passes.incomplete(index):
-                # Replaced after it was sent: what all ranks have is in the bucket.
+                # It was replaced after its bucket was reduced; the bucket has the value of all ranks.
                 if gradient is not None:
                     parameter.grad = view
                 continue
@@ -273,7 +275,7 @@ class GradientBuckets:
                 self._adopt(index, parameter, gradient, view)
                 continue
             view.zero_()
-            # A parameter that was frozen meanwhile gets no gradient, but its place travels along.
+            # A parameter that was frozen meanwhile gets no gradient, but its elements of the bucket are reduced.
             if parameter.requires_grad and self._owner.fills_in:
                 parameter.grad = view
 
@@ -301,7 +303,7 @@ class GradientBuckets:
         self.passes.learn()
 
     def _agree(self) -> None:
-        """Finds one layout for all ranks. A rank that has joined knows nothing of it, so then it holds for one step."""
+        """Finds one layout for all ranks. If a rank has joined, the others use the layout for one step."""
         require_sole_owner(self, list(zip(self._names, self._parameters, strict=True)))
         for index, parameter in enumerate(self._parameters):
             self._adopt(index, parameter, parameter.grad, None)
@@ -338,15 +340,16 @@ def _fresh(compression: Any) -> FeedbackCompressor | None:
 
 
 def _all_cores_compute(process_set: ProcessSet) -> bool:
-    """Whether ranks have one core each, on one host: to reduce while backward goes on would only take turns with it.
+    """Returns True if all ranks are on one host with one core each.
 
-    Where a rank has several, backward does not keep all of them busy; and a wire works by itself.
+    A reduction during the backward pass would then only take turns with it. If a rank has several cores, the backward
+    pass leaves some of them idle. Between hosts, the network works by itself.
     """
     core = session.core
     ranks, cores = core.local_size(), usable_cores()
     if ranks < (process_set.size() or 1) or ranks < core.size():
         return False
-    is_shared = cores == os.cpu_count()  # not this rank's own, as after binding
+    is_shared = cores == os.cpu_count()  # the ranks are not bound to cores of their own
     return cores == 1 or (is_shared and cores <= ranks)
 
 

@@ -1,4 +1,4 @@
-"""The memory that gradients of one kind share: in the arena where there is room."""
+"""Allocates the memory that gradients of one dtype and device share: in the arena if there is room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .compat.dynamo import is_compiling
 from .tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
-_said: set[str] = set()
+_warned: set[str] = set()
 Kind = tuple[torch.dtype, torch.device]
 
 
@@ -25,12 +25,12 @@ def member_of(parameter: torch.Tensor) -> Member[Kind]:
 
 
 def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """The parameter's own strides where they leave no gaps, else the nearest that do not."""
+    """Returns the parameter's strides if they leave no gaps, and otherwise the nearest strides without gaps."""
     return torch.empty_like(parameter, device="meta").stride()
 
 
 def allocate(elements: int, kind: Kind) -> torch.Tensor:
-    """Zeros; in private memory, which is said once, where the arena has no room."""
+    """Returns zeros in the arena, or in private memory with one warning if the arena has no room."""
     dtype, device = kind
     if device.type != "cpu":
         return torch.zeros(elements, dtype=dtype, device=device)
@@ -38,14 +38,14 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
         return empty(elements, dtype=dtype)
     except UnavailableError as error:
         megabytes = elements * dtype.itemsize / 1e6
-        say_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
+        warn_once(f"{megabytes:.0f} MB of gradients are kept in private memory, where reducing is slower: {error}")
         return torch.zeros(elements, dtype=dtype)
 
 
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Copies a gradient to its place in a bucket; what is large will not be in a cache when it is reduced."""
+    """Copies a gradient into its bucket. A large one bypasses the caches, which it would leave before the reduction."""
     if (
-        not is_compiling()  # hooks are traced where autograd is compiled, too
+        not is_compiling()  # compiled autograd traces hooks, too
         and place.nbytes >= LARGE_BYTES
         and place.dtype == gradient.dtype
         and place.stride() == gradient.stride()
@@ -59,13 +59,16 @@ def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
 
 
 def register(memory: torch.Tensor, process_set: ProcessSet) -> object:
-    """Where NCCL is to know buckets on a GPU: it does as long as the result lives, which must end before the memory."""
+    """Registers a bucket on a GPU with NCCL, if it is asked for, until the result is released.
+
+    Release the result before the memory.
+    """
     view = tensors.view(memory)
     return None if view[3] < 0 else session.core.register_memory(view, member_id(process_set))
 
 
-def say_once(text: str) -> None:
-    """A warning that would otherwise come at every step."""
-    if text not in _said:
-        _said.add(text)
+def warn_once(text: str) -> None:
+    """Logs a warning at its first occurrence in this process."""
+    if text not in _warned:
+        _warned.add(text)
         _log.warning("%s", text)

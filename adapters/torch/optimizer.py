@@ -25,7 +25,7 @@ Named = tuple[str, torch.Tensor]
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """What is added to the wrapped optimizer's class. Without buckets (one rank, or a copy) it changes nothing."""
+    """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 
     _buckets: GradientBuckets | None = None
     _rules: GradientRules
@@ -36,13 +36,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
-        """The values that occur more than once."""
+        """Returns the values that occur more than once."""
         seen: set[Any] = set()
         return {value for value in lst if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """The name of each parameter, where Horovod's users look for it."""
+        """Returns the name of each parameter, under Horovod's name for it."""
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
         return {each: self._names[id(each)] for each in parameters if id(each) in self._names}
 
@@ -73,7 +73,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._buckets.set_passes_per_step(passes)
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced. For use before clipping; see `skip_synchronize`."""
+        """Blocks until all gradients are reduced. Call it before clipping; see `skip_synchronize`."""
         if self._buckets is not None:
             self._buckets.synchronize(self._late_parameters())
             if isinstance(self, torch.optim.SparseAdam):
@@ -114,7 +114,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """AssertionError while gradients are being reduced: step() or synchronize() comes first."""
+        """Raises AssertionError while gradients are being reduced: call step() or synchronize() first."""
         if self._buckets is not None and self._buckets.pending:
             raise AssertionError(
                 "zero_grad() was called after backward() but before step() or synchronize(): the gradients are being "
@@ -128,7 +128,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._buckets.add(self._late_parameters())
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Forgets gradients that are on their way, then loads."""
+        """Discards gradients that are being reduced, then loads the state."""
         if self._buckets is not None:
             self._buckets.abandon()
         super().load_state_dict(*args, **kwargs)
@@ -153,14 +153,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _synchronized_for_scaler = False
 
     def __reduce__(self) -> Any:
-        """A copy is a plain optimizer of the wrapped class: it belongs to other parameters, on this rank alone."""
+        """Returns a plain optimizer of the wrapped class. A copy has other parameters, which only this rank trains."""
         return _restore, (type(self).__bases__[1], self.__getstate__())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
 
     def _mark_stepped(self) -> None:
-        # Read by torch's learning-rate schedules, to warn of a wrong order of calls.
+        # torch's learning-rate schedules read this to warn of a wrong order of calls.
         if self._wrapped is not None:
             self._wrapped._opt_called = True  # type: ignore[attr-defined]
 
@@ -202,7 +202,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     parameter.grad = parameter.grad.to_sparse(1)
 
     def _late_parameters(self) -> list[Named]:
-        """Parameters that came with a later group, or were frozen until now."""
+        """Returns parameters that were added with a later group or were frozen until now."""
         assert self._buckets is not None
         knows = self._buckets.knows
         return [
@@ -214,24 +214,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
 
 class _DistributedAdasumOptimizer(_DistributedOptimizer):
-    """What is added for op=Adasum: `step` steps with this rank's gradients, and then adds up the steps of all ranks.
+    """Methods added for op=Adasum: `step` steps with this rank's gradients, then combines the steps of all ranks.
 
-    `backward_passes_per_step` says nothing here: gradients are this rank's own until `step`.
+    `backward_passes_per_step` has no effect: gradients are local until `step`.
     """
 
     _deltas: DeltaSum | None = None
 
     def synchronize(self) -> None:
-        """Nothing: it is steps that are reduced, by `step`."""
+        """Does nothing, because `step` reduces steps and not gradients."""
 
     def skip_synchronize(self) -> NoReturn:
-        """AssertionError: a step cannot be taken without the other ranks."""
+        """Raises AssertionError, because a step needs the other ranks."""
         raise AssertionError(
             "skip_synchronize() makes no sense with op=Adasum, where step() reduces steps, not gradients"
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps locally, then moves all ranks to where Adasum of their steps leads. Gives the closure's own loss."""
+        """Steps locally, then applies the Adasum of all ranks' steps. Returns the loss of this rank's closure."""
         self._mark_stepped()
         plain_step = super(_DistributedOptimizer, self).step
 
@@ -338,11 +338,11 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _extend(optimizer: torch.optim.Optimizer, added: type[_DistributedOptimizer]) -> _DistributedOptimizer:
-    """The same optimizer under a class derived from its own; not by its constructor, which may want anything."""
+    """Changes the class of the optimizer to one derived from its own. Its constructor is not called again."""
     base = type(optimizer)
     cls = type(base.__name__, (added, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     distributed: _DistributedOptimizer = object.__new__(cls)
-    # A learning-rate schedule puts a `step` of its own into the instance, which would go past ours.
+    # A learning-rate schedule stores its own `step` in the instance, which would bypass the method here.
     distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     distributed._wrapped = optimizer
     return distributed
@@ -355,7 +355,7 @@ def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.o
 
 
 def _checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Named] | None) -> list[Named]:
-    """Every parameter of the optimizer with its name, in the order of `named_parameters`."""
+    """Returns every parameter of the optimizer with its name, in the order of `named_parameters`."""
     owned = {
         id(parameter): (f"allreduce.noname.{number}.{place}", parameter)
         for number, group in enumerate(optimizer.param_groups)

@@ -1,4 +1,4 @@
-"""Gradients that do not travel as a bucket does: those that are compressed one by one, and those that came late."""
+"""Reduces gradients apart from the buckets: gradients that are compressed one by one, and gradients without a hook."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .feedback import FeedbackCompressor
 def send_compressed(
     name: str, gradients: Mapping[int, torch.Tensor], rules: GradientRules, feedback: FeedbackCompressor | None
 ) -> Callable[[], object]:
-    """What the core does not do while packing works on one gradient at a time. Gives what waits for them.
+    """Starts a reduction whose compression runs in Python, on each gradient. Returns a function that waits for the end.
 
-    `gradients`: by the parameter's number.
+    `gradients`: the gradients by the parameter's number.
     """
     if feedback is not None:
         return feedback.start(name, dict(gradients), rules.op is Average, rules.process_set)
@@ -36,7 +36,7 @@ def send_compressed(
 
 
 def send_late(name: str, parameter: torch.Tensor, rules: GradientRules) -> Callable[[], object]:
-    """The gradient of a parameter that had no hook yet: by itself this time, in a bucket from the next step on."""
+    """Starts the reduction of one gradient whose parameter had no hook. From the next step on, a bucket contains it."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.layout is not torch.strided:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.path[0] = str(Path(program[0]).resolve().parent)
             runpy.run_path(program[0], run_name="__main__")
     finally:
-        # After an error, the other ranks must be told that this rank has failed, not that it has left.
+        # After an error, the other ranks must learn that this rank has failed, not that it has left.
         if dist.is_initialized() and sys.exc_info()[0] in (None, SystemExit):
             dist.destroy_process_group()
     return 0

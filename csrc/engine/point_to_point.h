@@ -116,7 +116,7 @@ class PointToPoint {
   void hear_refusal(int from, std::string_view bytes);
   void refuse(Incoming& message);
   const Status* hopeless(const PointToPointOp& operation) const;
-  // A sender may still be told that its message did not fit.
+  // The answer that a message did not fit may still be sent.
   void look_where_needed() { channel_.expect_anybody(has_sent_ || expects()); }
   std::string rank_text(int rank) const;
 

@@ -19,7 +19,7 @@ struct AutotuneOptions {
   std::int64_t steps_per_sample = 10;
   std::string log = {};                    // CSV file; empty: none
   std::array<bool, kTunables> fixed = {};  // settings of the user, which are not changed
-  bool is_asked_for = false;               // the user is told what is tried, and the outcome
+  bool is_asked_for = false;               // the user asked for it: log each trial and the outcome
 };
 
 // The tuner of a job, which runs at the root of the world's process set. A sample is a number of training steps. A step

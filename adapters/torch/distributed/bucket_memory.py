@@ -1,8 +1,8 @@
-"""Buckets of torch's DistributedDataParallel, moved to memory that the ranks of a host reduce in place.
+"""Moves buckets of torch's DistributedDataParallel to memory that the ranks of a host reduce in place.
 
-They are made in C++, where nobody can be asked for other memory, and come again at every step. A bucket that comes for
-the second time moves: torch makes its memory one of its own mappings, as it does for whatever is shared with another
-process, and arena memory is mapped in its place. Whoever holds the bucket, or a view of it, sees no difference.
+C++ code of torch allocates the buckets and offers no choice of memory. The same buckets return at every step. A bucket
+moves when it returns for the first time: torch makes its memory a mapping, as it does for memory that is shared with
+another process, and this module maps arena memory over it. The bucket's address and its views stay valid.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from perseus_like.session import session
 
 from ..compat.autograd import is_called_by_backward
 from ..compat.storage import descriptor_of_mapping, keeps_identity
-from ..gradient_memory import say_once
+from ..gradient_memory import warn_once
 from ..tensors import empty, tensors
 
 _log = logging.getLogger("perseus_like")
 
 _seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-# Buckets that have come again, and their bytes in the arena; None for one that had to stay.
+# The arena memory of each bucket that has returned; None for a bucket that stays in private memory.
 _moved: weakref.WeakKeyDictionary[torch.UntypedStorage, Tensor | None] = weakref.WeakKeyDictionary()
 
 
 def reachable(tensor: Tensor) -> Tensor:
-    """The same elements by way of the arena, where the tensor is a bucket that moves; else the tensor."""
+    """Returns the same elements in the arena if the tensor is a bucket that has moved, and otherwise the tensor."""
     if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not is_called_by_backward(__package__):
         return tensor
     if session.core.local_size() == 1 or not tensor.is_contiguous():
         return tensor
     if not keeps_identity():
-        say_once(
+        warn_once(
             "buckets of DistributedDataParallel stay in private memory, where reducing is slower: torch "
             f"{torch.__version__} does not say when their memory goes; torch 2.13 and later do"
         )
@@ -55,7 +55,7 @@ def reachable(tensor: Tensor) -> Tensor:
 
 
 def _move(storage: torch.UntypedStorage) -> Tensor | None:
-    """Its bytes in the arena. None where it has to stay, which is said once."""
+    """Moves a bucket and returns its bytes in the arena. Returns None, with one warning, if that fails."""
     megabytes = storage.nbytes() / 1e6
     try:
         memory = empty(storage.nbytes(), dtype=torch.uint8)
@@ -67,15 +67,17 @@ def _move(storage: torch.UntypedStorage) -> Tensor | None:
         finally:
             _forget_file(descriptor)
     except (RuntimeError, OSError) as error:
-        say_once(f"a bucket of {megabytes:.0f} MB stays in private memory, where reducing is slower: {error}")
+        warn_once(f"a bucket of {megabytes:.0f} MB stays in private memory, where reducing is slower: {error}")
         return None
     _log.debug("a bucket of %.0f MB was moved to shared memory", megabytes)
     return memory
 
 
 def _forget_file(descriptor: int) -> None:
-    """The storage's file is not its memory any more: who is sent it, as by a queue of torch.multiprocessing, gets an
-    error of the system and not what it held once.
+    """Replaces the storage's file, which is no longer its memory, by an empty one.
+
+    A process that gets the descriptor, for example from a queue of torch.multiprocessing, then gets an error and not
+    an old value.
     """
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, descriptor, inheritable=False)

@@ -61,7 +61,7 @@ def test_trains_as_one_process_does(views: bool, cap: int, rank: int, size: int)
 def test_buckets_that_stay_are_reported_once(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gradient_memory, "_said", set())
+    monkeypatch.setattr(gradient_memory, "_warned", set())
     model = nn.parallel.DistributedDataParallel(make_model())
     train(model, slice(rank * ROWS, (rank + 1) * ROWS), size)
     found = [record.message for record in caplog.records if "stay in private memory" in record.message]
@@ -71,7 +71,7 @@ def test_buckets_that_stay_are_reported_once(
 
 @moved
 def test_a_gradient_in_a_moved_bucket_is_not_sent_to_other_processes(rank: int, size: int) -> None:
-    """What a queue of torch.multiprocessing would have to open is not the gradient's memory any more."""
+    """The file that a queue of torch.multiprocessing would send is no longer the gradient's memory."""
     model = nn.parallel.DistributedDataParallel(make_model(), gradient_as_bucket_view=True)
     train(model, slice(rank * ROWS, (rank + 1) * ROWS), size)
     storage = model.module[0].weight.grad.untyped_storage()
@@ -81,7 +81,7 @@ def test_a_gradient_in_a_moved_bucket_is_not_sent_to_other_processes(rank: int, 
 
 
 def test_memory_comes_back(rank: int, size: int) -> None:
-    """What buckets took, and no descriptor is left open."""
+    """Buckets give back their memory, and no descriptor stays open."""
 
     def use() -> tuple[int, int]:
         model = nn.parallel.DistributedDataParallel(make_model())
