@@ -70,6 +70,11 @@ class Sink:
             self._put(b"\r" + channel.prefix() + text)
         self._open, self._open_text = channel, text
 
+    def remove_line(self, channel: Channel, blanks: bytes) -> None:
+        """Removes the progress bar of a channel. `blanks` overwrite it where it is the last line of a file."""
+        if self._rows or self._open is channel:
+            self.update_line(channel, blanks)
+
     def close_line(self) -> None:
         """Ends an unfinished line, if there is one."""
         if self._open:
@@ -165,6 +170,7 @@ class Channel:
         self.sink = sink
         self._copy = copy
         self._pending = b""
+        self._is_bar = False  # a carriage return has ended the last text of this line
 
     def prefix(self) -> bytes:
         """Returns the prefix of each line."""
@@ -182,7 +188,8 @@ class Channel:
         for end in _LINE_END.finditer(self._pending):
             text = self._pending[start : end.start()]
             start = end.end()
-            if end[0] != b"\r":
+            self._is_bar = end[0] == b"\r"
+            if not self._is_bar:
                 self.sink.write_line(self, text)
             elif text:
                 self.sink.update_line(self, text)
@@ -203,11 +210,11 @@ class Channel:
 
     def _end_line(self) -> None:
         if text := self._pending.rstrip(b"\r"):
-            if not text.isspace():
+            if self._is_bar and text.isspace():
+                self.sink.remove_line(self, text)
+            else:
                 self.sink.write_line(self, text)
-            elif self.sink.is_terminal:  # a progress bar that has removed itself
-                self.sink.update_line(self, b"")
-        self._pending = b""
+        self._pending, self._is_bar = b"", False
 
     def close(self) -> None:
         """Finishes the stream and closes its file."""

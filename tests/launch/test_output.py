@@ -238,3 +238,16 @@ def test_cutting_into_pieces_changes_nothing(parts: list[bytes], step: int) -> N
         texts.append(sink.text)
         os.close(sink.descriptor)
     assert texts[0] == texts[1]
+
+
+def test_a_progress_bar_that_removes_itself_leaves_no_line_behind_the_last() -> None:
+    """A program prints its result after tqdm has removed a bar, with leave=False, by blanks and a carriage return."""
+    sink = Memory()
+    result, bar = (Channel(0, name, sink, Style()) for name in ("stdout", "stderr"))
+    bar.feed(b"\r 50%|##  |")
+    bar.feed(b"\r          \r")
+    result.feed(b"result\n")
+    bar.finish()
+    sink.close_line()
+    os.close(sink.descriptor)
+    assert sink.text.endswith(b"\n[0]<stdout>:result\n")
