@@ -53,7 +53,7 @@ def require_cuda(tensor: torch.Tensor, what: str = "") -> None:
         raise ValueError(
             f"{what}tensors on {tensor.device} cannot be communicated; CPU and CUDA tensors can: pass tensor.cpu()"
         )
-    _tell_the_core()
+    _register_stream_source()
 
 
 def new_future(device: int) -> Future[Any]:
@@ -93,5 +93,5 @@ class Delivery:
 
 
 @cache
-def _tell_the_core() -> None:
+def _register_stream_source() -> None:
     session.core.set_stream_source(current_stream)

@@ -38,20 +38,20 @@ class Guard:
     def watch(self, leader: int) -> None:
         """Adds the session of a process that has just been started to those that the guard ends."""
         self._watched.add(leader)
-        self._tell(f"{leader} {start_of(leader)}\n".encode())
+        self._send(f"{leader} {start_of(leader)}\n".encode())
 
     def forget(self, leader: int) -> None:
         """Removes a session that has ended, since its id may be reused by a process of another job."""
         if leader in self._watched:
             self._watched.remove(leader)
-            self._tell(f"{leader}\n".encode())
+            self._send(f"{leader}\n".encode())
 
     def dismiss(self) -> None:
         """Ends the guard, since the launcher has cleaned up itself."""
-        self._tell(_SHUTDOWN)
+        self._send(_SHUTDOWN)
         os.close(self._write_end)
 
-    def _tell(self, text: bytes) -> None:
+    def _send(self, text: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):  # the guard was killed
             os.write(self._write_end, text)
 

@@ -95,7 +95,7 @@ begin = [blob.data.tolist() for blob in solver.net.params["first"]]
 solver.step(3)
 solver.snapshot()
 end = [blob.data.tolist() for blob in solver.net.params["second"]]
-with open(f"told.{rank}", "w") as file:
+with open(f"report.{rank}", "w") as file:
     json.dump({"begin": begin, "end": end, "iter": solver.iter, "calls": caffe.calls}, file)
 """
 
@@ -106,11 +106,11 @@ def test_every_rank_begins_and_ends_with_the_same(tmp_path: Path) -> None:
     Path("program.py").write_text(textwrap.dedent(PROGRAM))
     done = start(2, "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (json.loads(Path(f"told.{rank}").read_text()) for rank in range(2))
+    first, second = (json.loads(Path(f"report.{rank}").read_text()) for rank in range(2))
     assert first["begin"] == second["begin"]
     assert first["end"] == second["end"]
     assert first["iter"] == 3
-    snapshots = [[call[1] for call in told["calls"] if call[0] == "snapshot"] for told in (first, second)]
+    snapshots = [[call[1] for call in facts["calls"] if call[0] == "snapshot"] for facts in (first, second)]
     assert snapshots == [["run_iter_3.solverstate"], []]
 
 
@@ -184,13 +184,13 @@ def test_solve_is_caffes(tmp_path: Path) -> None:
     solver = perseus.DistributedSolver(caffe.get_solver("solver.prototxt"))
     assert solver.solve()
     ends = [call for call in caffe.calls if call[0] not in ("solver", "multiprocess")]
-    with open(f"told.{perseus.rank()}", "w") as file:
+    with open(f"report.{perseus.rank()}", "w") as file:
         print(solver.iter, ends, file=file)
     """
     Path("program.py").write_text(textwrap.dedent(program))
     done = start(2, "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [Path(f"told.{rank}").read_text() for rank in range(2)] == ["3 [('final test', 3)]\n", "3 []\n"]
+    assert [Path(f"report.{rank}").read_text() for rank in range(2)] == ["3 [('final test', 3)]\n", "3 []\n"]
 
 
 @pytest.mark.parametrize("prefix", ["", 'snapshot_prefix: "."'], ids=["no prefix", "a folder"])
@@ -206,8 +206,8 @@ def test_snapshots_are_named_after_the_solvers_file(prefix: str, tmp_path: Path)
 def test_a_signal_after_a_snapshot_takes_no_other(tmp_path: Path) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
     solver.write_text(solver.read_text().replace("snapshot: 10", "snapshot: 2"))
-    told = "main(arguments)\nprint([call for call in caffe.calls if call[0] == 'snapshot'])\n"
-    Path("program.py").write_text(SIGNALLED.replace("sys.exit(main(arguments))\n", told))
+    main = "main(arguments)\nprint([call for call in caffe.calls if call[0] == 'snapshot'])\n"
+    Path("program.py").write_text(SIGNALLED.replace("sys.exit(main(arguments))\n", main))
     done = start(2, "program.py", int(signal.SIGINT), "train", "--solver", solver)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[('snapshot', 'run_iter_2.solverstate'), ('snapshot', 'run_iter_4.solverstate')]" in done.stdout

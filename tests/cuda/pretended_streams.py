@@ -3,7 +3,7 @@
 A tensor here says that it is on `cuda:0`, and keeps its elements in host memory. Streams are those of the libcuda.so.1
 of tests/cpp/fake_cuda, of which FAKE_CUDA_STREAMS=late makes such as work only when somebody waits for them, and no
 further than needed. What torch does with a tensor happens on the current stream: after what that stream was given, and
-what it was told to wait for. Who forgets to wait therefore finds what was there before.
+what it was made to wait for. A program that forgets to wait therefore finds the elements from before.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class OnDevice(torch.Tensor):
         return _on_elements(function, args, kwargs or {})
 
 
-# Methods that tell of a tensor without reading it.
+# Methods that describe a tensor and do not read it.
 _LOOKS = {"get_device", "is_contiguous", "is_conj", "is_neg", "is_complex", "numel", "dim", "size", "stride"}
 
 

@@ -29,7 +29,7 @@ import torch.distributed as dist
 if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
     import perseus_like.torch.distributed
 
-def tell(*words):
+def report(*words):
     # One write, so that ranks' lines do not mix; a file, so that what a launcher cuts off is not lost.
     with open(f"rank{os.environ.get('RANK', os.environ.get('PERSEUS_RANK'))}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
@@ -52,7 +52,7 @@ def start(starter: str, size: int, arguments: list[str], folder: Path, seconds: 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
+    """Runs a program on so many ranks to its end. `report` in it writes to rank<N>.txt, which `reports_of` reads."""
 
     def run(starter: str, size: int, text: str, seconds: float = 240, **environment: str) -> Done:
         file = tmp_path / "program.py"
@@ -64,8 +64,8 @@ def program(tmp_path: Path) -> Program:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Callable[[int], str]:
-    """Returns the text that a rank wrote with `tell`; an empty one if the rank was ended before."""
+def reports_of(tmp_path: Path) -> Callable[[int], str]:
+    """Returns the text that a rank wrote with `report`; an empty one if the rank was ended before."""
 
     def read(rank: int) -> str:
         file = tmp_path / f"rank{rank}.txt"

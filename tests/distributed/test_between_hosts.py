@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
-Told = Callable[[int], str]
+ReportsOf = Callable[[int], str]
 
 MAY_PLAY = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
 # Ranks 0 and 1 on one, the rest on the other.
@@ -42,7 +42,7 @@ def on_two_hosts(program: Program) -> Program:
     return run
 
 
-def test_groups_one_after_the_other(on_two_hosts: Program, told: Told) -> None:
+def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     """Through torchrun's store, then ranks in another order: MPI goes on. A child process learns nothing of it."""
     done = on_two_hosts(
         3,
@@ -56,17 +56,17 @@ def test_groups_one_after_the_other(on_two_hosts: Program, told: Told) -> None:
         before = inherited()
         dist.init_process_group("perseus")
         described = session.core.description()
-        tell(described.split(":")[0], "between 2 hosts" in described, total())
+        report(described.split(":")[0], "between 2 hosts" in described, total())
         ends = dist.new_group([0, 2])
         if dist.get_rank() != 1:
             tensor = torch.ones(1)
             dist.all_reduce(tensor, group=ends)
-            tell(tensor.item())
+            report(tensor.item())
         dist.destroy_process_group()
         rank = int(os.environ["RANK"])
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 3, False)
         dist.init_process_group("perseus", store=dist.PrefixStore("again", store), rank=2 - rank, world_size=3)
-        tell(dist.get_rank(), total())
+        report(dist.get_rank(), total())
         dist.destroy_process_group()
         assert inherited() == before
         """,
@@ -74,10 +74,10 @@ def test_groups_one_after_the_other(on_two_hosts: Program, told: Told) -> None:
     assert done.returncode == 0, done.stdout
     for rank in range(3):
         ends = ["2.0"] if rank != 1 else []
-        assert told(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
+        assert reports_of(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
 
 
-def test_a_host_without_an_mpi(on_two_hosts: Program, told: Told) -> None:
+def test_a_host_without_an_mpi(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     done = on_two_hosts(
         3,
         """
@@ -86,15 +86,15 @@ def test_a_host_without_an_mpi(on_two_hosts: Program, told: Told) -> None:
         try:
             dist.init_process_group("perseus")
         except RuntimeError as error:
-            tell(type(error).__name__, error)
+            report(type(error).__name__, error)
         """,
     )
     assert done.returncode == 0, done.stdout
-    first = told(0)
+    first = reports_of(0)
     assert first.startswith("UnavailableError")
     assert "rank 2 on other: " in first
     assert "/nowhere/libmpi.so.12" in first
-    assert told(1) == told(2) == first
+    assert reports_of(1) == reports_of(2) == first
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_host_without_an_mpi(on_two_hosts: Program, told: Told) -> None:
         (8, "PeerLostError process group of 3 ranks: a rank ended while the group was being made"),
     ],
 )
-def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: Program, told: Told) -> None:
+def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: Program, reports_of: ReportsOf) -> None:
     """The other ranks miss it in the store (6), or hear of its end from the watch between hosts (8)."""
     done = on_two_hosts(
         3,
@@ -125,15 +125,15 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: 
         try:
             dist.init_process_group("perseus", timeout=timedelta(seconds=200))
         except RuntimeError as error:
-            tell(type(error).__name__, error)
+            report(type(error).__name__, error)
         """,
     )
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
-        assert told(rank).startswith(error), done.stdout
+        assert reports_of(rank).startswith(error), done.stdout
 
 
-def test_a_rank_that_dies(on_two_hosts: Program, told: Told) -> None:
+def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     done = on_two_hosts(
         4,
         """
@@ -147,9 +147,9 @@ def test_a_rank_that_dies(on_two_hosts: Program, told: Told) -> None:
             while True:
                 total()
         except RuntimeError as error:
-            tell(type(error).__name__, error)
+            report(type(error).__name__, error)
         """,
     )
     assert done.returncode != 0
     for rank in range(3):
-        assert "rank 3 on other" in told(rank), done.stdout
+        assert "rank 3 on other" in reports_of(rank), done.stdout

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
-Told = Callable[[int], str]
+ReportsOf = Callable[[int], str]
 
 USES = """
     import perseus_like.torch.distributed
@@ -29,12 +29,12 @@ USES = """
             dist.recv(torch.zeros(3), 0, group=group)
         dist.monitored_barrier(group, timedelta(seconds=60))
         part = chosen.part_for("cpu").group
-        tell(total.tolist(), gathered, objects, isinstance(part, PerseusGroup))
+        report(total.tolist(), gathered, objects, isinstance(part, PerseusGroup))
     """
 
 
 @pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
-def test_each_device_has_its_own(backends: str, program: Program, told: Told) -> None:
+def test_each_device_has_its_own(backends: str, program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
         2,
@@ -54,18 +54,18 @@ def test_each_device_has_its_own(backends: str, program: Program, told: Told) ->
     try:
         dist.all_reduce(torch.ones(1, device="meta"))
     except RuntimeError as error:
-        tell("No backend type associated with device type meta" in str(error))
+        report("No backend type associated with device type meta" in str(error))
     dist.destroy_process_group()
-    tell(len(dist.distributed_c10d._world.pg_names))
+    report(len(dist.distributed_c10d._world.pg_names))
     """,
     )
     assert done.returncode == 0, done.stdout
     used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
     for rank in (0, 1):
-        assert told(rank).splitlines() == [used, used, "True", "0"]
+        assert reports_of(rank).splitlines() == [used, used, "True", "0"]
 
 
-def test_ours_for_the_cpu_beside_another(program: Program, told: Told) -> None:
+def test_ours_for_the_cpu_beside_another(program: Program, reports_of: ReportsOf) -> None:
     """torch's `fake` backend stands for one of an accelerator that is not here."""
     done = program(
         "perseusrun",
@@ -76,17 +76,17 @@ def test_ours_for_the_cpu_beside_another(program: Program, told: Told) -> None:
     dist.init_process_group("cpu:perseus,cuda:fake")
     uses()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
-    tell(type(backend).__name__)
+    report(type(backend).__name__)
     dist.destroy_process_group()
     """,
     )
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
         expected = ["[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True", "FakeProcessGroup"]
-        assert told(rank).splitlines() == expected
+        assert reports_of(rank).splitlines() == expected
 
 
-def test_without_nccl_it_is_an_error(program: Program, told: Told) -> None:
+def test_without_nccl_it_is_an_error(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "perseusrun",
         2,
@@ -95,8 +95,8 @@ def test_without_nccl_it_is_an_error(program: Program, told: Told) -> None:
         try:
             dist.init_process_group("cpu:perseus,cuda:nccl")
         except (RuntimeError, ValueError) as error:
-            tell("nccl" in str(error).lower(), dist.is_initialized())
+            report("nccl" in str(error).lower(), dist.is_initialized())
         """,
     )
     assert done.returncode == 0, done.stdout
-    assert told(0) == told(1) == "True False\n"
+    assert reports_of(0) == reports_of(1) == "True False\n"

@@ -15,10 +15,10 @@ import pytest
 import torch.distributed as dist
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
-Told = Callable[[int], str]
+ReportsOf = Callable[[int], str]
 
 
-def test_kinds_of_rendezvous_one_after_the_other(program: Program, told: Told, tmp_path: Path) -> None:
+def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
     """By the launcher, by a file, through a store with ranks in another order, beside init(), and after it."""
     done = program(
         "perseusrun",
@@ -33,15 +33,15 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, told: Told, t
             return tensor.item()
         def through(how, **options):
             dist.init_process_group("perseus", **options)
-            tell(how, session.core.description().split(":")[0], dist.get_rank(), total())
+            report(how, session.core.description().split(":")[0], dist.get_rank(), total())
             dist.destroy_process_group()
-            tell(hvd.is_initialized())
+            report(hvd.is_initialized())
         through("env")
         through("file", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
         through("other", store=dist.FileStore("{tmp_path}/other", 2), rank=1 - rank, world_size=2)
         hvd.init()
         through("beside")
-        tell(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
+        report(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
         hvd.shutdown()
         through("env")
         """,
@@ -54,7 +54,7 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, told: Told, t
             expected = [
                 re.sub(r"(?<=[a-z] )[01](?= )", lambda found: str(1 - int(found[0])), line) for line in expected
             ]
-        assert told(rank).splitlines() == expected
+        assert reports_of(rank).splitlines() == expected
 
 
 MEETS_BY_TCP = """
@@ -64,13 +64,13 @@ MEETS_BY_TCP = """
     )
     total = torch.ones(1)
     dist.all_reduce(total)
-    tell(total.item())
+    report(total.item())
     dist.destroy_process_group()
     """
 
 
 @pytest.mark.parametrize("backend", ["perseus", "gloo"])
-def test_another_port_than_torchruns(backend: str, program: Program, told: Told) -> None:
+def test_another_port_than_torchruns(backend: str, program: Program, reports_of: ReportsOf) -> None:
     """Rank 0 listens, unless torchrun's variable says that its agent does."""
     with socket.socket() as kept:
         # Nobody else is given the port while this has it; who asks for it by its number gets it beside.
@@ -79,19 +79,19 @@ def test_another_port_than_torchruns(backend: str, program: Program, told: Told)
         text = MEETS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
         done = program("torchrun", 2, 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n' + textwrap.dedent(text))
     assert done.returncode == 0, done.stdout
-    assert told(0) == told(1) == "2.0\n"
+    assert reports_of(0) == reports_of(1) == "2.0\n"
 
 
-def test_another_port_than_torchruns_where_somebody_listens(program: Program, told: Told) -> None:
+def test_another_port_than_torchruns_where_somebody_listens(program: Program, reports_of: ReportsOf) -> None:
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     done = program("torchrun", 2, MEETS_BY_TCP.format(backend="perseus", port=store.port))
     assert done.returncode == 0, done.stdout
-    assert told(0) == told(1) == "2.0\n"
+    assert reports_of(0) == reports_of(1) == "2.0\n"
     assert store.num_keys() > 1
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_dead_peer_is_an_error(victim: int, program: Program, told: Told) -> None:
+def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: ReportsOf) -> None:
     """Soon: torchrun kills the others 30 s after it has asked them to end. What is promised is 2 s."""
     done = program(
         "torchrun",
@@ -106,14 +106,14 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program, told: Told) -> N
         try:
             dist.all_reduce(torch.ones(1))
         except RuntimeError as error:
-            tell(error)
+            report(error)
         """,
     )
     assert done.returncode != 0
-    assert f"rank {victim}" in told(1 - victim), done.stdout
+    assert f"rank {victim}" in reports_of(1 - victim), done.stdout
 
 
-def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, told: Told) -> None:
+def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, reports_of: ReportsOf) -> None:
     program(
         "torchrun",
         2,
@@ -122,10 +122,10 @@ def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, told: T
             try:
                 dist.init_process_group("perseus", timeout=timedelta(seconds=8))  # also for finding the store
             except RuntimeError as error:
-                tell(error)
+                report(error)
         """,
     )
-    assert "rank 1 did not come" in told(0)
+    assert "rank 1 did not come" in reports_of(0)
 
 
 def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None
     assert done.stdout == "survived\n", done.stderr
 
 
-def test_detail_debug(program: Program, told: Told) -> None:
+def test_detail_debug(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
         2,
@@ -147,16 +147,16 @@ def test_detail_debug(program: Program, told: Told) -> None:
         dist.init_process_group("perseus")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model(torch.ones(1, 2)).sum().backward()
-        tell("fine")
+        report("fine")
         dist.destroy_process_group()
         """,
         TORCH_DISTRIBUTED_DEBUG="DETAIL",
     )
     assert done.returncode == 0, done.stdout
-    assert told(0) == told(1) == "fine\n"
+    assert reports_of(0) == reports_of(1) == "fine\n"
 
 
-def test_buckets_stay_where_the_arena_has_no_room(program: Program, told: Told) -> None:
+def test_buckets_stay_where_the_arena_has_no_room(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "perseusrun",
         2,
@@ -168,7 +168,7 @@ def test_buckets_stay_where_the_arena_has_no_room(program: Program, told: Told) 
         for _ in range(5):
             parallel(torch.full((1, 2000), dist.get_rank() + 1.0)).sum().backward()
         gradient = model.weight.grad
-        tell(gradient.is_shared(), gradient.unique().tolist())
+        report(gradient.is_shared(), gradient.unique().tolist())
         dist.destroy_process_group()
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
@@ -176,12 +176,12 @@ def test_buckets_stay_where_the_arena_has_no_room(program: Program, told: Told) 
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("a bucket of 16 MB stays in private memory") == 2, done.stdout
     for rank in (0, 1):
-        assert told(rank) == "False [7.5]\n"
+        assert reports_of(rank) == "False [7.5]\n"
 
 
 @pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
 def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
-    with_npu: list[int], program: Program, told: Told
+    with_npu: list[int], program: Program, reports_of: ReportsOf
 ) -> None:
     """Also of another kind than CUDA's: torch_npu registers its module as torch.npu."""
     done = program(
@@ -195,12 +195,12 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
             torch.npu = SimpleNamespace(is_available=lambda: True)
         dist.init_process_group("perseus")
         export_world()
-        tell(os.environ.get("ACCELERATE_USE_CPU"))
+        report(os.environ.get("ACCELERATE_USE_CPU"))
         """,
         CUDA_VISIBLE_DEVICES="",
     )
     assert done.returncode == 0, done.stdout
-    assert told(0) == told(1) == ("None\n" if with_npu else "true\n")
+    assert reports_of(0) == reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
 def test_nan_checks_of_torch_are_not_ignored_in_silence(program: Program) -> None:

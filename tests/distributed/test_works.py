@@ -14,20 +14,20 @@ class Handle:
     """Of a collective that is complete. `is_over`: whether the device is done with it."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.over = True
         self.waited = threading.Event()
 
     def wait_for(self, limit: float) -> bool:
-        self.told.append("wait")
+        self.calls.append("wait")
         self.waited.set()
         return True
 
     def wait(self) -> None:
-        self.told.append("wait for what was added")
+        self.calls.append("wait for what was added")
 
     def extend(self) -> None:
-        self.told.append("add")
+        self.calls.append("add")
 
     def done(self) -> bool:
         return True
@@ -42,10 +42,10 @@ def make_work(handle: Handle, finish: Any) -> Any:
 
 def test_what_finishes_a_work_is_added_to_it() -> None:
     handle = Handle()
-    work = make_work(handle, lambda _: handle.told.append("finish"))
+    work = make_work(handle, lambda _: handle.calls.append("finish"))
     work.wait()
     work.wait()
-    assert handle.told == ["wait", "finish", "add", "wait"]
+    assert handle.calls == ["wait", "finish", "add", "wait"]
 
 
 def test_who_comes_while_it_is_finished_waits_for_that_too() -> None:
@@ -68,7 +68,7 @@ def test_who_comes_while_it_is_finished_waits_for_that_too() -> None:
     go_on.set()
     for thread in (first, second):
         thread.join(60)
-    assert handle.told == ["wait", "wait", "add", "wait for what was added"]
+    assert handle.calls == ["wait", "wait", "add", "wait for what was added"]
 
 
 def test_a_failure_to_finish_is_raised_each_time() -> None:

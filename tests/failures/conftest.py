@@ -1,4 +1,4 @@
-"""Starts worlds whose ranks tell what they saw, and looks whether anything is left of them."""
+"""Starts worlds whose ranks report what they saw, and checks whether anything is left of them."""
 
 from __future__ import annotations
 
@@ -43,19 +43,21 @@ class World:
     def code(self) -> int:
         return int(self.process.returncode)
 
-    def told(self, rank: int) -> Facts:
+    def reports_of(self, rank: int) -> Facts:
         """All facts of a rank so far."""
         facts: Facts = {}
         try:
-            lines = (self.folder / f"told.{rank}").read_text().splitlines()
+            lines = (self.folder / f"report.{rank}").read_text().splitlines()
         except FileNotFoundError:
             return facts
         for line in lines:
             facts.update(json.loads(line))
         return facts
 
-    def all_told(self) -> list[Facts]:
-        return [self.told(rank) for rank in range(self.size)]
+    told = reports_of  # until the last test has the new name
+
+    def all_reports(self) -> list[Facts]:
+        return [self.reports_of(rank) for rank in range(self.size)]
 
     def wait_for_line(self, text: str) -> str:
         """The next line on stderr with this text."""
@@ -86,7 +88,7 @@ class World:
 
     def _nothing_is_left(self) -> None:
         open_now = Path("/proc/net/unix").read_text()
-        for facts in self.all_told():
+        for facts in self.all_reports():
             if "pid" not in facts:
                 continue
             assert not Path(f"/proc/{facts['pid']}").exists(), self.output

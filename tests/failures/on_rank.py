@@ -1,4 +1,4 @@
-"""For the programs of the ranks, next to which it is copied: they tell the test what they saw, each in its own file."""
+"""For the programs of the ranks, beside which it is copied: each rank reports what it saw in a file of its own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ size = int(os.environ.get("PERSEUS_SIZE", "1"))
 _FOLDER = Path(os.environ["ON_RANK_FOLDER"])
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Facts survive whatever happens to this rank afterwards."""
-    with (_FOLDER / f"told.{rank}").open("a") as file:
+    with (_FOLDER / f"report.{rank}").open("a") as file:
         file.write(json.dumps(facts) + "\n")
+
+
+tell = report  # until the last program has the new name
 
 
 def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
@@ -63,18 +66,18 @@ def start() -> None:
     hvd.init()
     # Other jobs of this machine may be under way.
     job = os.environ.get("PERSEUS_RENDEZVOUS", f"perseus-{os.getpid()}-")
-    tell(pid=os.getpid(), job=job, sockets=sockets(), shared_files=shared_files())
+    report(pid=os.getpid(), job=job, sockets=sockets(), shared_files=shared_files())
 
 
 def wait_for_test() -> None:
     """Until the test says `go_on`."""
-    tell(waits=True)
+    report(waits=True)
     Path(os.environ["ON_RANK_GATE"]).read_text()
 
 
 def wait_for_end_of(other: int) -> None:
     """Until the launcher has taken notice that another rank, which has called `start`, is gone."""
-    pid = json.loads((_FOLDER / f"told.{other}").read_text().splitlines()[0])["pid"]
+    pid = json.loads((_FOLDER / f"report.{other}").read_text().splitlines()[0])["pid"]
     while Path(f"/proc/{pid}").exists():
         os.sched_yield()
 

@@ -1,4 +1,4 @@
-"""A rank ends in the middle of the others' work: they are told who, or ended; nothing is left, the job has failed."""
+"""A rank ends amid the work of the others: they get an error that names it, or are ended, and the job has failed."""
 
 import signal
 from typing import Any
@@ -24,8 +24,8 @@ MOST_SECONDS = 30
 
 def look_at_survivors(world: Any, size: int) -> None:
     victim = size - 1
-    died = world.told(victim)["dies"]
-    for facts in world.all_told()[:victim]:
+    died = world.reports_of(victim)["dies"]
+    for facts in world.all_reports()[:victim]:
         if "seen" not in facts:
             continue  # the launcher was quicker
         assert "HorovodInternalError" in facts["seen"]["kinds"], facts
@@ -48,9 +48,9 @@ def test_in_the_middle_of_an_allreduce(run: Any, how: str, size: int) -> None:
         hvd.allreduce_(big, name="big")
         if rank == size - 1:
             handle = hvd.allreduce_async_(big, name="big")
-            tell(dies=time.monotonic())
+            report(dies=time.monotonic())
             {ends}
-        tell(seen=outcome_of(work))
+        report(seen=outcome_of(work))
         {"" if how in TELLS else "wait_for_end_of(size - 1)"}
         sys.exit({AFTERWARDS})
         """,
@@ -68,9 +68,9 @@ def test_while_the_others_wait_for_it(run: Any, how: str) -> None:
         start()
         still_works()
         if rank == size - 1:
-            tell(dies=time.monotonic())
+            report(dies=time.monotonic())
             {ends}
-        tell(seen=outcome_of(lambda: hvd.allgather(np.ones(5), name="never")))
+        report(seen=outcome_of(lambda: hvd.allgather(np.ones(5), name="never")))
         sys.exit({AFTERWARDS})
         """,
     )
@@ -86,17 +86,17 @@ def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
         start()
         still_works()
         if rank == 2:
-            tell(dies=time.monotonic())
+            report(dies=time.monotonic())
             leave_now(5)
-        tell(seen=outcome_of(lambda: hvd.allreduce(1.0)))
-        tell(again=outcome_of(lambda: hvd.allreduce(1.0)), handle=outcome_of(lambda: hvd.allreduce_async(1.0)))
+        report(seen=outcome_of(lambda: hvd.allreduce(1.0)))
+        report(again=outcome_of(lambda: hvd.allreduce(1.0)), handle=outcome_of(lambda: hvd.allreduce_async(1.0)))
         hvd.shutdown()
-        tell(after=outcome_of(lambda: hvd.allreduce(1.0)))
+        report(after=outcome_of(lambda: hvd.allreduce(1.0)))
         """,
     )
     assert world.code == 5, world.output
     look_at_survivors(world, 3)
-    for facts in world.all_told()[:2]:
+    for facts in world.all_reports()[:2]:
         if "after" in facts:
             for call in ("again", "handle"):
                 assert "rank 2" in facts[call]["text"], facts
@@ -104,17 +104,17 @@ def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
 
 
 def test_a_rank_that_ends_early_without_an_error(run: Any) -> None:
-    """Those that still work are told that it has left."""
+    """The ranks that still work get an error: it has left."""
     world = run(
         2,
         """
         start()
         still_works()
         if rank == 0:
-            tell(seen=outcome_of(lambda: hvd.allreduce(1.0, name="more")))
+            report(seen=outcome_of(lambda: hvd.allreduce(1.0, name="more")))
         """,
     )
     assert world.code == 0, world.output
-    seen = world.told(0)["seen"]
+    seen = world.reports_of(0)["seen"]
     assert "HorovodInternalError" in seen["kinds"]
     assert "rank 1 has left the job" in seen["text"]

@@ -32,14 +32,14 @@ CASES = {
 @pytest.mark.parametrize("size", [2, 4])
 def test_one_text_on_all_ranks_and_the_job_goes_on(run: Any, size: int) -> None:
     calls = "".join(
-        f"for time in range(3): tell({name}=outcome_of(lambda: {call})); still_works()\n"
+        f"for time in range(3): report({name}=outcome_of(lambda: {call})); still_works()\n"
         for name, (call, _, _) in CASES.items()
     )
     world = run(size, "start()\nodd = int(rank == size - 1)\n" + calls + "hvd.shutdown()\n")
     assert world.code == 0, world.output
-    told = world.all_told()
+    reports = world.all_reports()
     for name, (_, usual, odd) in CASES.items():
-        outcomes = [facts[name] for facts in told]
+        outcomes = [facts[name] for facts in reports]
         assert all("HorovodInternalError" in outcome["kinds"] for outcome in outcomes), (name, outcomes)
         text = outcomes[0]["text"]
         assert [outcome["text"] for outcome in outcomes] == [text] * size
@@ -60,19 +60,19 @@ def test_torch_tensors_and_the_optimizer(run: Any) -> None:
         import perseus_like.torch as hvd
         from on_rank import start
         start()
-        tell(tensor=outcome_of(lambda: hvd.allreduce(torch.ones(2 + rank), name="t")))
+        report(tensor=outcome_of(lambda: hvd.allreduce(torch.ones(2 + rank), name="t")))
         model = torch.nn.Linear(3 + rank, 1)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
         def step():
             model(torch.ones(1, 3 + rank)).sum().backward()
             optimizer.step()
-        tell(step=outcome_of(step))
+        report(step=outcome_of(step))
         assert hvd.allreduce(torch.tensor(1.0), op=hvd.Sum) == 2
         """,
     )
     assert world.code == 0, world.output
     for call in ("tensor", "step"):
-        outcomes = [facts[call] for facts in world.all_told()]
+        outcomes = [facts[call] for facts in world.all_reports()]
         assert all("HorovodInternalError" in outcome["kinds"] for outcome in outcomes), outcomes
         assert outcomes[0]["text"] == outcomes[1]["text"]
         assert "rank 0 has" in outcomes[0]["text"]

@@ -55,13 +55,13 @@ def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run: Any) -> 
         if rank == 1:
             if os.fork() == 0:
                 signal.pause()
-            tell(dies=True)
+            report(dies=True)
             leave_now(6)
-        tell(seen=outcome_of(lambda: hvd.allreduce(1.0)))
+        report(seen=outcome_of(lambda: hvd.allreduce(1.0)))
         """,
     )
     assert world.code == 6, world.output
-    seen = world.told(0).get("seen")
+    seen = world.reports_of(0).get("seen")
     assert seen is None or "rank 1" in seen["text"]
 
 

@@ -15,11 +15,11 @@ def test_an_idle_process_uses_no_cpu(run: Any) -> None:
             hvd.allreduce(np.ones(1000))
         before = cpu_seconds()
         time.sleep(1.0)  # what is measured
-        tell(used=cpu_seconds() - before)
+        report(used=cpu_seconds() - before)
         """,
     )
     assert world.code == 0, world.output
-    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_told()), world.all_told()
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_reports()), world.all_reports()
 
 
 def test_neither_does_one_that_waits_for_another(run: Any) -> None:
@@ -32,8 +32,8 @@ def test_neither_does_one_that_waits_for_another(run: Any) -> None:
             time.sleep(1.0)  # what the other waits for
         before = cpu_seconds()
         hvd.allreduce(np.ones(1000))
-        tell(used=cpu_seconds() - before)
+        report(used=cpu_seconds() - before)
         """,
     )
     assert world.code == 0, world.output
-    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_told()), world.all_told()
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_reports()), world.all_reports()

@@ -23,11 +23,11 @@ def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) 
         watched = [weakref.ref(array) for array in arrays]
         del arrays, array, handles
         gc.collect()
-        tell(seen=seen, alive=[array() is not None for array in watched])
+        report(seen=seen, alive=[array() is not None for array in watched])
         """,
         HOROVOD_FUSION_THRESHOLD="0",
     )
-    facts = world.told(0)
+    facts = world.reports_of(0)
     assert "seen" in facts, world.output
     assert not facts["seen"][0], facts
     for kinds in facts["seen"][1:]:

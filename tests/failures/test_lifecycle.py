@@ -10,9 +10,11 @@ CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hv
 @pytest.mark.parametrize("size", [1, 2])
 def test_before_init_and_after_shutdown(run: Any, size: int) -> None:
     outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
-    world = run(size, f"tell(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\ntell(after=[{outcomes}])\n")
+    world = run(
+        size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\ntell(after=[{outcomes}])\n"
+    )
     assert world.code == 0, world.output
-    for facts in world.all_told():
+    for facts in world.all_reports():
         for outcome in facts["before"] + facts["after"]:
             # Horovod raises ValueError for numbers, HorovodInternalError for collectives; this is both.
             assert {"HorovodInternalError", "ValueError"} <= set(outcome["kinds"])
@@ -57,11 +59,11 @@ def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
         still_works()
         hvd.shutdown()
         if rank == 0:
-            tell(lost=outcome_of(lambda: hvd.synchronize(handle)))
+            report(lost=outcome_of(lambda: hvd.synchronize(handle)))
         """,
     )
     assert world.code == 0, world.output
-    lost = world.told(0)["lost"]
+    lost = world.reports_of(0)["lost"]
     assert "HorovodInternalError" in lost["kinds"]
     assert "'alone'" in lost["text"]
 

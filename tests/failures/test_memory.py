@@ -12,22 +12,22 @@ def test_a_tiny_arena_serves_private_memory(run: Any) -> None:
         start()
         big = np.arange(5_000_000, dtype=np.float64)
         assert (hvd.allreduce(big, op=hvd.Sum) == 2 * big).all()
-        tell(empty=outcome_of(lambda: hvd.empty(100_000_000)))
+        report(empty=outcome_of(lambda: hvd.empty(100_000_000)))
         still_works()
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
     )
     assert world.code == 0, world.output
-    for facts in world.all_told():
+    for facts in world.all_reports():
         assert "UnavailableError" in facts["empty"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["empty"]["text"]
 
 
 @pytest.mark.parametrize("bytes_", ["1", "65536"])
 def test_an_arena_that_nothing_fits_into(run: Any, bytes_: str) -> None:
-    world = run(2, "tell(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
+    world = run(2, "report(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
     assert world.code == 0, world.output
-    for facts in world.all_told():
+    for facts in world.all_reports():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["init"]["text"]
 
@@ -47,9 +47,9 @@ def test_a_limit_of_the_address_space_makes_it_smaller(run: Any) -> None:
 
 
 def test_a_limit_that_leaves_too_little_is_an_error_on_all(run: Any) -> None:
-    world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "tell(init=outcome_of(hvd.init))\n")
+    world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "report(init=outcome_of(hvd.init))\n")
     assert world.code == 0, world.output
-    for facts in world.all_told():
+    for facts in world.all_reports():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "ulimit" in facts["init"]["text"]
 
@@ -64,16 +64,16 @@ def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all(run: Any, c
         if rank == 1:
             used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
-        tell(failed=outcome_of(lambda: hvd.{call}))
+        report(failed=outcome_of(lambda: hvd.{call}))
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         still_works()
         """,
     )
     assert world.code == 0, world.output
-    texts = {facts["failed"]["text"] for facts in world.all_told()}
+    texts = {facts["failed"]["text"] for facts in world.all_reports()}
     assert len(texts) == 1, texts
     assert "rank 1 has no memory for a result of" in texts.pop()
-    for facts in world.all_told():
+    for facts in world.all_reports():
         assert "UnavailableError" in facts["failed"]["kinds"], facts
 
 
@@ -86,11 +86,11 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
         if rank == 1:
             used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
-        tell(failed=outcome_of(hvd.join if rank == 1 else lambda: hvd.allreduce(big)))
+        report(failed=outcome_of(hvd.join if rank == 1 else lambda: hvd.allreduce(big)))
         """,
     )
     assert world.code == 0, world.output
-    texts = [facts["failed"]["text"] for facts in world.all_told()]
+    texts = [facts["failed"]["text"] for facts in world.all_reports()]
     assert "rank 1 has not enough memory" in texts[1]
     for text in (texts[0], texts[2]):  # the second where rank 1 lived on for a second
         assert "rank 1 ended without shutting down" in text or "rank 1 of the group gave up" in text, text

@@ -20,14 +20,14 @@ MISTAKES = {
 
 
 def test_value_errors_on_one_rank(run: Any) -> None:
-    calls = "".join(f"    tell({name}=outcome_of(lambda: {call}))\n" for name, (call, _) in MISTAKES.items())
+    calls = "".join(f"    report({name}=outcome_of(lambda: {call}))\n" for name, (call, _) in MISTAKES.items())
     world = run(2, "start()\nif rank == 1:\n" + calls + "still_works()\nhvd.allreduce(np.ones(3))\n")
     assert world.code == 0, world.output
-    told = world.told(1)
+    facts = world.reports_of(1)
     for name, (_, word) in MISTAKES.items():
-        assert "ValueError" in told[name]["kinds"], (name, told[name])
-        assert "HorovodInternalError" not in told[name]["kinds"], (name, told[name])
-        assert word in told[name]["text"], (name, told[name])
+        assert "ValueError" in facts[name]["kinds"], (name, facts[name])
+        assert "HorovodInternalError" not in facts[name]["kinds"], (name, facts[name])
+        assert word in facts[name]["text"], (name, facts[name])
 
 
 def test_a_process_set_that_is_gone_or_of_others(run: Any) -> None:
@@ -37,17 +37,17 @@ def test_a_process_set_that_is_gone_or_of_others(run: Any) -> None:
         start()
         gone = hvd.add_process_set([0, 1])
         hvd.remove_process_set(gone)
-        tell(gone=outcome_of(lambda: hvd.allreduce(1.0, process_set=gone)))
+        report(gone=outcome_of(lambda: hvd.allreduce(1.0, process_set=gone)))
         others = hvd.add_process_set([1, 2])
         if rank == 0:
-            tell(others=outcome_of(lambda: hvd.allreduce(1.0, process_set=others)))
+            report(others=outcome_of(lambda: hvd.allreduce(1.0, process_set=others)))
         still_works()
         """,
     )
     assert world.code == 0, world.output
-    assert all("ValueError" in facts["gone"]["kinds"] for facts in world.all_told())
-    assert "ValueError" in world.told(0)["others"]["kinds"]
-    assert "rank 0" in world.told(0)["others"]["text"]
+    assert all("ValueError" in facts["gone"]["kinds"] for facts in world.all_reports())
+    assert "ValueError" in world.reports_of(0)["others"]["kinds"]
+    assert "rank 0" in world.reports_of(0)["others"]["text"]
 
 
 def test_a_name_in_flight(run: Any) -> None:
@@ -58,7 +58,7 @@ def test_a_name_in_flight(run: Any) -> None:
         # Rank 1 asks for it only when it was asked for twice on rank 0.
         if rank == 0:
             handle = hvd.allreduce_async(np.ones(2), name="busy")
-            tell(again=outcome_of(lambda: hvd.allreduce_async(np.ones(2), name="busy")))
+            report(again=outcome_of(lambda: hvd.allreduce_async(np.ones(2), name="busy")))
             still_works()
         else:
             still_works()
@@ -68,7 +68,7 @@ def test_a_name_in_flight(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    again = world.told(0)["again"]
+    again = world.reports_of(0)["again"]
     assert "ValueError" in again["kinds"]
     assert "'busy'" in again["text"]
     assert "in flight" in again["text"]

@@ -1,4 +1,4 @@
-"""A tensor that some ranks never ask for is told of, and becomes an error where that is wished."""
+"""A tensor that some ranks never ask for is reported, and becomes an error if a setting asks for that."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
         if rank == {late}:
             wait_for_test()
         result = hvd.allreduce(np.ones(2), op=hvd.Sum, name="fc.weight")
-        tell(result=result.tolist())
+        report(result=result.tolist())
         """,
         PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
     )
@@ -33,7 +33,7 @@ def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
             assert re.search(rf"submitted by rank \d, not by ranks .*\b{late}\b", line), line
     world.go_on()
     assert world.end().code == 0, world.output
-    assert [facts["result"] for facts in world.all_told()] == [[3.0, 3.0]] * 3
+    assert [facts["result"] for facts in world.all_reports()] == [[3.0, 3.0]] * 3
     assert speaking == waiting | {0}
 
 
@@ -44,7 +44,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         """
         start()
         name = "mine" if rank == size - 1 else "theirs"
-        tell(stalled=outcome_of(lambda: hvd.allreduce(1.0, name=name)), after=outcome_of(lambda: hvd.allreduce(1.0)))
+        report(stalled=outcome_of(lambda: hvd.allreduce(1.0, name=name)), after=outcome_of(lambda: hvd.allreduce(1.0)))
         hvd.shutdown()
         os.environ["PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"] = "100"  # who is a little late now is waited for
         hvd.init()
@@ -54,7 +54,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="1",
     )
     assert world.code == 0, world.output
-    for rank, facts in enumerate(world.all_told()):
+    for rank, facts in enumerate(world.all_reports()):
         # Its own tensor once, even where the text is about it.
         assert facts["stalled"]["text"].count("'mine'" if rank == size - 1 else "'theirs'") == 1
         assert "HorovodInternalError" in facts["stalled"]["kinds"]
@@ -72,13 +72,13 @@ def test_a_stopped_rank_is_waited_for(start: Any, wait_until_stopped: Callable[[
             os.kill(os.getpid(), signal.SIGSTOP)
         for i in range(50):
             result = hvd.allreduce(np.full(300_000, i), op=hvd.Sum, name=f"x{i % 7}")
-        tell(result=int(result[-1]))
+        report(result=int(result[-1]))
         """,
         PERSEUS_STALL_CHECK_TIME_SECONDS="1",
     )
     world.wait_for_line("allreduce 'x0' has waited")
     world.wait_for_line("allreduce 'x0' has waited")
-    wait_until_stopped(world.told(1)["pid"])
-    os.kill(world.told(1)["pid"], signal.SIGCONT)
+    wait_until_stopped(world.reports_of(1)["pid"])
+    os.kill(world.reports_of(1)["pid"], signal.SIGCONT)
     assert world.end().code == 0, world.output
-    assert [facts["result"] for facts in world.all_told()] == [98, 98]
+    assert [facts["result"] for facts in world.all_reports()] == [98, 98]

@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["perseus_like.launch.elastic"]):
     from perseus_like.protocol.messages import Reader
 
 # The agent speaks to its launcher over its standard output, which the fuzzer does not read.
-agents.tell = lambda kind, **content: None
+agents.send = lambda kind, **content: None
 
 
 def make_memory(sealed: bool) -> int:

@@ -17,14 +17,14 @@ from .network_test_bed import NetworkTestBed
 
 TestBeds = Callable[..., NetworkTestBed]
 OnHosts = Callable[..., "subprocess.CompletedProcess[str]"]
-Told = Callable[[int], list[str]]
+ReportsOf = Callable[[int], list[str]]
 
 HEAD = """
 import os, sys, time
 import numpy as np
 import perseus_like.numpy as hvd
 
-def tell(*words):
+def report(*words):
     # One write, so that ranks' lines do not mix; a file, so that what the launcher cuts off is not lost.
     with open(f"rank{os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
@@ -53,7 +53,7 @@ def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) 
 def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
     """Runs a program to its end: `on_hosts(test_bed, program, [2, 1])` on two ranks of h1 and one of h2.
 
-    Needs an MPI beside this Python. `tell` in the program writes to rank<N>.txt.
+    Needs an MPI beside this Python. `report` in the program writes to rank<N>.txt.
     """
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
@@ -70,8 +70,8 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
-    """Returns the lines that a rank wrote with `tell`."""
+def reports_of(tmp_path: Path) -> ReportsOf:
+    """Returns the lines that a rank wrote with `report`."""
 
     def read(rank: int) -> list[str]:
         file = tmp_path / f"rank{rank}.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import OnHosts, TestBeds, Told
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 TRAINING = """
 import torch
@@ -41,7 +41,7 @@ hvd.barrier()
 count = sent() - before
 mine = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 assert torch.equal(hvd.broadcast(mine, root_rank=0, name="mine"), mine)
-tell(losses[0], losses[-1], count / 20 / (4 * mine.numel()))
+report(losses[0], losses[-1], count / 20 / (4 * mine.numel()))
 hvd.shutdown()
 """
 
@@ -50,11 +50,13 @@ hvd.shutdown()
     ("kind", "share"),
     [pytest.param("none", (1.0, 1.3), marks=pytest.mark.slow), ("top_k", (0.01, 0.2)), ("one_bit", (0.02, 0.2))],
 )
-def test_training(test_beds: TestBeds, on_hosts: OnHosts, told: Told, kind: str, share: tuple[float, float]) -> None:
+def test_training(
+    test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, kind: str, share: tuple[float, float]
+) -> None:
     pytest.importorskip("torch")
     world = on_hosts(test_beds(2), TRAINING, [2, 1], KIND=kind)
     assert world.returncode == 0, world.stdout + world.stderr
-    first, last, sent = map(float, told(0)[0].split())
+    first, last, sent = map(float, reports_of(0)[0].split())
     assert last < 0.93 * first
     # `sent` is the part of the gradients' bytes that this host sends in a step.
     assert share[0] < sent < share[1]

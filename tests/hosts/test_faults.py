@@ -248,7 +248,7 @@ import os, sys
 import numpy as np
 import perseus_like.numpy as hvd
 
-def tell(*words):
+def report(*words):
     with open(f"said.{hvd.rank()}", "w") as file:
         file.write(" ".join(map(str, words)))
 
@@ -260,7 +260,7 @@ try:
     while True:
         hvd.allreduce(np.ones(1 << 16, np.float32), name="step")
 except hvd.HorovodInternalError as error:
-    tell("raised", type(error).__name__, error)
+    report("raised", type(error).__name__, error)
     raise
 """
 

@@ -57,8 +57,8 @@ def send(test_bed: NetworkTestBed, count: int) -> float:
 def test_hosts_are_hosts(test_beds: TestBeds) -> None:
     test_bed = test_beds(3)
     for host in test_bed.hosts:
-        told = subprocess.run(test_bed.command(host, ["hostname"]), capture_output=True, text=True, check=True)
-        assert told.stdout == f"{host}\n"
+        done = subprocess.run(test_bed.command(host, ["hostname"]), capture_output=True, text=True, check=True)
+        assert done.stdout == f"{host}\n"
     remote = [
         test_bed.remote_shell,
         "-x",
@@ -67,8 +67,8 @@ def test_hosts_are_hosts(test_beds: TestBeds) -> None:
         "root@h2",
         'echo $0 "$(hostname)"; pwd; exit 3',
     ]
-    told = subprocess.run(remote, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout) == (3, f"/bin/sh h2\n{Path.cwd()}\n")
+    done = subprocess.run(remote, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, f"/bin/sh h2\n{Path.cwd()}\n")
     unknown = subprocess.run([test_bed.remote_shell, "h9", "true"], capture_output=True, text=True, check=False)
     assert (unknown.returncode, "h9" in unknown.stderr) == (255, True)
     assert socket.gethostname() not in test_bed.hosts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import OnHosts, TestBeds, Told
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 PROGRAM = """
 hvd.init()
@@ -26,8 +26,8 @@ small = hvd.allreduce(everybody[rank][:100], op=hvd.Sum, name="small")
 here = hvd.add_process_set([0, 1])
 if rank < 2:
     inside = hvd.allreduce(everybody[rank], op=hvd.Sum, name="inside", process_set=here)
-    tell(np.abs(inside - (everybody[0].astype(np.float64) + everybody[1])).max() < 1e-6)
-tell(np.abs(large - total).max(), np.abs(small - total[:100]).max(), count)
+    report(np.abs(inside - (everybody[0].astype(np.float64) + everybody[1])).max() < 1e-6)
+report(np.abs(large - total).max(), np.abs(small - total[:100]).max(), count)
 assert (hvd.allgather(large[:1000].reshape(1, -1), name="same") == large[:1000]).all()
 hvd.shutdown()
 """
@@ -48,7 +48,7 @@ S = 4 << 20
 def test_bytes_between_hosts(
     test_beds: TestBeds,
     on_hosts: OnHosts,
-    told: Told,
+    reports_of: ReportsOf,
     settings: dict[str, str],
     large_error: tuple[float, float],
     small_error: tuple[float, float],
@@ -56,7 +56,7 @@ def test_bytes_between_hosts(
 ) -> None:
     world = on_hosts(test_beds(2), PROGRAM, [2, 2], **settings)
     assert world.returncode == 0, world.stdout + world.stderr
-    inside, rest = told(0)
+    inside, rest = reports_of(0)
     assert inside == "True"  # within a host nothing is lost
     large, small, count = map(float, rest.split())
     assert large_error[0] <= large <= large_error[1]
@@ -79,25 +79,25 @@ for step in range(2):
         try:
             hvd.synchronize(handle)
         except ValueError as error:
-            tell(error)
+            report(error)
 huge = np.full(4, 3e38, np.float32)
 try:
     hvd.allreduce(huge, op=hvd.Sum, name="huge")
 except ValueError as error:
-    tell(error)
-tell("went on")
+    report(error)
+report("went on")
 hvd.shutdown()
 """
 FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
 
 
 @pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1", "2"])
-def test_values_that_are_no_numbers(test_beds: TestBeds, on_hosts: OnHosts, told: Told, level: str) -> None:
+def test_values_that_are_no_numbers(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, level: str) -> None:
     world = on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
     assert world.returncode == 0, world.stdout + world.stderr
     assert world.stderr.count(FIRST) == (1 if level == "1" else 0), world.stderr
-    errors = told(0)
-    assert errors == told(1) == told(2)
+    errors = reports_of(0)
+    assert errors == reports_of(1) == reports_of(2)
     assert errors[-1] == "went on"
     if level != "2":
         assert len(errors) == 1

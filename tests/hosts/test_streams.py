@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import OnHosts, TestBeds, Told
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 PROGRAM = """
 import hashlib
@@ -28,23 +28,23 @@ assert (hvd.broadcast(digest, root_rank=0, name="digest") == digest).all()
 ESTABLISHED = "01"
 with open("/proc/net/tcp") as file:
     lines = [line.split() for line in file][1:]
-tell(sum(line[3] == ESTABLISHED and not line[1].startswith("0100007F") for line in lines))
-tell(digest.tobytes().hex())
-tell(_core.description())
+report(sum(line[3] == ESTABLISHED and not line[1].startswith("0100007F") for line in lines))
+report(digest.tobytes().hex())
+report(_core.description())
 hvd.barrier()  # the other host's connections are there until this one has counted its own
 hvd.shutdown()
 """
 
 
 def test_more_streams_are_more_connections_and_the_same_bits(
-    test_beds: TestBeds, on_hosts: OnHosts, told: Told, tmp_path: Path
+    test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, tmp_path: Path
 ) -> None:
     test_bed = test_beds(2)
     connections, digests = [], []
     for streams in ("1", "4"):
         world = on_hosts(test_bed, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
         assert world.returncode == 0, world.stdout + world.stderr
-        count, digest, description = told(0)
+        count, digest, description = reports_of(0)
         assert ("4 streams" in description) == (streams == "4")
         connections.append(int(count))
         digests.append(digest)
@@ -54,22 +54,24 @@ def test_more_streams_are_more_connections_and_the_same_bits(
     assert digests[0] == digests[1]
 
 
-def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, told: Told) -> None:
+def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
     world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
     assert world.returncode == 0, world.stdout + world.stderr
     said = "using one stream between hosts instead of 3: MPIR_CVAR_CH4_NUM_VCIS is 1"
     assert world.stderr.count(said) == 1, world.stderr
-    assert "streams" not in told(0)[2]
+    assert "streams" not in reports_of(0)[2]
 
 
-def test_hosts_with_different_numbers_have_the_least(test_beds: TestBeds, on_hosts: OnHosts, told: Told) -> None:
+def test_hosts_with_different_numbers_have_the_least(
+    test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf
+) -> None:
     other = """
     os.environ["PERSEUS_ALLREDUCE_STREAMS"] = "4" if os.uname().nodename == "h1" else "2"
     """
     world = on_hosts(test_beds(2), textwrap.dedent(other) + PROGRAM, [1, 1])
     assert world.returncode == 0, world.stdout + world.stderr
-    assert [told(rank)[2].count("2 streams") for rank in range(2)] == [1, 1]
+    assert [reports_of(rank)[2].count("2 streams") for rank in range(2)] == [1, 1]
     assert "PERSEUS_ALLREDUCE_STREAMS on rank 1 has another value" in world.stderr
 
 

@@ -31,7 +31,7 @@ PROGRAM = """
                 found = torch.empty(count)
                 assert dist.recv(found, other, tag=count) == other
                 assert torch.equal(found, filled(10 * other + rank, count))
-    tell("pairs")
+    report("pairs")
 
     if rank == 0:
         senders = set()
@@ -49,27 +49,27 @@ PROGRAM = """
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     assert torch.equal(found, filled((rank - 1) % size, 20_000))
-    tell("any source and batches")
+    report("any source and batches")
 
     last = size - 1
-    told = f"rank 0 sent 3 float32, rank {last} has room for 4 float32"
+    misfit = f"rank 0 sent 3 float32, rank {last} has room for 4 float32"
     if rank == 0:
         dist.send(filled(0, 3), last)
     if rank == last:
         try:
             dist.recv(filled(0, 4), 0)
         except RuntimeError as error:
-            assert told in str(error), error
-            tell("misfit")
+            assert misfit in str(error), error
+            report("misfit")
         dist.send(filled(1, 1), 0, tag=9)
     if rank == 0:
         try:  # what the last rank sends comes behind its refusal
             dist.recv(filled(0, 1), last, tag=9)
             dist.send(filled(0, 4), last)
-            tell("nobody has told")
+            report("no error")
         except RuntimeError as error:
-            assert told in str(error), error
-            tell("misfit")
+            assert misfit in str(error), error
+            report("misfit")
     dist.barrier()
 
     others = dist.new_group(list(range(last)))
@@ -80,7 +80,7 @@ PROGRAM = """
             work.wait(timedelta(seconds=0.3))
         except RuntimeError as error:
             assert f"rank {last} of the job did not call it" in str(error), error
-            tell("named")
+            report("named")
         dist.send(filled(0, 1), last, tag=11)
     else:
         for other in range(last):
@@ -91,9 +91,9 @@ PROGRAM = """
         dist.reduce(torch.ones(2), 0) if rank == 0 else dist.all_reduce(torch.ones(2))
     except RuntimeError as error:
         assert "rank 0 calls reduce to rank 0" in str(error), error
-        tell("told apart")
+        report("distinguished")
     dist.destroy_process_group()
-    tell("done")
+    report("done")
 """
 
 
@@ -108,4 +108,4 @@ def test_messages_and_mistakes(test_beds: TestBeds, on_hosts: OnHosts, tmp_path:
         expected = ["pairs", "any source and batches"]
         expected += ["misfit"] if rank in (0, size - 1) else []
         expected += ["named"] if rank != size - 1 else []
-        assert lines == [*expected, "told apart", "done"]
+        assert lines == [*expected, "distinguished", "done"]

@@ -114,9 +114,9 @@ def torchrun(
 def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
     processes = torchrun(test_beds(2), ["program.py"], tmp_path)
-    told = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(told)
-    assert sorted(re.findall(r"done (\d)", "".join(told))) == ["0", "1", "2", "3"]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
 
 
 def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
     processes = torchrun(test_beds(2), program, tmp_path, PERSEUS_IN_WORLD="1")
-    told = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in told)
-    assert len(re.findall(r"\d+ passed", "".join(told))) == 4
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in outputs)
+    assert len(re.findall(r"\d+ passed", "".join(outputs))) == 4
 
 
 def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
@@ -146,10 +146,13 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     os.kill(int(up["3"]), signal.SIGKILL)
     for rank in ("0", "1"):
         wait_for_end(int(up[rank]), 30)
-    told = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert all(process.returncode != 0 for process in processes)
     for number in (0, 1):
-        assert re.search(rf"raised {number} .*rank 3 on h2", printed()) or "rank 3 on h2" in told[0], (printed(), told)
+        assert re.search(rf"raised {number} .*rank 3 on h2", printed()) or "rank 3 on h2" in outputs[0], (
+            printed(),
+            outputs,
+        )
 
 
 def wait_for_end(process: int, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import OnHosts, TestBeds, Told
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 # Rank 0 of each host looks at what the host has sent, while nobody else sends.
 VERBS = """
@@ -54,17 +54,17 @@ for verb in (allreduce, broadcast, allgather, reducescatter, alltoall):
     result, expected = verb()
     assert np.array_equal(np.asarray(result, dtype=np.float64), expected), verb.__name__
     hvd.barrier()
-    tell(verb.__name__, hvd.local_rank(), sent() - before)
+    report(verb.__name__, hvd.local_rank(), sent() - before)
 hvd.shutdown()
 """
 MIB = 1 << 20
 S = 12 * MIB
 
 
-def sent_by_hosts(told: list[str]) -> dict[str, list[int]]:
+def sent_by_hosts(lines: list[str]) -> dict[str, list[int]]:
     """Returns the bytes that the hosts have sent, by verb."""
     found: dict[str, list[int]] = {}
-    for line in told:
+    for line in lines:
         verb, local_rank, count = line.split()
         if local_rank == "0":
             found.setdefault(verb, []).append(int(count))
@@ -72,11 +72,13 @@ def sent_by_hosts(told: list[str]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param([2, 2], marks=pytest.mark.slow), [2, 1]], ids=["even", "uneven"])
-def test_the_wire_carries_the_least(test_beds: TestBeds, on_hosts: OnHosts, told: Told, ranks: list[int]) -> None:
+def test_the_wire_carries_the_least(
+    test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, ranks: list[int]
+) -> None:
     hosts, size = len(ranks), sum(ranks)
     world = on_hosts(test_beds(hosts), VERBS, ranks)
     assert world.returncode == 0, world.stdout + world.stderr
-    found = sent_by_hosts([line for rank in range(size) for line in told(rank)])
+    found = sent_by_hosts([line for rank in range(size) for line in reports_of(rank)])
     # Bytes of all hosts together. A block of S / size is where a verb's input or output is by rank.
     block = S / size
     others = [size - count for count in ranks]

@@ -47,7 +47,7 @@ def test_unknown_launchers_are_not() -> None:
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Mpirun:
-    """Makes an mpirun that tells this family's version, and otherwise runs `body` (shell)."""
+    """Makes an mpirun that prints this family's version, and otherwise runs `body` (shell)."""
 
     def make(family: Family, body: str = "exit 0") -> str:
         folder = tmp_path / family.name
@@ -283,16 +283,16 @@ def rank_process(command: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def test_rank_main_tells_how_the_rank_ended() -> None:
+def test_rank_main_reports_how_the_rank_ended() -> None:
     node = os.uname().nodename
     cases = {
         "exit 0": (0, f"<tag ended 0>{node} exited with code 0\n"),
         "exit 9": (9, f"<tag ended 9>{node} exited with code 9\n"),
         "kill -SEGV $$": (139, f"<tag ended 139>{node} was killed by SIGSEGV\n"),
     }
-    for text, (code, told) in cases.items():
+    for text, (code, output) in cases.items():
         process = rank_process(["sh", "-c", text])
-        assert (process.communicate(timeout=60)[1], process.returncode) == (f"<tag began>{node} \n{told}", code)
+        assert (process.communicate(timeout=60)[1], process.returncode) == (f"<tag began>{node} \n{output}", code)
 
 
 def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> None:
@@ -307,9 +307,9 @@ def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> No
         assert process.stdout is not None
         rank = int(process.stdout.readline())
         process.send_signal(signum)
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
         assert process.returncode == code
-        assert told == words
+        assert output == words
         assert ends(rank)
 
 
@@ -319,8 +319,10 @@ def test_each_rank_is_in_a_session_of_its_own(leads_a_group: bool) -> None:
     program = "import os; print(os.getsid(0), os.getpgrp(), os.getppid())"
     line = [*RUN_RANK, "tag", json.dumps([sys.executable, "-c", program])]
     set_group = os.setpgrp if leads_a_group else None
-    told = subprocess.run(line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=60, check=True).stdout
-    session, group, parent = told.split()
+    output = subprocess.run(
+        line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=60, check=True
+    ).stdout
+    session, group, parent = output.split()
     assert session == group == parent  # mpirun ends the group of the process that it has started
 
 
@@ -335,9 +337,9 @@ def test_a_heartbeat_limit_beyond_the_kernels_is_the_kernels() -> None:
 
 def test_rank_main_without_a_program() -> None:
     process = rank_process(["no-such-program"])
-    _, told = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 127
-    assert "could not be started" in told
+    assert "could not be started" in output
 
 
 class Taker(bytearray):

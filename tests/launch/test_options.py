@@ -214,9 +214,9 @@ def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun: Perseusrun, tmp_pa
 
 def test_version_and_help(perseusrun: Perseusrun) -> None:
     assert perseusrun("--version").returncode == 0
-    told = perseusrun("--help")
-    assert told.returncode == 0
-    assert "usage: perseusrun -np N [options] command" in told.stdout
+    done = perseusrun("--help")
+    assert done.returncode == 0
+    assert "usage: perseusrun -np N [options] command" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ class RunningAgent:
         stack.callback(self.process.kill)
 
     def start(self) -> None:
-        self.tell("hello", secret=self.secret)
+        self.send("hello", secret=self.secret)
         assert self.next()["kind"] == "here"
 
-    def tell(self, kind: str, **content: object) -> None:
+    def send(self, kind: str, **content: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(encode(kind, **content))
         self.process.stdin.flush()
@@ -52,7 +52,7 @@ class RunningAgent:
         return dict(json.loads(line.removeprefix(MARK)))
 
     def version(self) -> object:
-        self.tell("ping")
+        self.send("ping")
         return self.next()["version"]
 
     def connect(self) -> socket.socket:
@@ -88,8 +88,8 @@ def test_workers_reach_the_agent_although_a_stranger_has_its_name(agent: Running
     if os.geteuid() != 0:
         pytest.skip("needs root, to start a process of another user")
     names = socket_names(agent.secret)
-    ready, told = get_context("fork").Pipe(duplex=False)
-    stranger = get_context("fork").Process(target=bind_as_nobody, args=(names[:3], told), daemon=True)
+    ready, bound = get_context("fork").Pipe(duplex=False)
+    stranger = get_context("fork").Process(target=bind_as_nobody, args=(names[:3], bound), daemon=True)
     stranger.start()
     try:
         assert ready.recv() == "bound"
@@ -101,14 +101,14 @@ def test_workers_reach_the_agent_although_a_stranger_has_its_name(agent: Running
         stranger.join()
 
 
-def bind_as_nobody(names: list[str], told: Any) -> None:
+def bind_as_nobody(names: list[str], bound: Any) -> None:
     os.setgid(65534)
     os.setuid(65534)
     servers = [socket.socket(socket.AF_UNIX) for _ in names]
     for name, server in zip(names, servers, strict=True):
         server.bind(name)
         server.listen(1)
-    told.send("bound")
+    bound.send("bound")
     time.sleep(600)
 
 
@@ -183,7 +183,7 @@ def test_an_agent_that_is_paused_waits_without_a_limit() -> None:
     with ExitStack() as stack:
         paused, other = RunningAgent(stack, seconds=1), RunningAgent(stack, seconds=1)
         paused.start()
-        paused.tell("pause")
+        paused.send("pause")
         other.start()
         assert other.process.wait(30) == 0
         assert paused.version() is None

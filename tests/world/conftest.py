@@ -22,7 +22,7 @@ import os, sys, time
 import numpy as np
 import perseus_like.numpy as hvd
 
-def tell(*words):
+def report(*words):
     # One write, so that ranks' lines do not mix; a file, so that what the launcher cuts off is not lost.
     with open(f"rank{os.environ['PERSEUS_RANK']}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
@@ -31,7 +31,7 @@ def tell(*words):
 
 @pytest.fixture
 def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
-    """Runs a program on so many ranks to its end. `tell` in it writes to rank<N>.txt, which `told` reads."""
+    """Runs a program on so many ranks to its end. `report` in it writes to rank<N>.txt, which `reports_of` reads."""
 
     def run(
         size: int,
@@ -48,8 +48,8 @@ def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Callable[[int], str]:
-    """Returns the text that a rank wrote with `tell`; an empty one if the rank was ended before."""
+def reports_of(tmp_path: Path) -> Callable[[int], str]:
+    """Returns the text that a rank wrote with `report`; an empty one if the rank was ended before."""
 
     def read(rank: int) -> str:
         file = tmp_path / f"rank{rank}.txt"

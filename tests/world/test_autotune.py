@@ -80,7 +80,7 @@ def test_a_job_that_is_too_short_says_so(ranks: Ranks) -> None:
     assert "autotuning" not in quiet.stderr
 
 
-def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, told: Callable[[int], str]) -> None:
+def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
     log = tmp_path / "tune.csv"
     program = TRAINING.replace("STEPS", "100") + "\ntell('done')"
     ranks(
@@ -92,7 +92,7 @@ def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, told: Callabl
         PERSEUS_FUSION_THRESHOLD="1000000",
         PERSEUS_CHUNK_BYTES="65536",
     )
-    assert told(0).strip() == told(1).strip() == "done"
+    assert reports_of(0).strip() == reports_of(1).strip() == "done"
     rows = rows_of(log)
     assert {row["fusion_threshold_bytes"] for row in rows} == {"1000000"}
     assert {row["chunk_bytes"] for row in rows} == {"65536"}

@@ -196,10 +196,10 @@ def alone():  # the others notice that this rank leaves its session
     hvd.allreduce(torch.ones(1), name="not for all")
 
 def news(result):
-    def tell_state():
+    def notify_state():
         if hvd.rank() == 0:
             notification_manager.handle_hosts_updated(len(weights), result)
-    return tell_state
+    return notify_state
 
 weights = []
 for trouble in (

@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Ranks
 
-Told = Callable[[int], str]
+ReportsOf = Callable[[int], str]
 
 # The last rank ends in some way while the others are in the middle of their allreduces.
 DEATHS = {
@@ -27,11 +27,11 @@ big = np.ones({elements}, np.float32)
 try:
     for step in range(10**9):
         if step == 20 and rank == size - 1:
-            tell("leaves")
+            report("leaves")
             {death}
         hvd.allreduce(big, name="gradient")
 except hvd.HorovodInternalError as error:
-    tell("error:", error)
+    report("error:", error)
     raise
 """
 
@@ -40,20 +40,20 @@ except hvd.HorovodInternalError as error:
 @pytest.mark.parametrize("elements", [1, 1_000_000])
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_rank_is_lost(
-    death: str, elements: int, size: int, ranks: Ranks, told: Told, patient_launcher: list[str]
+    death: str, elements: int, size: int, ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
 ) -> None:
     program = LOSING_A_RANK.format(death=DEATHS[death], elements=elements)
     world = ranks(size, program, seconds=120, launcher=patient_launcher)
     assert world.returncode != 0
     last = size - 1
-    assert "leaves" in told(last)
+    assert "leaves" in reports_of(last)
     if death == "raises":
         assert "out of luck" in world.stderr
     if death == "exits":
         assert world.returncode == 7, world.stderr
     # The launcher may be quicker to end a rank than the rank to see the error; and who sees it leaves, which a third
     # rank may notice first.
-    texts = [told(rank) for rank in range(last)]
+    texts = [reports_of(rank) for rank in range(last)]
     assert all(text == "" or (text.startswith("error:") and "rank " in text) for text in texts), texts
     assert not any(texts) or any(f"rank {last}" in text for text in texts), texts
     if death == "exits as if all were well":
@@ -167,13 +167,13 @@ def test_work_in_flight_fails_when_the_session_ends(ranks: Ranks) -> None:
         try:
             hvd.synchronize(handle)
         except hvd.HorovodInternalError as error:
-            print("told:", error)
+            print("error:", error)
         else:
             raise AssertionError("nobody answered, and it did not fail")
         """,
     )
     assert world.returncode == 0, world.stderr
-    assert world.stdout.count("told:") == 2
+    assert world.stdout.count("error:") == 2
 
 
 def test_a_forked_child_knows_its_rank_and_may_not_communicate(ranks: Ranks) -> None:
@@ -248,7 +248,7 @@ def test_a_stall_is_named(ranks: Ranks, tmp_path: Path) -> None:
     assert "not by rank 0" in (tmp_path / "said").read_text()
 
 
-def test_a_stall_becomes_an_error(ranks: Ranks, told: Told) -> None:
+def test_a_stall_becomes_an_error(ranks: Ranks, reports_of: ReportsOf) -> None:
     world = ranks(
         2,
         """
@@ -258,14 +258,14 @@ def test_a_stall_becomes_an_error(ranks: Ranks, told: Told) -> None:
         try:
             hvd.allreduce(np.ones(3), name="embedding")
         except hvd.HorovodInternalError as error:
-            tell("error:", error)
+            report("error:", error)
         """,
         PERSEUS_STALL_CHECK_TIME_SECONDS="1",
         PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="2",
     )
     assert world.returncode == 0, world.stderr
-    assert told(1).startswith("error:")
-    assert "embedding" in told(1)
+    assert reports_of(1).startswith("error:")
+    assert "embedding" in reports_of(1)
 
 
 def test_an_arena_that_is_too_small(ranks: Ranks) -> None:

@@ -20,7 +20,7 @@ DEATH = """
     class Die(keras.callbacks.Callback):
         def on_batch_end(self, batch, logs=None):
             if rank == 1 and batch == 5:
-                tell(time.monotonic())
+                report(time.monotonic())
                 os._exit(3)
 
     keras.utils.set_random_seed(3)
@@ -30,16 +30,16 @@ DEATH = """
         model.fit(inputs, targets, batch_size=4, epochs=100, verbose=0, callbacks=[Die()])
     except Exception as error:
         text = str(error) if keras.backend.backend() == "tensorflow" else f"{type(error).__mro__}: {error}"
-        tell("HorovodInternalError" in text, "rank 1" in text)
-        tell("in time" if time.monotonic() - float(open("rank1.txt").read()) < 30 else "late")
+        report("HorovodInternalError" in text, "rank 1" in text)
+        report("in time" if time.monotonic() - float(open("rank1.txt").read()) < 30 else "late")
 """
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_a_dead_peer_ends_fit(
-    backend: str, ranks: Callable[..., object], told: Callable[[int], str], patient_launcher: list[str]
+    backend: str, ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
 ) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"no {backend}")
     world = ranks(2, DEATH, seconds=120, launcher=patient_launcher, KERAS_BACKEND=backend)
-    assert told(0) == "True True\nin time\n", world
+    assert reports_of(0) == "True True\nin time\n", world

@@ -44,7 +44,7 @@ def run(tmp_path: Path, environment: Callable[[str], Path], to_end: Run) -> Run:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """A file with this program; what `tell` says in it is in rank<N>.txt."""
+    """A file with this program; what `report` says in it is in rank<N>.txt."""
 
     def write(text: str) -> Path:
         file = tmp_path / "program.py"
@@ -77,7 +77,7 @@ SAYS_HOW = """
     hvd.init()
     import perseus_like
     assert (hvd.allreduce(np.ones(1000, np.float32), op=hvd.Sum) == hvd.size()).all()
-    tell(perseus_like._core.description())
+    report(perseus_like._core.description())
     hvd.shutdown()
 """
 
@@ -107,14 +107,14 @@ LOSING_A_RANK = """
                 os.kill(os.getpid(), signal.SIGKILL)
             hvd.allreduce(big, name="gradient")
     except hvd.HorovodInternalError as error:
-        tell("error:", error)
+        report("error:", error)
         raise
 """
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_is_lost(size: int, run: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
-    """oneCCL itself waits for ever; the others are told nevertheless, and end."""
+    """oneCCL itself waits for ever; the other ranks get an error nevertheless, and end."""
     world = run(size, program(LOSING_A_RANK), seconds=60)
     assert world.returncode != 0
     # A rank may be ended while it writes.

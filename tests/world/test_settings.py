@@ -149,10 +149,10 @@ def test_helpers_of_horovod(ranks: Ranks) -> None:
         from perseus_like.runner.common.util.env import get_env_rank_and_size
         from perseus_like.runner.util.threads import in_thread
         assert get_env_rank_and_size() == (0, 1) and basics.HorovodBasics.Sum == hvd.Sum
-        told = []
-        in_thread(told.append, ("heard",)).join()
+        heard = []
+        in_thread(heard.append, ("heard",)).join()
         in_thread(int, ("no number",), silent=True).join()
-        assert told == ["heard"]
+        assert heard == ["heard"]
         object_of_horovod = basics.HorovodBasics(__file__, "mpi_lib_v2")
         object_of_horovod.init()
         assert (object_of_horovod.rank(), object_of_horovod.size()) == (0, 1)

@@ -26,7 +26,7 @@ big = np.ones(1 << 26, np.float32)  # takes a while, and not the same on all ran
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
-tell("pid", os.getpid())
+report("pid", os.getpid())
 try:
     too_late = True
     while too_late:
@@ -44,9 +44,9 @@ try:
         too_late = hvd.broadcast(np.array([too_late]), 0, name="too late")[0]
     hvd.barrier()
 except hvd.HorovodInternalError as error:
-    tell("error:", error)
+    report("error:", error)
     raise
-tell("done")
+report("done")
 """
 
 # The one that leads the negotiation is stopped before all have asked.
@@ -55,16 +55,16 @@ import signal
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
-tell("pid", os.getpid())
+report("pid", os.getpid())
 if rank == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 assert (hvd.allreduce(np.full(10, rank + 1.0), op=hvd.Sum, name="gradient") == size * (size + 1) / 2).all()
-tell("done")
+report("done")
 """
 
 
 class World:
-    """Ranks that are up until they are told to go on."""
+    """Ranks that are stopped until the test lets them go on."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class World:
             text=True,
         )
 
-    def told(self, rank: int) -> str:
+    def reports_of(self, rank: int) -> str:
         file = self.folder / f"rank{rank}.txt"
         return file.read_text() if file.exists() else ""
 
     def pid(self, rank: int) -> int:
         """Returns the process number that a rank wrote."""
-        return int(self.told(rank).split()[1])
+        return int(self.reports_of(rank).split()[1])
 
     def go_on(self, rank: int) -> None:
         self._wait_until_stopped(self.pid(rank))
@@ -132,7 +132,7 @@ def world(tmp_path: Path, wait_until_stopped: Callable[[int], None]) -> Iterator
             each.process.terminate()
             for rank in range(each.size):
                 with contextlib.suppress(ProcessLookupError):
-                    if each.told(rank):
+                    if each.reports_of(rank):
                         os.kill(each.pid(rank), signal.SIGCONT)
         each.process.communicate()
 
@@ -145,14 +145,14 @@ def test_in_the_middle(world: Callable[..., World], size: int, victim: int) -> N
     assert len({text[: text.index("allreduce")] for text in warnings}) == size - 1, "every other rank says so"
     job.go_on(victim)
     assert job.end() == 0, job.heard
-    assert all("done" in job.told(rank) for rank in range(size)), job.heard
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.heard
     assert not any(f"rank {other} does not" in line for line in job.heard for other in range(size) if other != victim)
 
 
 def test_it_becomes_an_error(world: Callable[..., World]) -> None:
     job = world(4, IN_THE_MIDDLE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
     assert job.end() != 0
-    texts = [job.told(rank).partition("error:")[2] for rank in (0, 1, 3)]
+    texts = [job.reports_of(rank).partition("error:")[2] for rank in (0, 1, 3)]
     # Whoever fails first ends the job.
     assert any(texts), job.heard
     assert all("gradient" in text and "rank 2" in text for text in texts if text), texts
@@ -163,7 +163,7 @@ def test_no_warning_is_wanted(world: Callable[..., World]) -> None:
     job = world(2, IN_THE_MIDDLE.format(victim=1), **environment)
     assert job.end() != 0
     assert not any("stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.heard), job.heard
-    assert "rank 1" in job.told(0).partition("error:")[2]
+    assert "rank 1" in job.reports_of(0).partition("error:")[2]
 
 
 def test_the_one_that_leads(world: Callable[..., World]) -> None:
@@ -172,7 +172,7 @@ def test_the_one_that_leads(world: Callable[..., World]) -> None:
     assert all("allreduce 'gradient'" in text and "rank 0 does not answer" in text for text in warnings)
     job.go_on(0)
     assert job.end() == 0, job.heard
-    assert all("done" in job.told(rank) for rank in range(3)), job.heard
+    assert all("done" in job.reports_of(rank) for rank in range(3)), job.heard
 
 
 # The first message is only late; then its sender is stopped.
@@ -183,20 +183,20 @@ import torch.distributed as dist
 import perseus_like.torch.distributed
 dist.init_process_group("perseus")
 rank = dist.get_rank()
-tell("pid", os.getpid())
+report("pid", os.getpid())
 message = torch.full((1 << 20,), rank + 1.0)
 if rank == 0:
     for number in range(2):
         dist.recv(message, 1)
         assert (message == 2).all()
-        tell("message", number)
+        report("message", number)
 else:
     time.sleep(3)
     dist.send(message, 0)
     os.kill(os.getpid(), signal.SIGSTOP)
     dist.send(message, 0)
 dist.barrier()
-tell("done")
+report("done")
 """
 
 
@@ -204,26 +204,26 @@ def test_the_sender_of_a_message(world: Callable[..., World]) -> None:
     pytest.importorskip("torch")
     job = world(2, A_MESSAGE)
     warning = job.wait_for("does not come")
-    assert "message 0" in job.told(0), "one who is busy has been taken for one who is stopped"
+    assert "message 0" in job.reports_of(0), "one who is busy has been taken for one who is stopped"
     assert "a message from rank 1 does not come" in warning
     assert "rank 1 does not answer" in warning
     job.go_on(1)
     assert job.end() == 0, job.heard
-    assert all("done" in job.told(rank) for rank in range(2)), job.heard
+    assert all("done" in job.reports_of(rank) for rank in range(2)), job.heard
 
 
 # Wherever it is in the collective then.
 IN_ONECCL = """
 import signal
 hvd.init()
-tell("pid", os.getpid())
+report("pid", os.getpid())
 big = np.full(1 << 26, hvd.rank() + 1.0, np.float32)
 work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
 if hvd.rank() == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 assert (hvd.synchronize(work) == hvd.size() * (hvd.size() + 1) / 2).all()
 hvd.barrier()
-tell("done")
+report("done")
 """
 
 
@@ -235,4 +235,4 @@ def test_over_oneccl(size: int, world: Callable[..., World], environment: Callab
     assert all(re.search(r"\brank 1 does not answer|not by ranks? 1\b", text) for text in warnings), warnings
     job.go_on(1)
     assert job.end() == 0, job.heard
-    assert all("done" in job.told(rank) for rank in range(size)), job.heard
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.heard

@@ -74,7 +74,7 @@ SLOWER = """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         assert [float(each[0]) for each in session.run(reduce_all())] == expected
     assert float(tvd.allreduce(tf.ones([1]))[0]) == 1
-    tell(len(records), [words in record for words, record in zip({words!r}, records)])
+    report(len(records), [words in record for words, record in zip({words!r}, records)])
 """
 
 NO_WAY = """
@@ -86,7 +86,7 @@ NO_WAY = """
     try:
         tf.function(lambda: tvd.allreduce(tf.ones([1])), jit_compile=True)()
     except RuntimeError as error:
-        tell(type(error).__name__, "there is a GPU; use jit_compile=False" in str(error))
+        report(type(error).__name__, "there is a GPU; use jit_compile=False" in str(error))
     assert float(tf.function(lambda: tvd.allreduce(tf.ones([1])))()[0]) == 1
 """
 
@@ -101,7 +101,7 @@ OTHER_RANKS = """
     try:
         total()
     except tf.errors.OpError as error:
-        tell(f"compiled for rank {rank} of 2, and this is rank 0 of 1" in str(error))
+        report(f"compiled for rank {rank} of 2, and this is rank 0 of 1" in str(error))
 """
 
 DEATH = """
@@ -120,38 +120,42 @@ DEATH = """
 
     step()
     if tvd.rank() == 1:
-        tell(time.monotonic())
+        report(time.monotonic())
         os._exit(3)
     try:
         while True:
             step()
     except tf.errors.OpError as error:
-        tell(type(error).__name__, "HorovodInternalError (peer_lost)" in str(error), "rank 1" in str(error))
-        tell("in time" if time.monotonic() - float(open("rank1.txt").read()) < 20 else "late")
+        report(type(error).__name__, "HorovodInternalError (peer_lost)" in str(error), "rank 1" in str(error))
+        report("in time" if time.monotonic() - float(open("rank1.txt").read()) < 20 else "late")
 """
 
 
 @pytest.mark.parametrize("part", CHANGES)
 def test_the_slower_way_where_tensorflow_is_another(
-    part: str, ranks: Callable[..., object], told: Callable[[int], str]
+    part: str, ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
     change, words = CHANGES[part]
     world = ranks(2, HEAD + SLOWER.format(change=change, words=words), seconds=120)
-    assert [told(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
+    assert [reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
 
 
-def test_functions_for_xla_that_can_run_in_no_way(ranks: Callable[..., object], told: Callable[[int], str]) -> None:
+def test_functions_for_xla_that_can_run_in_no_way(
+    ranks: Callable[..., object], reports_of: Callable[[int], str]
+) -> None:
     world = ranks(2, HEAD + NO_WAY, seconds=120)
-    assert [told(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
+    assert [reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
 
 
-def test_a_compiled_function_after_ranks_have_changed(ranks: Callable[..., object], told: Callable[[int], str]) -> None:
+def test_a_compiled_function_after_ranks_have_changed(
+    ranks: Callable[..., object], reports_of: Callable[[int], str]
+) -> None:
     world = ranks(2, HEAD + OTHER_RANKS, seconds=120)
-    assert [told(rank) for rank in range(2)] == ["True\n"] * 2, world
+    assert [reports_of(rank) for rank in range(2)] == ["True\n"] * 2, world
 
 
 def test_a_dead_peer_ends_a_step(
-    ranks: Callable[..., object], told: Callable[[int], str], patient_launcher: list[str]
+    ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
 ) -> None:
     world = ranks(2, DEATH, seconds=120, launcher=patient_launcher)
-    assert told(0) == "UnknownError True True\nin time\n", world
+    assert reports_of(0) == "UnknownError True True\nin time\n", world

@@ -109,7 +109,7 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
     assert {event["pid"] for event in json.loads((tmp_path / "all.json").read_text())} == {0, 1}
 
 
-def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, told: Callable[[int], str]) -> None:
+def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
     program = """
     import signal, threading
     hvd.init()

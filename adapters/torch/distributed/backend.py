@@ -75,8 +75,8 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
     core = session.core
     running = [core.rank(), core.size()] if session.is_running() else None
     mine = {"running": running, "launched": core.launched(sys.prefix)}
-    told = [json.loads(each) for each in rendezvous(json.dumps(mine).encode())]
-    have = [each["running"] for each in told]
+    states = [json.loads(each) for each in rendezvous(json.dumps(mine).encode())]
+    have = [each["running"] for each in states]
     without = [number for number, each in enumerate(have) if each is None]
     if not without:
         if have != [[number, size] for number in range(size)]:
@@ -91,7 +91,7 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
             f"init_process_group('perseus'): ranks {without} have not called perseus_like's init(), the others have. "
             "Call it on all ranks or on none"
         )
-    if all(_fits(each["launched"], number, size) for number, each in enumerate(told)):
+    if all(_fits(each["launched"], number, size) for number, each in enumerate(states)):
         session.start({}, holder=HOLDER)
     else:
         session.start({}, rendezvous=(rank, size, rendezvous), lost=rendezvous.lost, holder=HOLDER)

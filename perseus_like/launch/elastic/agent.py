@@ -86,14 +86,14 @@ class Agent:
             kind = message["kind"]
             if kind == "hello":
                 self._listen_at(socket_names(message["secret"]), message["secret"])
-                tell("here")
+                send("here")
             elif kind == "ping":
-                tell("pong", version=self._version)
+                send("pong", version=self._version)
             elif kind == "pause":
                 self._deadline = None
             elif kind == "hosts":
                 for worker in self._workers.values():
-                    worker.say(encode(**message))
+                    worker.send(encode(**message))
 
     def _listen_at(self, names: Iterable[str], secret: str) -> None:
         """Listens at the first name that is free."""
@@ -130,21 +130,21 @@ class Agent:
         self._selector.unregister(worker.connection)
         worker.close()
         if worker.rank is not None and not worker.is_leaving:
-            tell("died", rank=worker.rank, generation=worker.generation)
+            send("died", rank=worker.rank, generation=worker.generation)
 
     def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         if kind == "begun":
             worker.rank, worker.generation = int(message["rank"]), int(message["generation"])
-            tell("begun", rank=worker.rank, generation=worker.generation)
+            send("begun", rank=worker.rank, generation=worker.generation)
         elif kind == "leaving":
             worker.is_leaving = True
-            tell("leaving", rank=worker.rank, generation=worker.generation, why=message["why"])
+            send("leaving", rank=worker.rank, generation=worker.generation, why=message["why"])
         elif kind == "store":
             self._store(worker.memory.pop(0), [int(part) for part in message["version"]], message["size"])
         elif kind == "take":
             memory = [] if self._version is None else [self._memory]
-            worker.say(encode("stored", version=self._version, size=self._size), memory)
+            worker.send(encode("stored", version=self._version, size=self._size), memory)
 
     def _store(self, memory: int, version: list[int], size: int) -> None:
         """Keeps the newest state."""
@@ -179,7 +179,7 @@ class Worker:
             raise ValueError("the worker sent more descriptors than messages that need one")
         return self._reader.take(data)
 
-    def say(self, line: bytes, memory: list[int] | None = None) -> None:
+    def send(self, line: bytes, memory: list[int] | None = None) -> None:
         """Sends a line. A worker that does not receive misses it."""
         with contextlib.suppress(OSError):
             socket.send_fds(self.connection, [line], memory or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -190,7 +190,7 @@ class Worker:
             os.close(descriptor)
 
 
-def tell(kind: str, **content: Any) -> None:
+def send(kind: str, **content: Any) -> None:
     """Sends a line to the launcher. Without a launcher, nothing is left to do."""
     try:
         os.write(1, MARK + encode(kind, **content))

@@ -136,7 +136,7 @@ class ClusterJob:
         was_stopped = now > self._pinged + self._ping_seconds + self._heartbeat_seconds / 2
         self._pinged = now
         for found in list(self._agents.values()):
-            found.tell("ping")
+            found.send("ping")
             if was_stopped:  # this process was stopped and could not receive answers
                 found.heard = now
             if found.heard + self._heartbeat_seconds < time.monotonic():
@@ -145,7 +145,7 @@ class ClusterJob:
     def _pause(self) -> None:
         """Makes the agents keep the state until the next ping, since the user stops the job (Ctrl-Z)."""
         for found in self._agents.values():
-            found.tell("pause")
+            found.send("pause")
 
     def _lose(self, found: HostAgent) -> None:
         """Handles the loss of a host that is down or cannot be reached. The state that its agent kept is lost."""
@@ -247,7 +247,7 @@ class ClusterJob:
 
     def _ended(self, world: Child) -> None:
         for found in self._agents.values():
-            found.tell("ping")
+            found.send("ping")
         self._supervisor.later(_SETTLE_SECONDS, lambda: self._conclude(world))
 
     def _conclude(self, world: Child) -> None:
@@ -292,7 +292,7 @@ class ClusterJob:
         if result:
             self._stamp += 1
             for found in self._agents.values():
-                found.tell("hosts", stamp=self._stamp, result=result)
+                found.send("hosts", stamp=self._stamp, result=result)
 
     def _wait(self) -> None:
         if self._waiting is None:

@@ -43,9 +43,9 @@ class HostAgent:
         """Starts the agent; `start` gets the agent's standard input."""
         with self._agents_input:
             self.child = start(self._agents_input.fileno())
-        self.tell("hello", secret=self._secret)
+        self.send("hello", secret=self._secret)
 
-    def tell(self, kind: str, **content: object) -> None:
+    def send(self, kind: str, **content: object) -> None:
         """Sends a message. An agent that has ended misses it."""
         with contextlib.suppress(OSError):
             self.input.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -165,7 +165,7 @@ class ElasticJob:
                 everything = [self._gathered[rank] for rank in range(self._size)]
                 self._gathered.clear()
                 for member in members_of(self._workers, self._generation):
-                    member.tell("gathered", generation=self._generation, all=everything)
+                    member.send("gathered", generation=self._generation, all=everything)
 
     def _hang_up(self, worker: Worker) -> None:
         if worker.connection.fileno() != -1:
@@ -218,7 +218,7 @@ class ElasticJob:
             member.rank, member.generation, member.is_ready = rank, self._generation, False
             member.joined = member.joined or self._generation
         for member in members:
-            member.tell(
+            member.send(
                 "join",
                 generation=self._generation,
                 rank=member.rank,
@@ -243,7 +243,7 @@ class ElasticJob:
         if result and not self._is_ending():
             self._stamp += 1
             for member in members:
-                member.tell("hosts", stamp=self._stamp, result=result)
+                member.send("hosts", stamp=self._stamp, result=result)
 
     def _wait_for_workers(self) -> None:
         if self._waiting is None:
@@ -270,7 +270,7 @@ class ElasticJob:
         elif not worker.is_dismissed:
             self._failed(worker, child)
         for member in members_of(self._workers, self._generation):
-            member.tell("called_off", generation=self._generation)
+            member.send("called_off", generation=self._generation)
         self.plan()
         self._try_to_form()
         if self._failures and not self._is_ending():
@@ -324,7 +324,7 @@ class ElasticJob:
         worker.is_dismissed = True
         if worker.is_ready:
             worker.is_ready = False
-            worker.tell("dismissed")
+            worker.send("dismissed")
         elif worker.is_newcomer:
             self._signal(worker, signal.SIGTERM)
         self._supervisor.later(_DISMISS_SECONDS, lambda: self._signal(worker, signal.SIGKILL))

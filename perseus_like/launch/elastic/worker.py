@@ -47,7 +47,7 @@ class Worker:
         """True until a newcomer has called `init()`."""
         return self.is_alive and self.is_newcomer and not self.is_ready and not self.is_dismissed
 
-    def tell(self, kind: str, **content: Any) -> None:
+    def send(self, kind: str, **content: Any) -> None:
         """Sends a message. Ignores a broken connection: the supervisor sees the end of the process."""
         with contextlib.suppress(OSError):
             self.connection.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -51,8 +51,8 @@ class LauncherHeartbeat:
         self._supervisor = supervisor
         self._fail = fail
         supervisor.watch(self._listener, self._accept)
-        supervisor.pause.before.append(lambda: self._tell_all(PAUSE))
-        supervisor.pause.after.append(lambda: self._tell_all(CONTINUE))
+        supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
+        supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
 
     def _accept(self) -> None:
         for connection in self._listener.accept():
@@ -64,7 +64,7 @@ class LauncherHeartbeat:
         self._ranks.append(rank)
         self._supervisor.watch(rank.connection, lambda: self._read(rank))
 
-    def _tell_all(self, command: bytes) -> None:
+    def _send_to_all(self, command: bytes) -> None:
         """Sends a command to every `rank_main`: mpirun does not stop the ranks of other hosts."""
         for rank in self._ranks:
             with contextlib.suppress(OSError):

@@ -74,7 +74,7 @@ def main(tag: str, encoded: str) -> int:
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _tell(tag, "began", "")
+    _report(tag, "began", "")
     heartbeat = Heartbeat(os.environ.pop(HEARTBEAT, ""))
     command: list[str] = json.loads(encoded)
     if elastic := agent_variable(elastic_variable() or ""):
@@ -87,7 +87,7 @@ def main(tag: str, encoded: str) -> int:
         process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
     except OSError as error:
         text, code = explain_start_failure(command[0], error)
-        _tell(tag, f"ended {code}", f"could not be started: {text}")
+        _report(tag, f"ended {code}", f"could not be started: {text}")
         return code
     was_told_to_stop = threading.Event()
 
@@ -105,11 +105,11 @@ def main(tag: str, encoded: str) -> int:
     code = process.returncode
     shown = code if code >= 0 else 128 - code
     if record := records.read(_rank()):
-        _tell(tag, "failed", record.encode())
+        _report(tag, "failed", record.encode())
     if was_told_to_stop.is_set():
-        _tell(tag, "stopped", "")
+        _report(tag, "stopped", "")
     else:
-        _tell(tag, f"ended {shown}", _describe(code))
+        _report(tag, f"ended {shown}", _describe(code))
     if code != 0 and not was_told_to_stop.is_set():
         was_told_to_stop.wait(_FAILURE_GRACE_SECONDS)
         end_daemons_later()
@@ -319,7 +319,7 @@ def _rank() -> str:
     return next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
 
 
-def _tell(tag: str, event: str, text: str) -> None:
+def _report(tag: str, event: str, text: str) -> None:
     with contextlib.suppress(OSError):  # mpirun has ended
         os.write(2, f"<{tag} {event}>{os.uname().nodename} {text}\n".encode())
 

@@ -15,7 +15,7 @@ from deepmd.tf.train.trainer import DPTrainer
 train = DPTrainer.train
 
 
-def train_and_tell(self: Any, *arguments: Any, **more: Any) -> None:
+def train_and_report(self: Any, *arguments: Any, **more: Any) -> None:
     train(self, *arguments, **more)
     values = self.sess.run(tf.global_variables())
     digest = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in values)).hexdigest()
@@ -23,5 +23,5 @@ def train_and_tell(self: Any, *arguments: Any, **more: Any) -> None:
 
 
 if __name__ == "__main__":
-    DPTrainer.train = train_and_tell
+    DPTrainer.train = train_and_report
     main(sys.argv[1:])

@@ -29,13 +29,13 @@ def train(local_rank: int) -> None:
 
     trainer = Engine(step)
 
-    def tell() -> None:
+    def report() -> None:
         total = sum(parameter.sum().item() for parameter in model.parameters())
         gathered = idist.all_gather(total)
         assert set(gathered) == {total}, gathered
         print(f"RESULT {idist.backend()} of {idist.get_world_size()} sum {total!r}", flush=True)
 
-    trainer.add_event_handler(Events.COMPLETED, tell)
+    trainer.add_event_handler(Events.COMPLETED, report)
     trainer.run(loader, max_epochs=2)
 
 

@@ -50,7 +50,7 @@ def test_two_devices_in_one_call(call: str, rank: int, size: int) -> None:
 
 
 def test_two_devices_on_one_rank(rank: int, size: int) -> None:
-    """The others are told why there will be nothing."""
+    """The other ranks learn why they get no result."""
     with pytest.raises((ValueError, RuntimeError), match="all tensors of a call must be on one device"):
         dist.all_gather([here() if rank == 0 else there()] * size, there())
     dist.barrier()

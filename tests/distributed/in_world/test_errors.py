@@ -119,8 +119,8 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
 
 @pytest.mark.parametrize("kind", DIFFERENT)
 def test_calls_that_differ(kind: str, rank: int, size: int) -> None:
-    first, second, told = DIFFERENT[kind]
-    with pytest.raises(RuntimeError, match=told) as raised:
+    first, second, text = DIFFERENT[kind]
+    with pytest.raises(RuntimeError, match=text) as raised:
         (first if rank == 0 else second)(rank, size)
     same_on_all(raised.value)
 
@@ -132,8 +132,8 @@ def test_a_mistake_of_one_rank_does_not_leave_the_others_waiting(rank: int, size
             with pytest.raises(ValueError, match=r"BAND is not defined on torch\.float32"):
                 dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
         else:
-            told = r"rank 0 calls all_reduce, which it cannot: all_reduce: BAND is not defined on torch\.float32, rank"
-            with pytest.raises(RuntimeError, match=told):
+            text = r"rank 0 calls all_reduce, which it cannot: all_reduce: BAND is not defined on torch\.float32, rank"
+            with pytest.raises(RuntimeError, match=text):
                 dist.all_reduce(torch.ones(3))
     tensor = torch.ones(1)
     dist.all_reduce(tensor)

@@ -32,7 +32,7 @@ def test_work_of_a_blocking_call_that_nobody_waits_for(size: int) -> None:
     """As `all_reduce` without `async_op` makes it; it is carried out whoever looks, or nobody."""
     options: Any = dist.AllreduceOptions()
     if not hasattr(options, "asyncOp"):
-        pytest.skip(f"torch {torch.__version__} does not tell a blocking call from others")
+        pytest.skip(f"torch {torch.__version__} does not distinguish a blocking call from others")
     options.asyncOp = False
     group: Any = dist.group.WORLD
 
@@ -106,16 +106,16 @@ def test_callbacks_do_not_run_into_one_another() -> None:
 def test_a_callback_may_wait_for_another_by_other_means() -> None:
     """After some patience they run at once."""
     turns = CallbackLock(patience_seconds=0.1)
-    told = threading.Event()
+    called = threading.Event()
 
     def second() -> None:
         with turns.taken():
-            told.set()
+            called.set()
 
     thread = threading.Thread(target=second)
     with turns.taken():
         thread.start()
-        assert told.wait(60)
+        assert called.wait(60)
     thread.join(60)
     with turns.taken():
         pass

@@ -78,15 +78,15 @@ def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
 
 def test_different_sizes_are_an_error_on_both_sides(rank: int) -> None:
     """The sender has gone on by then: it hears of it with its next message from or to that rank."""
-    told = "rank 0 sent 3 float32, rank 1 has room for 4 float32"
+    misfit = "rank 0 sent 3 float32, rank 1 has room for 4 float32"
     if rank == 0:
         dist.send(filled(1, 3), 1)
     if rank == 1:
-        with pytest.raises(RuntimeError, match=told):
+        with pytest.raises(RuntimeError, match=misfit):
             dist.recv(filled(0, 4), 0)
     dist.barrier()
     if rank == 0:
-        with pytest.raises(RuntimeError, match=told):
+        with pytest.raises(RuntimeError, match=misfit):
             dist.send(filled(1, 4), 1)
         dist.send(filled(2, 4), 1)
     if rank == 1:
@@ -113,7 +113,7 @@ def test_monitored_barrier_names_who_is_missing(rank: int, size: int) -> None:
     if rank == last:
         dist.barrier()
     if rank in (0, last):
-        # The last one is told at once that it is too late.
+        # The last rank gets an error at once: it is too late.
         limit = timedelta(seconds=0.2 if rank == 0 else 60)
         text = "Rank 0 timed out in monitoredBarrier after 200 ms: Rank 1 failed to pass monitoredBarrier in 200 ms"
         with pytest.raises(RuntimeError, match=text):

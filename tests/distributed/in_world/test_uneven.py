@@ -126,9 +126,9 @@ class Counting(nn.Module):
 
 
 def assert_alike(model: nn.Module, size: int) -> None:
-    told: list[Any] = [None] * size
-    dist.all_gather_object(told, {name: tensor.tolist() for name, tensor in model.state_dict().items()})
-    assert all(each == told[0] for each in told)
+    states: list[Any] = [None] * size
+    dist.all_gather_object(states, {name: tensor.tolist() for name, tensor in model.state_dict().items()})
+    assert all(each == states[0] for each in states)
 
 
 def test_join_of_several_of_ours(rank: int, size: int) -> None:

@@ -54,16 +54,16 @@ def end_step(hvd: Any, state: Any, seconds: float) -> None:
         state.last = hvd.broadcast_object(last_step(state.step, state.last))
         state.commit()
         if hvd.rank() == 0:
-            tell("commit", step=state.step, size=hvd.size())
+            report("commit", step=state.step, size=hvd.size())
 
 
-def tell(kind: str, **content: object) -> None:
+def report(kind: str, **content: object) -> None:
     """One line, written at once."""
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, "pid": os.getpid(), **content}) + "\n").encode())
 
 
-def tell_end(rank: int, size: int, steps: int, weights: list[list[float]]) -> None:
+def report_end(rank: int, size: int, steps: int, weights: list[list[float]]) -> None:
     """`weights`: those of all ranks."""
     same = all(each == weights[0] for each in weights)
     right = bool(np.allclose(weights[0], expected_weights(steps), rtol=1e-4))
-    tell("end", rank=rank, size=size, steps=steps, same=same, right=right)
+    report("end", rank=rank, size=size, steps=steps, same=same, right=right)

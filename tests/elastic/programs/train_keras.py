@@ -29,7 +29,7 @@ def gradients_of(model: Any, inputs: Any) -> Any:
 
 @hvd.elastic.run
 def train(state: Any, pause: float) -> None:
-    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    task.report("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
     while state.last is None or state.step < state.last:
         gradients = gradients_of(state.model, tf.fill((1, task.WEIGHTS), task.gradient(state.step)))
         state.optimizer.apply_gradients(zip(gradients, state.model.trainable_variables, strict=True))
@@ -45,7 +45,7 @@ def main(pause: float) -> None:
     state: Any = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0, last=None)
     train(state, pause)
     weights = hvd.allgather_object(model.get_weights()[0].flatten().tolist())
-    task.tell_end(hvd.rank(), hvd.size(), state.step, weights)
+    task.report_end(hvd.rank(), hvd.size(), state.step, weights)
 
 
 if __name__ == "__main__":

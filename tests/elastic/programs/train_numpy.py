@@ -19,7 +19,7 @@ import steps as task  # type: ignore[import-not-found]
 
 
 def main(pause: float) -> None:
-    task.tell("script", variables=task.rank_variables())
+    task.report("script", variables=task.rank_variables())
     host = os.environ.get("HOROVOD_HOSTNAME", "")
     if host == os.environ.get("FAILS_ON"):
         sys.exit(6)
@@ -36,13 +36,13 @@ def main(pause: float) -> None:
     )
     run_fn(train, restart)(state, pause)
     weights = hvd.allgather_object(state.weights.tolist())
-    task.tell_end(hvd.rank(), hvd.size(), state.step, weights)
+    task.report_end(hvd.rank(), hvd.size(), state.step, weights)
 
 
 def train(state: Any, pause: float) -> None:
     facts = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
     right = task.rank_variables() == [str(fact) for fact in facts]
-    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step, has_right_variables=right)
+    task.report("start", rank=hvd.rank(), size=hvd.size(), step=state.step, has_right_variables=right)
     while state.last is None or state.step < state.last:
         mine = np.full(task.WEIGHTS, task.gradient(state.step), np.float32)
         state.momentum = task.MOMENTUM * state.momentum + hvd.allreduce(mine, name="gradient")
@@ -52,7 +52,7 @@ def train(state: Any, pause: float) -> None:
         try:
             task.end_step(hvd, state, pause)
         except HostsUpdatedInterrupt:
-            task.tell("interrupted", step=state.step)
+            task.report("interrupted", step=state.step)
             raise
 
 

@@ -16,7 +16,7 @@ import steps as task  # type: ignore[import-not-found]
 
 @hvd.elastic.run
 def train(state: Any, pause: float) -> None:
-    task.tell("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    task.report("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
     while state.last is None or state.step < state.last:
         state.optimizer.zero_grad()
         state.model(torch.full((1, task.WEIGHTS), task.gradient(state.step))).sum().backward()
@@ -32,7 +32,7 @@ def main(pause: float) -> None:
     state: Any = hvd.elastic.TorchState(model, hvd.DistributedOptimizer(optimizer), step=0, last=None)
     train(state, pause)
     weights = hvd.allgather_object(model.weight.flatten().tolist())
-    task.tell_end(hvd.rank(), hvd.size(), state.step, weights)
+    task.report_end(hvd.rank(), hvd.size(), state.step, weights)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_steps_in_a_function_leave_no_gradients_computed(rank: int, size: int) -
 @only_keras_2
 @pytest.mark.parametrize("further", [{}, {"experimental_aggregate_gradients": False}])
 def test_computed_gradients_are_summed_over_passes(further: dict[str, bool], rank: int, size: int) -> None:
-    """Gradients are aggregated also if Keras itself is told to aggregate or not, as in Horovod."""
+    """Gradients are aggregated whatever the aggregation setting of Keras itself, as in Horovod."""
     for optimizer in optimizers(op=hvd.Average, backward_passes_per_step=2):
         variables = [[tf.Variable(0.0)], [tf.Variable(0.0)]] if "legacy" in type(optimizer).__module__ else None
         flat = tf.nest.flatten(variables) if variables else [tf.Variable(0.0), tf.Variable(0.0)]

@@ -97,8 +97,8 @@ def test_a_gradient_that_one_rank_has_not(eagerly: bool, rank: int) -> None:
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", run_eagerly=eagerly)
     texts = texts_of_fit(model)
     assert texts[0] == texts[1]
-    told = r", gradient [23], of \S*(kernel|bias): rank 0 has float32\[\S+\], rank 1 has no gradient; all ranks must"
-    assert re.search(told, texts[0]), texts[0]
+    text = r", gradient [23], of \S*(kernel|bias): rank 0 has float32\[\S+\], rank 1 has no gradient; all ranks must"
+    assert re.search(text, texts[0]), texts[0]
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")

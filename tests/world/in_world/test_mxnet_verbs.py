@@ -216,7 +216,7 @@ def test_ranks_that_disagree(two_ranks: None, rank: int, size: int) -> None:
 
 
 def test_a_name_in_flight(two_ranks: None, rank: int, size: int) -> None:
-    """Of this rank alone: the others are not told."""
+    """The error is of this rank alone: the other ranks get none."""
     first = hvd.allreduce(mx.nd.ones((2,)), name="twice") if rank == 0 else None
     if rank == 0:
         with pytest.raises(ValueError, match="twice"):

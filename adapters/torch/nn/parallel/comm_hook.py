@@ -89,7 +89,7 @@ def communicating(state: Any, hook: Hook) -> Communicate:
 def _take(found: Any, row: torch.Tensor) -> None:
     result = found[0] if isinstance(found, Sequence) else found
     if not isinstance(result, torch.Tensor) or result.numel() != row.numel():
-        told = f"{result.numel()} elements" if isinstance(result, torch.Tensor) else type(result).__name__
-        raise ValueError(f"the communication hook's future gave {told} for a bucket of {row.numel()} elements")
+        given = f"{result.numel()} elements" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ValueError(f"the communication hook's future gave {given} for a bucket of {row.numel()} elements")
     if result.data_ptr() != row.data_ptr() or result.dtype != row.dtype:
         row.copy_(result.view(-1))

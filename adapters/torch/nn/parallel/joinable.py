@@ -53,8 +53,8 @@ class Attendance(JoinHook):
         """Agrees before a pass on the number of ranks with a batch, and on whether they reduce gradients at its end."""
         name = f"{self._reducer.name}.attendance"
         mine = torch.tensor([int(present), int(syncs)])
-        told = verbs.allreduce(mine, Sum, name, process_set=self._process_set, wait=True).result()
-        self._active, syncing = (int(number) for number in told)
+        counts = verbs.allreduce(mine, Sum, name, process_set=self._process_set, wait=True).result()
+        self._active, syncing = (int(number) for number in counts)
         self._syncs = syncing > 0
 
     def main_hook(self) -> None:
