@@ -87,16 +87,16 @@ class Agreeing:
 
 
 _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
-_claims: dict[int, int] = {}
-session.on_start(_claims.clear)
+_reserved: dict[int, int] = {}
+session.on_start(_reserved.clear)
 
 
-def claim_name(process_set: ProcessSet) -> str:
+def reserve_name(process_set: ProcessSet) -> str:
     """Returns a name for one optimizer's gradients.
 
     It is the same on all ranks if they create optimizers in the same order.
     """
     set_id = process_set.require_id()
-    number = _claims.get(set_id, 0)
-    _claims[set_id] = number + 1
+    number = _reserved.get(set_id, 0)
+    _reserved[set_id] = number + 1
     return f"gradients.{number}"

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from .compression import wire_dtype
 from .errors import UnsupportedOpError
-from .handle import InFlight, Pending
+from .handle import CollectiveHandle, HandleEntry
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .request_names import names
 from .session import session
@@ -206,7 +206,7 @@ class Collectives(Generic[T]):
         wire: DType | None = None,
         in_place: bool = False,
         wait: bool = False,
-    ) -> Pending[T]:
+    ) -> CollectiveHandle[T]:
         """Submits an allreduce. If `wait` is true and it has a name, it is complete on return, and wakes no thread."""
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
@@ -219,7 +219,7 @@ class Collectives(Generic[T]):
         full, handle = names.submit(
             "allreduce", name, set_id, _core_verb(op), inputs, outputs, options, set_id, kept, begun
         )
-        return Pending(full, handle, target, finish)
+        return CollectiveHandle(full, handle, target, finish)
 
     def reduce_in_place(
         self,
@@ -231,7 +231,7 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
         wait: bool = False,
-    ) -> InFlight[T]:
+    ) -> HandleEntry[T]:
         """Submits an `allreduce` in place. It takes a faster path if there is a name and nothing to convert.
 
         Adapters use it for single gradients, so it runs for every small tensor of a training step.
@@ -244,7 +244,7 @@ class Collectives(Generic[T]):
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
         full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
         begun = Start.call if wait else Start.engine
-        started: InFlight[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, begun)
+        started: HandleEntry[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, begun)
         return started
 
     def grouped_allreduce(
@@ -258,7 +258,7 @@ class Collectives(Generic[T]):
         wire: DType | None = None,
         in_place: bool = False,
         member_names: str = "",
-    ) -> Pending[list[T]]:
+    ) -> CollectiveHandle[list[T]]:
         """Submits one allreduce of several tensors. If one of them fails, all fail.
 
         `member_names` has the names of the tensors for error texts, one per line. If a tensor only stands in for a
@@ -277,7 +277,7 @@ class Collectives(Generic[T]):
         def finish(done: Any) -> list[T]:
             return [target if step is None else step(done) for _, target, step in prepared]
 
-        return Pending(full, handle, None, finish)
+        return CollectiveHandle(full, handle, None, finish)
 
     def broadcast(
         self,
@@ -286,7 +286,7 @@ class Collectives(Generic[T]):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
         in_place: bool = False,
-    ) -> Pending[T]:
+    ) -> CollectiveHandle[T]:
         set_id = member_id(process_set)
         root = root_within(root_rank, process_set)
         source, target, finish = self._prepare(tensor, in_place)
@@ -296,16 +296,18 @@ class Collectives(Generic[T]):
         full, handle = names.submit(
             "broadcast", name, set_id, session.core.broadcast, inputs, outputs, root, set_id, kept
         )
-        return Pending(full, handle, target, finish)
+        return CollectiveHandle(full, handle, target, finish)
 
-    def allgather(self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> Pending[T]:
+    def allgather(
+        self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> CollectiveHandle[T]:
         """Concatenates along dimension 0, which may differ between ranks."""
         pending = self._allgather("allgather", [tensor], name, process_set)
         return pending.then(lambda gathered: gathered[0])
 
     def grouped_allgather(
         self, tensors: Sequence[T], name: str | None = None, process_set: ProcessSet = global_process_set
-    ) -> Pending[list[T]]:
+    ) -> CollectiveHandle[list[T]]:
         return self._allgather("grouped_allgather", tensors, name, process_set)
 
     def alltoall(
@@ -314,7 +316,7 @@ class Collectives(Generic[T]):
         splits: Sequence[int] | None = None,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Pending[tuple[T, list[int]]]:
+    ) -> CollectiveHandle[tuple[T, list[int]]]:
         """Sends `splits[r]` rows to rank r of the set. The result is the received rows, and their number by rank."""
         set_id = member_id(process_set)
         source = self._tensors.contiguous(tensor)
@@ -325,7 +327,7 @@ class Collectives(Generic[T]):
         def finish(done: Any) -> tuple[T, list[int]]:
             return self._tensors.from_buffer(done.outputs()[0], source), list(done.received_splits())
 
-        return Pending(full, handle, None, finish)
+        return CollectiveHandle(full, handle, None, finish)
 
     def reduce_scatter(
         self,
@@ -335,7 +337,7 @@ class Collectives(Generic[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-    ) -> Pending[T]:
+    ) -> CollectiveHandle[T]:
         """Reduces, and returns this rank's rows of the result. The first ranks get one more if they do not divide."""
         pending = self._reduce_scatter("reducescatter", [tensor], op, name, prescale, postscale, process_set)
         return pending.then(lambda shares: shares[0])
@@ -348,7 +350,7 @@ class Collectives(Generic[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-    ) -> Pending[list[T]]:
+    ) -> CollectiveHandle[list[T]]:
         return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
 
     def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish | None]:
@@ -367,12 +369,12 @@ class Collectives(Generic[T]):
 
     def _allgather(
         self, verb: str, tensors: Sequence[T], name: str | None, process_set: ProcessSet
-    ) -> Pending[list[T]]:
+    ) -> CollectiveHandle[list[T]]:
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
         full, handle = names.submit(verb, name, set_id, session.core.allgather, views, set_id, sources)
-        return Pending(full, handle, None, lambda done: self._outputs(done, sources))
+        return CollectiveHandle(full, handle, None, lambda done: self._outputs(done, sources))
 
     def _reduce_scatter(
         self,
@@ -383,7 +385,7 @@ class Collectives(Generic[T]):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
-    ) -> Pending[list[T]]:
+    ) -> CollectiveHandle[list[T]]:
         if op not in (Op.Average, Op.Sum):
             raise UnsupportedOpError(f"{verb} does not support {op.name}; use Average or Sum")
         set_id = member_id(process_set)
@@ -391,7 +393,7 @@ class Collectives(Generic[T]):
         views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
         options = reduce_options(op, prescale, postscale)
         full, handle = names.submit(verb, name, set_id, session.core.reduce_scatter, views, options, set_id, sources)
-        return Pending(full, handle, None, lambda done: self._outputs(done, sources))
+        return CollectiveHandle(full, handle, None, lambda done: self._outputs(done, sources))
 
     def _outputs(self, done: Any, sources: Sequence[T]) -> list[T]:
         pairs = zip(done.outputs(), sources, strict=True)

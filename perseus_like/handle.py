@@ -11,14 +11,14 @@ S = TypeVar("S")
 Covariant = TypeVar("Covariant", covariant=True)
 
 
-class InFlight(Protocol[Covariant]):
-    """The interface of an entry of `HandleTable`: a `Pending`, or the core's handle itself."""
+class HandleEntry(Protocol[Covariant]):
+    """The interface of an entry of `HandleTable`: a `CollectiveHandle`, or the core's handle itself."""
 
     def done(self) -> bool: ...
     def result(self) -> Covariant: ...
 
 
-class Pending(Generic[R]):
+class CollectiveHandle(Generic[R]):
     """One collective in flight: its handle in the core, which keeps the tensors alive, and the maker of its result."""
 
     __slots__ = ("_finish", "_handle", "_result", "name")
@@ -47,15 +47,15 @@ class Pending(Generic[R]):
             return error
         return None
 
-    def then(self, step: Callable[[R], S]) -> Pending[S]:
+    def then(self, step: Callable[[R], S]) -> CollectiveHandle[S]:
         """Returns a handle of the same collective whose result is `step(result)`."""
         finish, result = self._finish, self._result
         if finish is None:
-            return Pending(self.name, self._handle, None, lambda _: step(result))
-        return Pending(self.name, self._handle, None, lambda done: step(finish(done)))
+            return CollectiveHandle(self.name, self._handle, None, lambda _: step(result))
+        return CollectiveHandle(self.name, self._handle, None, lambda done: step(finish(done)))
 
 
-def results_of(started: Sequence[Pending[R]]) -> list[R]:
+def results_of(started: Sequence[CollectiveHandle[R]]) -> list[R]:
     """Waits for all collectives and returns their results, or raises the error of the first that failed.
 
     It waits for all even after one has failed, since their names and tensors are in use until they are complete.
@@ -77,9 +77,9 @@ class HandleTable:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._pending: dict[int, InFlight[Any]] = {}
+        self._pending: dict[int, HandleEntry[Any]] = {}
 
-    def add(self, pending: InFlight[R]) -> Handle[R]:
+    def add(self, pending: HandleEntry[R]) -> Handle[R]:
         number: Handle[R] = Handle(next(self._numbers))
         self._pending[number] = pending
         return number

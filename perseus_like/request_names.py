@@ -35,10 +35,10 @@ class Names:
             self._counts[verb, set_id] = count + 1
         return full, result
 
-    def claim(self, kind: str, set_id: int) -> str:
+    def reserve(self, kind: str, set_id: int) -> str:
         """Returns a name that can be used repeatedly until the epoch ends.
 
-        The name is the same on all ranks if they claim names in the same order.
+        The name is the same on all ranks if they reserve names in the same order.
         """
         return self.submit(kind, None, set_id, lambda full: full)[0]
 

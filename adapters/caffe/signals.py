@@ -20,7 +20,7 @@ class SignalRequests:
     """
 
     def __init__(self, effects: Mapping[signal.Signals, str]) -> None:
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._agreed: set[str] = set()
         self._flags = np.zeros(2, np.float32)  # STOP, SNAPSHOT
         for signum, effect in effects.items():
@@ -28,12 +28,12 @@ class SignalRequests:
 
     def flags(self) -> np.ndarray[Any, Any]:
         """Returns flags that must be averaged over all ranks in place, before `read_flags` is called."""
-        asked, self._asked = self._asked, set()
-        self._flags[:] = [STOP in asked, SNAPSHOT in asked]
+        effects, self._requested = self._requested, set()
+        self._flags[:] = [STOP in effects, SNAPSHOT in effects]
         return self._flags
 
     def read_flags(self) -> None:
-        """Remembers the effects that any rank has asked for."""
+        """Remembers the effects that any rank has requested."""
         self._agreed.update(effect for effect, ranks in zip(EFFECTS, self._flags, strict=False) if ranks > 0)
 
     def take(self, effect: str) -> bool:
@@ -45,6 +45,6 @@ class SignalRequests:
 
     def _handler(self, effect: str) -> Any:
         def note(signum: int, frame: FrameType | None) -> None:
-            self._asked.add(effect)
+            self._requested.add(effect)
 
         return note

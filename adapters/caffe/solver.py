@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perseus_like import basics
-from perseus_like.agreement import Agreeing, claim_name
+from perseus_like.agreement import Agreeing, reserve_name
 from perseus_like.collectives import Average, Collectives
 from perseus_like.handle import results_of
 from perseus_like.process_sets import global_process_set
@@ -119,7 +119,7 @@ class DistributedSolver:
 
     def _agree(self) -> None:
         """Raises DisagreementError, with the names of the blobs, if ranks have different nets."""
-        name = claim_name(global_process_set)
+        name = reserve_name(global_process_set)
         described = [
             f"{layer!r} blob {index} {blob.data.dtype}{list(blob.data.shape)}"
             for layer, index, blob in _blobs(self.solver.net)

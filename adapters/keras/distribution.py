@@ -152,8 +152,8 @@ def innermost(optimizer: Any) -> Any:
 _counts: dict[str, int] = {}
 
 
-def claim_name(wanted: str) -> str:
-    """Returns a unique name for one optimizer's gradients: `wanted`, with a number if it has been claimed before.
+def reserve_name(wanted: str) -> str:
+    """Returns a unique name for one optimizer's gradients: `wanted`, with a number if it was returned before.
 
     All ranks make their optimizers in the same order. A new session continues the numbers, because traced functions
     keep their names.

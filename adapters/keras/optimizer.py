@@ -15,7 +15,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
 from .compat.optimizers import KERAS_2, KERAS_3, LEGACY, count_step, generation_of, variables_of
-from .distribution import Distribution, claim_name, innermost
+from .distribution import Distribution, innermost, reserve_name
 from .loss_scale import reduce_before_the_finite_check
 
 Compression = backends.chosen().framework.Compression
@@ -247,7 +247,7 @@ def distribute(
         *(sparse_as_dense, scale_local_gradients),
     )
     passes = (checked_passes(backward_passes_per_step), average_aggregated_gradients)
-    reducer = backend.Reducer(claim_name(name or f"Distributed{type(optimizer).__name__}"), rules)
+    reducer = backend.Reducer(reserve_name(name or f"Distributed{type(optimizer).__name__}"), rules)
     return _distribute(optimizer, Distribution(backend, reducer, *passes, layers))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like.agreement import Agreeing, claim_name
+from perseus_like.agreement import Agreeing, reserve_name
 from perseus_like.buckets import Member, lay_out
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.gradients import GradientRules
@@ -50,7 +50,7 @@ class GradientBuckets:
         self._rules = rules
         self._prefix = prefix
         self._generation = session.generation
-        self._name = self._claim()
+        self._name = self._reserve_name()
         self._parameters: list[Parameter] = []
         self._buckets: list[list[int]] = []  # indices in `_parameters`
         self._agreed = False
@@ -62,7 +62,7 @@ class GradientBuckets:
     def reduce(self, parameters: Sequence[Parameter]) -> None:
         """Reduces the gradients of `parameters` in place, in MXNet's engine. All ranks pass the same parameters."""
         if self._generation != session.generation:
-            self._generation, self._name, self._agreed = session.generation, self._claim(), False
+            self._generation, self._name, self._agreed = session.generation, self._reserve_name(), False
         if self._parameters != list(parameters):
             self._lay_out(list(parameters))
         if not self._agreed:
@@ -73,9 +73,9 @@ class GradientBuckets:
             also_written = self._one_by_one.array_of(number)
             start_reduction(self._rules, f"{self._name}.{number}", gradients, -number, also_written)
 
-    def _claim(self) -> str:
-        claimed = claim_name(self._rules.process_set)
-        return f"{claimed}.{self._prefix}" if self._prefix else claimed
+    def _reserve_name(self) -> str:
+        name = reserve_name(self._rules.process_set)
+        return f"{name}.{self._prefix}" if self._prefix else name
 
     def _lay_out(self, parameters: list[Parameter]) -> None:
         # A backward pass computes the gradients of the last layers first.

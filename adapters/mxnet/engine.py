@@ -146,7 +146,7 @@ def push(
     shapes = [tensor.shape for tensor in inputs]
     extents = list(itertools.chain.from_iterable(shapes))
     count = len(inputs)
-    asked = _Push(
+    request = _Push(
         name.encode(),
         verb,
         process_set,
@@ -163,7 +163,7 @@ def push(
         len(also_written),
     )
     message = Message()
-    if native().perseus_mxnet_push(ctypes.byref(asked), *message.space):
+    if native().perseus_mxnet_push(ctypes.byref(request), *message.space):
         raise mx.base.MXNetError(f"{name}: {message}")
 
 

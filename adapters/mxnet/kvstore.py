@@ -14,7 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from perseus_like import basics
-from perseus_like.agreement import claim_name
+from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Collectives, Max, Sum, barrier
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
@@ -53,7 +53,7 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         self._two_bit: TwoBit | None = None
         self._one_by_one = OneByOne()
         self._generation = session.generation
-        self._name = claim_name(global_process_set)
+        self._name = reserve_name(global_process_set)
 
     @property
     def rank(self) -> int:
@@ -197,7 +197,7 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     def _prefix(self) -> str:
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, claim_name(global_process_set)
+            self._generation, self._name = session.generation, reserve_name(global_process_set)
         return self._name
 
 

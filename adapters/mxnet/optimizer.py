@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 
-from perseus_like.agreement import claim_name
+from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Average
 from perseus_like.gradients import GradientRules, gradient_rules
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -108,7 +108,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if not rules.communicates:
             return
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, claim_name(rules.process_set)
+            self._generation, self._name = session.generation, reserve_name(rules.process_set)
         indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])
         for group in rules.groups_of(indices) or [[position] for position in range(len(indices))]:
             name = f"{self._name}.{indices[group[0]]}"

@@ -10,7 +10,7 @@ import numpy as np
 from perseus_like.collectives import Average, Collectives, resolve_op
 from perseus_like.compression import NoneCompressor, wire_of
 from perseus_like.documentation import documented
-from perseus_like.handle import Handle, Pending, handles
+from perseus_like.handle import CollectiveHandle, Handle, handles
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .tensors import Array, Plain, S, tensors
@@ -35,7 +35,7 @@ def _start_allreduce(
     process_set: ProcessSet,
     compression: Compressor = NoneCompressor,
     in_place: bool = False,
-) -> Pending[Array[Any]]:
+) -> CollectiveHandle[Array[Any]]:
     chosen = resolve_op(op, average)
     wire = wire_of(compression)
     return _verbs.allreduce(array, chosen, name, prescale_factor, postscale_factor, process_set, wire, in_place)
@@ -51,7 +51,7 @@ def _start_grouped_allreduce(
     process_set: ProcessSet,
     compression: Compressor = NoneCompressor,
     in_place: bool = False,
-) -> Pending[list[Array[Any]]]:
+) -> CollectiveHandle[list[Array[Any]]]:
     chosen = resolve_op(op, average)
     wire = wire_of(compression)
     return _verbs.grouped_allreduce(
@@ -458,7 +458,7 @@ def alltoall_async(
 
 def _start_alltoall(
     tensor: Array[S] | Plain, splits: Splits, name: str | None, process_set: ProcessSet
-) -> Pending[tuple[Array[Any], Counts]]:
+) -> CollectiveHandle[tuple[Array[Any], Counts]]:
     plain = splits.tolist() if isinstance(splits, np.ndarray) else splits
     pending = _verbs.alltoall(np.asarray(tensor), plain, name, process_set)
     return pending.then(lambda pair: (pair[0], np.array(pair[1], np.int32)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perseus_like.agreement import claim_name
+from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Adasum
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.process_sets import ProcessSet
@@ -21,7 +21,7 @@ class DeltaSum:
     def __init__(self, compression: Any, process_set: ProcessSet) -> None:
         self._compression = compression
         self._process_set = process_set
-        self._name = claim_name(process_set)
+        self._name = reserve_name(process_set)
 
     def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
         """Gives what `local_step` returns. Where it or a rank fails, parameters are left as `local_step` left them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from perseus_like.agreement import Agreeing, claim_name
+from perseus_like.agreement import Agreeing, reserve_name
 from perseus_like.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import HorovodInternalError
@@ -77,7 +77,7 @@ class GradientBuckets:
         self._rules = rules
         self._feedback = _fresh(rules.compression)
         self._generation = session.generation
-        self._name = claim_name(rules.process_set)
+        self._name = reserve_name(rules.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
         self._places = BucketLayout(self._parameters, rules.process_set)
@@ -290,7 +290,7 @@ class GradientBuckets:
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self._name = claim_name(self._rules.process_set)
+        self._name = reserve_name(self._rules.process_set)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._forget_layout()

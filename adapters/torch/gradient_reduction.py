@@ -10,7 +10,7 @@ import torch
 from perseus_like.buckets import Member
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.gradients import GradientReducer
-from perseus_like.handle import Pending, results_of
+from perseus_like.handle import CollectiveHandle, results_of
 
 from .autograd import verbs
 from .gradient_memory import Kind
@@ -43,7 +43,9 @@ class TorchReducer(GradientReducer):
     def divided(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient / (self.rules.process_set.size() or 1)
 
-    def start_dense(self, name: str, members: list[torch.Tensor], member_names: str) -> Pending[list[torch.Tensor]]:
+    def start_dense(
+        self, name: str, members: list[torch.Tensor], member_names: str
+    ) -> CollectiveHandle[list[torch.Tensor]]:
         rules = self.rules
         small = Compressed(rules.compression, members) if is_called(rules.compression) else None
         pending = verbs.grouped_allreduce(
@@ -54,13 +56,13 @@ class TorchReducer(GradientReducer):
         )
         return pending if small is None else pending.then(small.restore)
 
-    def after(self, started: list[Pending[Any]]) -> contextlib.AbstractContextManager[None]:
+    def after(self, started: list[CollectiveHandle[Any]]) -> contextlib.AbstractContextManager[None]:
         errors = [error for pending in started if (error := pending.error()) is not None]
         if errors:
             raise errors[0]
         return contextlib.nullcontext()
 
-    def finished(self, started: list[Pending[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
+    def finished(self, started: list[CollectiveHandle[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
         return results_of(started)
 
     def reduce_sparse(self, name: str, gradient: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from perseus_like.collectives import Average, Op, resolve_op
 from perseus_like.collectives import join as _join
 from perseus_like.compression import Compressed, NoneCompressor, is_called, wire_of
 from perseus_like.documentation import documented
-from perseus_like.handle import Handle, Pending, handles
+from perseus_like.handle import CollectiveHandle, Handle, handles
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .autograd import (
@@ -287,7 +287,7 @@ def _start_grouped_in_place(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-) -> Pending[tuple[Tensor, ...]]:
+) -> CollectiveHandle[tuple[Tensor, ...]]:
     chosen = resolve_op(op, average)
     pending = verbs.grouped_allreduce(tensors, chosen, name, prescale, postscale, process_set, in_place=True)
     return pending.then(tuple)

@@ -245,6 +245,6 @@ _names: weakref.WeakKeyDictionary[SyncBatchNorm, tuple[int, str]] = weakref.Weak
 def _name_of(layer: SyncBatchNorm, ranks: ProcessSet) -> str:
     epoch, name = _names.get(layer, (-1, ""))
     if epoch != names.epoch:
-        name = names.claim("sync_batch_norm", ranks.require_id())
+        name = names.reserve("sync_batch_norm", ranks.require_id())
         _names[layer] = (names.epoch, name)
     return name

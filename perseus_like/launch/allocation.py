@@ -38,8 +38,8 @@ def _slurm(environment: Mapping[str, str]) -> Allocation | None:
         return None
     names = list(expand_nodes(nodes))
     # As srun does: one rank for each task if tasks were requested (-n, --ntasks-per-node), else for each processor.
-    asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
-    names_of_counts = ("SLURM_TASKS_PER_NODE",) if asked else ("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    has_tasks = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
+    names_of_counts = ("SLURM_TASKS_PER_NODE",) if has_tasks else ("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")
     counts = next((environment[name] for name in names_of_counts if environment.get(name)), "1")
     slots = _expand_counts(counts)
     if len(slots) == 1:

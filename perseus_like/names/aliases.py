@@ -109,10 +109,10 @@ class _AliasFinder(MetaPathFinder):
 
 def install_alias(name: str) -> None:
     """Makes imports of `name.…` return modules of perseus_like. The package `name` calls it."""
-    door = _AliasFinder(name)
-    spaces = {part for part in door.below(name) if f"{name}.{part}" not in door.behind}
+    finder = _AliasFinder(name)
+    spaces = {part for part in finder.below(name) if f"{name}.{part}" not in finder.behind}
     _explain_missing_names(sys.modules[name], name, "perseus_like", spaces)
-    sys.meta_path.insert(0, door)
+    sys.meta_path.insert(0, finder)
 
 
 def _exists(module: str) -> bool:

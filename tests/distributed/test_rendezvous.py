@@ -39,14 +39,14 @@ def test_every_rank_gets_all_bytes_round_after_round(start: Start, submit: Submi
     ranks = [start(rank) for rank in range(3)]
     for text in (b"a", b"", b"c" * 100_000):
         parts = [text + bytes([rank]) for rank in range(3)]
-        asked = [submit(rank, part) for rank, part in zip(ranks, parts, strict=True)]
-        assert [each.result() for each in asked] == [parts] * 3
+        results = [submit(rank, part) for rank, part in zip(ranks, parts, strict=True)]
+        assert [each.result() for each in results] == [parts] * 3
 
 
 def test_an_earlier_rendezvous_in_the_same_store_is_not_read(start: Start, submit: Submit) -> None:
     for text in (b"first", b"second"):
-        asked = [submit(start(rank), text) for rank in range(3)]
-        assert [each.result() for each in asked] == [[text] * 3] * 3
+        results = [submit(start(rank), text) for rank in range(3)]
+        assert [each.result() for each in results] == [[text] * 3] * 3
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -64,8 +64,8 @@ def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, s
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_is_started_again_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
     ranks = [start(each) for each in range(3)]
-    for asked in [submit(each, b"") for each in ranks]:
-        asked.result()
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
     waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
     again = submit(start(rank, seconds=1), b"")
     for each in waiting:
@@ -77,8 +77,8 @@ def test_a_rank_that_is_started_again_too_late_is_an_error(rank: int, start: Sta
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
     ranks = [start(each) for each in range(3)]
-    for asked in [submit(each, b"") for each in ranks]:
-        asked.result()
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
     waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
     ranks[rank].fail("no memory")
     for each in waiting:
@@ -95,12 +95,12 @@ def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
     others = [start(other) for other in range(3) if other != rank]
     if fails_first:
         failed = submit(failing.fail, "no memory")
-        asked = [submit(other, b"") for other in others]
+        results = [submit(other, b"") for other in others]
     else:
-        asked = [submit(other, b"") for other in others]
+        results = [submit(other, b"") for other in others]
         failed = submit(failing.fail, "no memory")
     failed.result()
-    for each in asked:
+    for each in results:
         with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
             each.result()
 
@@ -108,8 +108,8 @@ def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
 def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start, submit: Submit) -> None:
     """Though rank 0 has the bytes of all ranks: the others must not go on without it."""
     ranks = [start(rank) for rank in range(3)]
-    for asked in [submit(each, b"") for each in ranks]:
-        asked.result()
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
     for each in ranks[1:]:
         each._timeout = timedelta(seconds=-5)  # one look at the store
         assert isinstance(submit(each, b"contributed").exception(), TimedOutError)
@@ -119,8 +119,8 @@ def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start,
 
 
 def test_missing_ranks_are_named_on_all_ranks(start: Start, submit: Submit) -> None:
-    asked = [submit(start(rank, seconds=0.5), b"") for rank in (0, 2)]
-    for each in asked:
+    results = [submit(start(rank, seconds=0.5), b"") for rank in (0, 2)]
+    for each in results:
         with pytest.raises(TimedOutError, match=r"timed out after 0\.5 s: rank 1 did not come to the store"):
             each.result()
 

@@ -55,8 +55,8 @@ def test_files_that_are_named_exist(page: Path) -> None:
     paths = re.findall(r"`((?:csrc|adapters|perseus_like|tests|docs|examples|cmake)/[\w./-]+)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
     if page.parent.name == "csrc":
-        rooms = "base|bootstrap|transport|control|trace|tune|engine|bind|device"
-        paths = re.findall(rf"`((?:{rooms})/[\w./-]+)`", text)
+        modules = "base|bootstrap|transport|control|trace|tune|engine|bind|device"
+        paths = re.findall(rf"`((?:{modules})/[\w./-]+)`", text)
         assert [path for path in paths if not (page.parent / path).exists()] == []
 
 

@@ -1,6 +1,6 @@
 """A remote shell over the test bed's network, which a cut link interrupts, as it does ssh. The test bed's own is not.
 
-python -IS network_shell.py serve ADDRESS        # on every host: carries out what is asked for, until it is ended
+python -IS network_shell.py serve ADDRESS        # on every host: executes what it is asked for, until it is ended
 python -IS network_shell.py call [OPTIONS] HOST COMMAND…
 """
 
@@ -28,12 +28,12 @@ def serve(address: str) -> None:
         print("ready", flush=True)
         while True:
             connection, _ = server.accept()
-            threading.Thread(target=_carry_out, args=(connection,), daemon=True).start()
+            threading.Thread(target=_execute, args=(connection,), daemon=True).start()
 
 
-def _carry_out(connection: socket.socket) -> None:
-    asked = connection.makefile("rb")
-    call = json.loads(asked.readline())
+def _execute(connection: socket.socket) -> None:
+    requests = connection.makefile("rb")
+    call = json.loads(requests.readline())
     pipe = subprocess.PIPE
     command = ["/bin/sh", "-c", call["command"]]
     process = subprocess.Popen(
@@ -42,7 +42,7 @@ def _carry_out(connection: socket.socket) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    threading.Thread(target=_feed, args=(asked, process), daemon=True).start()
+    threading.Thread(target=_feed, args=(requests, process), daemon=True).start()
     kinds = {process.stdout.fileno(): _STDOUT, process.stderr.fileno(): _STDERR}
     with contextlib.suppress(OSError):
         while kinds:
@@ -56,10 +56,10 @@ def _carry_out(connection: socket.socket) -> None:
     connection.close()
 
 
-def _feed(asked: object, process: subprocess.Popen[bytes]) -> None:
+def _feed(requests: object, process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError), process.stdin:
-        while data := asked.read1(1 << 16):  # type: ignore[attr-defined]
+        while data := requests.read1(1 << 16):  # type: ignore[attr-defined]
             process.stdin.write(data)
             process.stdin.flush()
 

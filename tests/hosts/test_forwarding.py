@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .conftest import OnHosts, TestBeds
 
-TELL = """
+PROGRAM = """
 import os, socket
 names = ["HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID", "MINE", "SECRET", "FI_PROVIDER"]
 print(socket.gethostname(), [os.environ.get(name) for name in names])
@@ -22,7 +22,7 @@ def test_only_what_was_asked_for_is_forwarded(test_beds: TestBeds, to_end: OnHos
     shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {test_bed.remote_shell} "$@"\n')
     shell.chmod(0o755)
     program = tmp_path / "program.py"
-    program.write_text(TELL)
+    program.write_text(PROGRAM)
     bound_to_h1 = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
     options = ["--remote-shell", str(shell), "-x", "SECRET=hush"]
     command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]

@@ -85,7 +85,7 @@ hvd.shutdown()
 
 
 @pytest.mark.parametrize("tuned", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tuned", "not tuned"])
-def test_streams_are_tuned_unless_told_otherwise(
+def test_streams_are_tuned_unless_a_setting_forbids_it(
     test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, tuned: bool
 ) -> None:
     log = tmp_path / "tune.csv"

@@ -70,13 +70,13 @@ class Served:
         self._listener = listener
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        self._stop, self._told_to_stop = socket.socketpair()
-        self._poll.register(self._told_to_stop, select.POLLIN)
+        self._stop, self._stop_requested = socket.socketpair()
+        self._poll.register(self._stop_requested, select.POLLIN)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        while all(descriptor != self._told_to_stop.fileno() for descriptor, _ in self._poll.poll()):
+        while all(descriptor != self._stop_requested.fileno() for descriptor, _ in self._poll.poll()):
             accepted = self._listener.accept()
             with self._changed:
                 self.turns += 1
@@ -91,7 +91,7 @@ class Served:
     def close(self) -> None:
         self._stop.close()
         self._thread.join()
-        self._told_to_stop.close()
+        self._stop_requested.close()
         self._listener.close()
         for connection in self.accepted:
             connection.close()

@@ -10,7 +10,7 @@ import pytest
 from perseus_like import errors
 from perseus_like.collectives import Average, Op, Sum, checked_splits, resolve_op
 from perseus_like.compression import Compressor, NoneCompressor, wire_dtype, wire_of
-from perseus_like.handle import HandleTable, Pending
+from perseus_like.handle import CollectiveHandle, HandleTable
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import Names
 from perseus_like.tables import DType
@@ -60,8 +60,8 @@ def test_automatic_names_count_only_what_succeeds() -> None:
 
 def test_handles() -> None:
     table = HandleTable()
-    first: int = table.add(Pending("a", Done(), "result"))
-    second: int = table.add(Pending("b", Done(errors.PeerLostError("rank 3 is gone")), None))
+    first: int = table.add(CollectiveHandle("a", Done(), "result"))
+    second: int = table.add(CollectiveHandle("b", Done(errors.PeerLostError("rank 3 is gone")), None))
     assert first != second
     assert table.poll(first)
     assert table.synchronize(first) == "result"
@@ -75,10 +75,10 @@ def test_handles() -> None:
 
 
 def test_results_can_go_through_steps() -> None:
-    pending = Pending("a", Done(), None, lambda _: 2).then(lambda n: n + 1).then(str)
+    pending = CollectiveHandle("a", Done(), None, lambda _: 2).then(lambda n: n + 1).then(str)
     assert pending.result() == "3"
     assert pending.name == "a"
-    assert Pending("b", Done(), 2).then(lambda n: n + 1).result() == 3
+    assert CollectiveHandle("b", Done(), 2).then(lambda n: n + 1).result() == 3
 
 
 def test_splits() -> None:

@@ -37,13 +37,13 @@ def is_compiling() -> bool:
     Notices: the function is missing in a Dynamo that is loaded, or is true outside of torch.compile.
     Lost then: our DistributedDataParallel fails at its first backward pass with torch's AttributeError.
     """
-    asked: Any = getattr(torch.compiler, "is_compiling", None)
-    if asked is None and "torch._dynamo" in sys.modules:
-        asked = sys.modules["torch._dynamo"].external_utils.is_compiling
-    return asked is not None and bool(asked())
+    function: Any = getattr(torch.compiler, "is_compiling", None)
+    if function is None and "torch._dynamo" in sys.modules:
+        function = sys.modules["torch._dynamo"].external_utils.is_compiling
+    return function is not None and bool(function())
 
 
-def untraced(*names: str) -> Callable[[C], C]:
+def no_dynamo(*names: str) -> Callable[[C], C]:
     """Class decorator: the methods of these names, inherited ones too, run without Dynamo, also if C++ calls them.
 
     Relies on: `torch._C._dynamo.eval_frame.set_eval_frame`, and `skip_code` or, since torch 2.7,

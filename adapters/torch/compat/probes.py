@@ -133,14 +133,14 @@ def _is_compiling() -> None:
     _expect(not dynamo.is_compiling(), "is_compiling() is true outside of torch.compile")
 
 
-def _untraced() -> None:
+def _no_dynamo() -> None:
     _expect(dynamo._can_skip(), "torch._C._dynamo.eval_frame has no function to leave out code")
 
     class Example:
         def method(self) -> int:
             return 3
 
-    _expect(dynamo.untraced("method")(Example)().method() == 3, "a method without Dynamo returns something else")
+    _expect(dynamo.no_dynamo("method")(Example)().method() == 3, "a method without Dynamo returns something else")
 
 
 def _in_backward(look: Callable[[], Any]) -> Any:
@@ -189,7 +189,7 @@ def _storage_identity() -> None:
 
 def _stores() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        # The kinds that ranks meet through, and torch's own for one process.
+        # The kinds that ranks use for the rendezvous, and torch's own for one process.
         kinds = {
             "HashStore": dist.HashStore(),  # type: ignore[attr-defined]
             "FileStore": dist.FileStore(f"{folder}/store", 1),  # type: ignore[attr-defined]
@@ -224,7 +224,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "futures.watch_futures": _futures,
     "dynamo.not_compiled": _not_compiled,
     "dynamo.is_compiling": _is_compiling,
-    "dynamo.untraced": _untraced,
+    "dynamo.no_dynamo": _no_dynamo,
     "autograd.current_backward": _current_backward,
     "autograd.at_end_of_backward": _end_of_backward,
     "autograd.is_called_by_backward": _called_by_backward,

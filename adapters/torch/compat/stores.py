@@ -15,7 +15,7 @@ def has_keys(store: Any, keys: Sequence[str]) -> bool:
     `Store.compare_set(key, expected, new)`, which returns `expected` and sets nothing if there is no such key.
     Tried with: all.
     Notices: a key that was set is not found, or one that was not set is.
-    Lost then: the ranks of a process group do not meet, and the error names them.
+    Lost then: the rendezvous of a process group fails, and the error names the ranks.
     """
     if hasattr(store, "check"):
         return bool(store.check(list(keys)))

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import Store
 
 from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
-from ..compat.dynamo import untraced
+from ..compat.dynamo import no_dynamo
 from .backend import create_group
 from .process_group import group_of_name
 
@@ -38,7 +38,7 @@ def _dispatching(cls: C) -> C:
     """Class decorator: defines the verbs, which call the group for the device of their tensors."""
     for name, place in _VERBS.items():
         setattr(cls, name, _verb(name, place))
-    return untraced(*_VERBS, "barrier", "shutdown", "abort")(cls)
+    return no_dynamo(*_VERBS, "barrier", "shutdown", "abort")(cls)
 
 
 def _verb(name: str, place: int) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from perseus_like.session import session
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]
 
 
-def meet(
+def rendezvous(
     original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
     """Handles `env://` without MASTER_ADDR, which neither mpirun nor perseusrun on several hosts sets.
@@ -80,10 +80,10 @@ def _free_port() -> int:
 def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
     session.start({}, holder="torch.distributed")
     rank, size = int(session.core.rank()), int(session.core.size())
-    asked = dict(parse_qsl(urlparse(url).query))
-    if int(asked.get("rank", rank)) != rank or int(asked.get("world_size", size)) != size:
+    query = dict(parse_qsl(urlparse(url).query))
+    if int(query.get("rank", rank)) != rank or int(query.get("world_size", size)) != size:
         raise ValueError(
-            f"init_process_group(rank={asked.get('rank')}, world_size={asked.get('world_size')}): the launcher started "
+            f"init_process_group(rank={query.get('rank')}, world_size={query.get('world_size')}): the launcher started "
             f"this process as rank {rank} of {size}. Leave them out, or give a rendezvous (MASTER_ADDR and "
             "MASTER_PORT, or init_method=) that all ranks of yours share"
         )

@@ -14,7 +14,7 @@ from perseus_like.errors import NotInitializedError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from ..compat.dynamo import untraced
+from ..compat.dynamo import no_dynamo
 from ..compat.process_groups import find_group
 from .engine import reporting_failures
 from .gathers import Gathers
@@ -77,7 +77,7 @@ def _devices() -> list[torch.device]:
     return [torch.device(kind) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
 
 
-@untraced(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
+@no_dynamo(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
 @reporting_failures(**_COLLECTIVES)
 @refusing(OF_GROUPS)
 class PerseusGroup(Reductions, Gathers, MonitoredBarrier):

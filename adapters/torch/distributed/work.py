@@ -19,7 +19,7 @@ from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
 from .. import cuda
-from ..compat.dynamo import untraced
+from ..compat.dynamo import no_dynamo
 from ..compat.works import keep_alive, let_go
 from .callback_lock import callback_lock
 from .callback_order import CallbackOrigin, remember
@@ -54,7 +54,7 @@ class SubmittedRequest(NamedTuple):
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"
 
 
-_UNTRACED = (
+_WITHOUT_DYNAMO = (
     *("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future"),
     *("get_future_result", "block_current_stream"),
 )
@@ -62,7 +62,7 @@ _UNTRACED = (
 _SUCCESS, _TIMED_OUT, _FAILED = range(3)
 
 
-@untraced(*_UNTRACED)
+@no_dynamo(*_WITHOUT_DYNAMO)
 @refusing(OF_WORKS)
 class PerseusWork(dist.Work):
     """One collective or message. `finish(handle)` runs once after completion, on the first thread that waits or asks.
@@ -96,8 +96,8 @@ class PerseusWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns True. Raises the error of the work, or TimedOutError after `timeout` (if it is 0, the group's)."""
-        asked = timeout.total_seconds() if timeout else 0.0
-        limit = asked if asked > 0 else self._limit
+        seconds = timeout.total_seconds() if timeout else 0.0
+        limit = seconds if seconds > 0 else self._limit
         is_finished = self._finish is None
         try:
             in_time = callback_lock.lend(self._handle.wait_for, limit)

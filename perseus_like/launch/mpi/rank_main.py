@@ -89,11 +89,11 @@ def main(tag: str, encoded: str) -> int:
         text, code = explain_start_failure(command[0], error)
         _report(tag, f"ended {code}", f"could not be started: {text}")
         return code
-    was_told_to_stop = threading.Event()
+    stop_requested = threading.Event()
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         if signum in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
-            was_told_to_stop.set()
+            stop_requested.set()
         process.send_signal(signum)
 
     for signum in _PASSED_ON:
@@ -106,12 +106,12 @@ def main(tag: str, encoded: str) -> int:
     shown = code if code >= 0 else 128 - code
     if record := records.read(_rank()):
         _report(tag, "failed", record.encode())
-    if was_told_to_stop.is_set():
+    if stop_requested.is_set():
         _report(tag, "stopped", "")
     else:
         _report(tag, f"ended {shown}", _describe(code))
-    if code != 0 and not was_told_to_stop.is_set():
-        was_told_to_stop.wait(_FAILURE_GRACE_SECONDS)
+    if code != 0 and not stop_requested.is_set():
+        stop_requested.wait(_FAILURE_GRACE_SECONDS)
         end_daemons_later()
     heartbeat.announce_end()
     return shown

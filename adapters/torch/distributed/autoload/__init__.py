@@ -45,18 +45,18 @@ def _register(dist: Any, name: str) -> None:
         if not compat.is_registered(dist, each):
             dist.Backend.register_backend(each, partial(_create, each), extended_api=True, devices=["cpu", "cuda"])
     if is_first and any(variable in os.environ for variable in LAUNCHER_VARIABLES):
-        compat.replace_env_handler(dist, lambda original: partial(_meet, original))
+        compat.replace_env_handler(dist, lambda original: partial(_rendezvous, original))
 
 
-def _meet(original: Callable[..., Iterator[Any]], url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+def _rendezvous(original: Callable[..., Iterator[Any]], url: str, *arguments: Any, **options: Any) -> Iterator[Any]:
     """Handles `env://` by torch's own handler, unless the launcher has to help."""
     if local_store.is_wanted(url):
-        return local_store.meet(url, *arguments, **options)
+        return local_store.rendezvous(url, *arguments, **options)
     if "MASTER_ADDR" in os.environ:
         return original(url, *arguments, **options)
     from perseus_like.torch.distributed import env
 
-    return env.meet(original, url, *arguments, **options)
+    return env.rendezvous(original, url, *arguments, **options)
 
 
 def _create(name: str, options: Any, backend_options: Any) -> Any:

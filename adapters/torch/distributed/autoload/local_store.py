@@ -21,7 +21,7 @@ def is_wanted(url: str) -> bool:
     return bool(folder) and given == ("127.0.0.1", port) and _fact(url, "world_size") == os.environ.get("PERSEUS_SIZE")
 
 
-def meet(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
+def rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
     """Yields the store, the rank and the number of ranks, as torch's own rendezvous handlers do."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]
     from torch.distributed.constants import default_pg_timeout
@@ -45,5 +45,5 @@ def _count(folder: str, rank: int) -> int:
 
 
 def _fact(url: str, name: str) -> str:
-    asked = dict(parse_qsl(urlparse(url).query))
-    return asked.get(name) or os.environ.get(name.upper(), "")
+    query = dict(parse_qsl(urlparse(url).query))
+    return query.get(name) or os.environ.get(name.upper(), "")
