@@ -69,7 +69,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions torch-tests pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -192,8 +192,18 @@ docs: $(STAMPS)/run $(STAMPS)/package
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 # Ends with pytest's own closing line, also after a C++ test failed.
-test:
+test: $(if $(filter $(LOCKED_TORCH),$(TORCH)),all-tests,torch-tests)
+
+all-tests:
 	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
+
+# With another release of torch, the tests that use torch: a test file that does not name it cannot depend on its release.
+# Tests in other environments have a torch of their own, or none.
+TORCH_TESTS = tests/distributed $(sort $(shell grep -rlw --include='test_*.py' --exclude-dir=in_world --exclude-dir=clients \
+	--exclude-dir=gpu --exclude-dir=packaging torch tests))
+torch-tests: $(STAMPS)/test $(STAMPS)/package
+	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(TORCH_TESTS) \
+		-k 'not mxnet and not tensorflow and not torchft' $(PYTEST_ARGS)
 
 pytest: $(STAMPS)/test $(STAMPS)/package environments
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(PYTEST_ARGS)
@@ -227,12 +237,12 @@ test-torch-versions: $(foreach version,$(TORCH_VERSIONS),test-torch-$(version))
 
 # One wheel serves all releases.
 test-torch-%: $(STAMPS)/package
-	$(MAKE) TORCH=$* WHEEL_IS_BUILT=yes torch-tests
+	$(MAKE) TORCH=$* WHEEL_IS_BUILT=yes torch-selection
 
-torch-tests: $(STAMPS)/torch-tests $(STAMPS)/package
+torch-selection: $(STAMPS)/torch-selection $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest $(TORCH_VERSION_TESTS) $(PYTEST_ARGS)
 
-$(STAMPS)/torch-tests: $(STAMPS)/run
+$(STAMPS)/torch-selection: $(STAMPS)/run
 	$(call install,$(filter pytest% hypothesis ml_dtypes%,$(TEST_NEEDS)))
 	@touch $@
 
@@ -284,7 +294,7 @@ sanitize-address: export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
 sanitize-address: $(STAMPS)/venv
 	$(call cpp_tests,build/asan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=address)
 
-sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:$(TSAN_OPTIONS)
+sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:die_after_fork=0:$(TSAN_OPTIONS)
 sanitize-thread: $(STAMPS)/venv
 	$(call cpp_tests,build/tsan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=thread)
 

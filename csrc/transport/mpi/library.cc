@@ -107,6 +107,15 @@ void check_starts_alone(Api& api, const std::string& path) {
               path + " belongs to Open MPI, which cannot start without its own mpirun. " + kStartsAlone);
 }
 
+void check_server(const MpiJob& job) {
+  if (job.launcher.kind != LauncherKind::openmpi || job.environment.get("PMIX_NAMESPACE")) return;
+  throw Error(
+      ErrorKind::unavailable,
+      "cannot start Open MPI: " + who_started(job.launcher) +
+          ", but PMIX_NAMESPACE, by which a rank finds mpirun, is not set. The variable was inherited or copied. "
+          "Start the program with Open MPI's mpirun, or unset all variables that begin with OMPI_");
+}
+
 void check_family(const Api& api, const Launcher& launcher, const std::string& path, bool loaded) {
   if (fits(api.family(), launcher.kind)) return;
   throw Error(ErrorKind::unavailable, who_started(launcher) + ", but " + path +

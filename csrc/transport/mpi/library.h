@@ -22,6 +22,10 @@ void open_libfabric(const std::string& libmpi);
 // Throws Error(unavailable) if this MPI needs its own mpirun, so that PmiServer cannot replace it.
 void check_starts_alone(Api& api, const std::string& path);
 
+// Throws Error(unavailable) if Open MPI's mpirun left its variables but not the server that its ranks connect to, as in
+// a process that inherited or copied them. MPI_Init would end such a process, with a message about a remote shell.
+void check_server(const MpiJob& job);
+
 // Both throw Error(unavailable) if the library, or the world that it sees, is not the launcher's.
 void check_family(const Api& api, const Launcher& launcher, const std::string& path, bool loaded);
 void check_world(Api& api, const Launcher& launcher, const std::string& path);

@@ -89,6 +89,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   const bool ours = !api.initialized();
   if (ours) {
     check_family(api, job.launcher, state.path, loaded);
+    check_server(job);
     if (api.family() == Family::intel) open_libfabric(state.path);
   }
   const auto streams = arrange_streams(api, job, !ours);
