@@ -39,6 +39,7 @@ class Options(argparse.Namespace):
     min_np: int | None
     max_np: int | None
     slots_per_host: int | None
+    discovery_interval: float | None
     elastic_timeout: int | None
     reset_limit: int | None
     cooldown_range: list[int] | None
@@ -331,6 +332,12 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
     add("--min-np", "--min-num-proc", dest="min_np", type=int, metavar="N", help="fewest workers that the job needs")
     add("--max-np", "--max-num-proc", dest="max_np", type=int, metavar="N", help="most workers (default: all slots)")
     add("--slots-per-host", type=int, metavar="N", help="slots of hosts that the script prints without a number")
+    add(
+        "--discovery-interval",
+        type=float,
+        metavar="SECONDS",
+        help="time between two runs of the discovery script (default 1)",
+    )
     add(
         "--elastic-timeout",
         type=int,

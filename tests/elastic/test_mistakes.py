@@ -52,6 +52,7 @@ OPTIONS = {
     "contradiction": (("--min-np", "3", "--max-np", "2", "-H", "localhost:4"), "--max-np 2 is less than the 3"),
     "start": (("--min-np", "3", "-np", "2", "-H", "localhost:4"), "-np 2 is less than --min-np 3"),
     "cool-down": (("--min-np", "1", "--blacklist-cooldown-range", "9", "3", "-H", "localhost"), "MIN MAX"),
+    "interval": (("--min-np", "1", "--discovery-interval", "0", "-H", "localhost"), "greater than 0"),
     "alone": (("-np", "1", "--reset-limit", "3"), "--reset-limit applies to elastic jobs only"),
     "no script": (
         ("--min-np", "1", "--host-discovery-script", "./nowhere"),

@@ -1,4 +1,4 @@
-"""Host discovery: runs the user's script once a second, without blocking the launcher."""
+"""Host discovery: runs the user's script periodically, without blocking the launcher."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ..errors import LaunchError
 from ..hosts import Host, parse_hostfile_text
 from ..supervise import Supervisor
 
-PERIOD_SECONDS = 1.0
-# A script that takes longer has hung.
+# A script that takes longer than this has hung.
 LONGEST_SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
 
@@ -63,6 +62,7 @@ class Discovery:
         self,
         script: str,
         slots_per_host: int | None,
+        interval: float,
         supervisor: Supervisor,
         environment: Mapping[str, str],
         found: Callable[[list[Host]], None],
@@ -70,6 +70,7 @@ class Discovery:
     ) -> None:
         self._script = script
         self._slots_per_host = slots_per_host
+        self._interval = interval  # seconds from the end of a run to the next one
         self._supervisor = supervisor
         self._environment = environment
         self._found = found
@@ -132,4 +133,4 @@ class Discovery:
         self._failed(text)
 
     def _again(self) -> None:
-        self._supervisor.later(PERIOD_SECONDS, self.look)
+        self._supervisor.later(self._interval, self.look)

@@ -41,7 +41,8 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
 
         finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
         if script is not None:
-            Discovery(script, settings.slots_per_host, supervisor, environment, finder.found, finder.failed).look()
+            slots, interval = settings.slots_per_host, settings.discovery_interval
+            Discovery(script, slots, interval, supervisor, environment, finder.found, finder.failed).look()
         else:
             supervisor.later(0.0, lambda: finder.found(hosts or []))
         code = supervisor.run(is_over=finder.is_over)

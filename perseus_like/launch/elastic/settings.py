@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from ..errors import LaunchError
 from ..options import Options
 
 DEFAULT_TIMEOUT_SECONDS = 600
+DEFAULT_DISCOVERY_SECONDS = 1.0
 # The reason for the end of a job. Programs search for it as a regular expression, so it has no special characters.
 # Horovod's name for it is horovod.runner.elastic.constants.RESET_LIMIT_EXCEEDED_MESSAGE.
 RESET_LIMIT_MESSAGE = "the workers changed more often than --reset-limit {} allows"
-_TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
+TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class ElasticSettings:
     reset_limit: int | None
     cooldown: tuple[int, int] | None
     slots_per_host: int | None
+    discovery_interval: float  # seconds between two runs of the discovery script
 
 
 def is_elastic(options: Options) -> bool:
@@ -38,6 +41,7 @@ def is_elastic(options: Options) -> bool:
         "--reset-limit": options.reset_limit,
         "--blacklist-cooldown-range": options.cooldown_range,
         "--slots-per-host": options.slots_per_host,
+        "--discovery-interval": options.discovery_interval,
     }
     for flag, value in lonely.items():
         if value is not None:
@@ -60,6 +64,9 @@ def read_settings(options: Options) -> ElasticSettings:
     limit, slots, cooldown = options.reset_limit, options.slots_per_host, options.cooldown_range
     _require(limit is None or limit >= 0, f"--reset-limit {limit} is negative")
     _require(slots is None or slots >= 1, f"--slots-per-host {slots}: there must be at least one slot")
+    interval = options.discovery_interval
+    is_interval = interval is None or (interval > 0 and math.isfinite(interval))
+    _require(is_interval, f"--discovery-interval {interval}: give a number of seconds that is greater than 0")
     if cooldown is not None:
         _require(0 <= cooldown[0] <= cooldown[1], "--blacklist-cooldown-range takes two numbers of seconds, MIN MAX")
     return ElasticSettings(
@@ -71,6 +78,7 @@ def read_settings(options: Options) -> ElasticSettings:
         reset_limit=limit,
         cooldown=None if cooldown is None else (cooldown[0], cooldown[1]),
         slots_per_host=slots,
+        discovery_interval=DEFAULT_DISCOVERY_SECONDS if interval is None else interval,
     )
 
 
@@ -83,7 +91,7 @@ def _timeout(options: Options) -> float:
     if options.elastic_timeout is not None:
         _require(options.elastic_timeout > 0, f"--elastic-timeout {options.elastic_timeout}: at least one second")
         return options.elastic_timeout
-    for name in _TIMEOUT_VARIABLES:
+    for name in TIMEOUT_VARIABLES:
         if text := os.environ.get(name):
             _require(text.isdecimal() and int(text) > 0, f"{name}={text!r} is not a number of seconds")
             return int(text)
