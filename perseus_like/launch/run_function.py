@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
+from .child_launcher import JobEnd, run_launcher
 
 _Result = TypeVar("_Result")
 _ELASTIC_FLAGS = {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
@@ -160,25 +160,24 @@ def _run(
         call_folder = Path(name)
         (call_folder / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
         rank_command = [executable, "-m", "perseus_like.launch.run_rank", name]
-        launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), *options, *rank_command]
         inner = dict(os.environ if env is None else env)
         # The ranks can import the modules that the caller can import.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
-        code = subprocess.run(launcher, env=inner, check=False).returncode
-        return _collect(call_folder, code, None if is_elastic else size)
+        end = run_launcher(["-np", str(size), *options, *rank_command], inner)
+        return _collect(call_folder, end, None if is_elastic else size)
 
 
-def _collect(folder: Path, code: int, size: int | None) -> list[Any]:
+def _collect(folder: Path, end: JobEnd, size: int | None) -> list[Any]:
     results = _last_generation(folder)
-    if code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
+    if end.code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
         return [pickle.loads(results[rank].read_bytes()) for rank in range(len(results))]
     failures = sorted(folder.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
     if failures:
         rank = int(failures[0].suffix[1:])
         text, remote = pickle.loads(failures[0].read_bytes())
         raise RankError(rank, f"rank {rank}: {text}", remote)
-    if code != 0:
-        raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
+    if end.code != 0:
+        raise RankError(None, str(end))
     raise RankError(
         None,
         f"perseus_like.run: only ranks {sorted(results)} have left a result in {folder}; pass folder=, a folder that "

@@ -77,11 +77,19 @@ class RecordFile:
 
 def write_record(error: BaseException) -> None:
     """Writes the record of this process, if it has a launcher."""
-    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    _write("".join(traceback.format_exception_only(type(error), error)).strip(), _frames(error.__traceback__))
+
+
+def write_reason(text: str) -> None:
+    """Writes `text` as the reason why this process ends, if another process of this library waits for it."""
+    _write(text, [])
+
+
+def _write(text: str, frames: list[str]) -> None:
     # Without the variable there is no launcher; without the descriptor, a program in between has closed it.
     with contextlib.suppress(OSError, ValueError):
         number, inode, name = os.environ.get(VARIABLE, "").split(" ", 2)
-        record = FailureRecord(name, text[:_LONGEST_TEXT], _frames(error.__traceback__))
+        record = FailureRecord(name, text[:_LONGEST_TEXT], frames)
         if os.fstat(int(number)).st_ino == int(inode):
             os.write(int(number), record.encode().encode() + b"\n")
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...protocol.authentication import new_secret
+from ...protocol.failure_record import write_reason
 from ...protocol.messages import VARIABLE, Message, variable_for_generation
 from .. import processes
 from ..child import Child
@@ -309,6 +310,7 @@ class ClusterJob:
 
     def _give_up(self, why: str) -> None:
         self._screen.say(f"the job ends: {why}")
+        write_reason(why)
         failures = self._failures or [Failure("the job", "was given up", 1, False)]
         for failure in failures:
             self._supervisor.fail(failure, 0.0)

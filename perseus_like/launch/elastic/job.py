@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 
+from ...protocol.failure_record import write_reason
 from ...protocol.messages import VARIABLE, Message, variable_for
 from ...protocol.rank_variables import rank_variables
 from .. import processes
@@ -314,6 +315,7 @@ class ElasticJob:
         for failure in self._failures:
             self._supervisor.fail(failure, 0.0)
         self._screen.say(f"the job ends: {why}")
+        write_reason(why)
         if not self._failures:
             self._supervisor.fail(Failure("the job", "was given up", 1, False), 0.0)
 
