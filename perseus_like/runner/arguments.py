@@ -1,8 +1,14 @@
-"""Horovod's object of launcher options, as options of perseusrun."""
+"""Horovod's object of launcher options, as options of perseusrun, and a command line as such an object."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from typing import Any
+
+from ..launch.config_file import read_config
+from ..launch.options import make_parser, parse_options
+from ..launch.program import split_command
 
 # horovodrun's options, by the attribute that its parser stores them in.
 _ATTRIBUTES = [
@@ -60,6 +66,9 @@ _ATTRIBUTES = [
     "use_jsrun",
 ]
 
+# The attribute with the words of options for which Horovod has no attribute.
+_OTHERS = "other_options"
+
 # Attributes that are no options, and options that are named otherwise.
 _NO_OPTIONS = {"command", "run_func", "executable"}
 _FLAGS = {
@@ -89,8 +98,10 @@ def options_of(args: Any) -> list[str]:
     for name, value in vars(args).items():
         if name in _NO_OPTIONS or value is None or value is False:
             continue
-        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        if value is True or name == "verbose":
+        flag = _flag_of(name)
+        if name == _OTHERS:
+            options += value
+        elif value is True or name == "verbose":
             options += [flag] if value else []
         elif name == "cooldown_range":
             options += [flag, *map(str, value)]
@@ -101,4 +112,51 @@ def options_of(args: Any) -> list[str]:
     return options
 
 
-__all__ = ["_HorovodArgs", "options_of"]
+def _flag_of(attribute: str) -> str:
+    return _FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
+
+
+class _Keep(argparse.Action):
+    """Appends an option without an attribute to the other options."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        getattr(namespace, _OTHERS).extend([option_string, *([values] if isinstance(values, str) else values)])
+
+
+def parse_words(words: Sequence[str]) -> _HorovodArgs:
+    """Returns the command line `words` of perseusrun as attributes. Raises LaunchError if it is invalid."""
+    config_file = parse_options(words).config_file
+    parser = make_parser()
+    own, command = split_command(parser, words)
+    if config_file:
+        own = [*read_config(config_file), *own]
+    args: Any = _HorovodArgs()
+    args.num_proc, args.command = None, command
+    setattr(args, _OTHERS, [])
+    _with_attributes(parser).parse_args(own, args)
+    if args.nics is not None:
+        args.nics = set(args.nics.split(","))
+    return args  # type: ignore[no-any-return]
+
+
+def _with_attributes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Returns a parser of the same options that stores their values in Horovod's attributes, without a conversion."""
+    names = {_flag_of(name): name for name in ("num_proc", *_ATTRIBUTES) if name not in _NO_OPTIONS and name != "nic"}
+    flags: dict[argparse.Action, list[str]] = {}
+    for flag, action in parser._option_string_actions.items():
+        flags.setdefault(action, []).append(flag)
+    copy = argparse.ArgumentParser(prog=parser.prog, add_help=False, allow_abbrev=False)
+    for action, strings in flags.items():
+        attribute = next((names[flag] for flag in strings if flag in names), None)
+        if attribute is None:
+            copy.add_argument(*strings, dest=_OTHERS, action=_Keep, nargs=action.nargs)
+        elif action.nargs == 0:
+            copy.add_argument(*strings, dest=attribute, action="store_true")
+        else:
+            kind = getattr(action, "setting", action)
+            is_number = int in (getattr(kind, "kind", None), action.type)
+            copy.add_argument(*strings, dest=attribute, nargs=action.nargs, type=int if is_number else str)
+    return copy
+
+
+__all__ = ["_HorovodArgs", "options_of", "parse_words"]

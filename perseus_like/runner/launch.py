@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 # With `-m` the module's package is horovod.runner, in which relative names would not be found.
 from perseus_like.common.util import ccl_built, ddl_built, extension_available, gloo_built, mpi_built, nccl_built
 from perseus_like.launch import main as run_commandline
+from perseus_like.launch.child_launcher import run_launcher
+from perseus_like.launch.elastic.settings import TIMEOUT_VARIABLES
+from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
-from perseus_like.runner.arguments import options_of
+from perseus_like.runner.arguments import _HorovodArgs, options_of, parse_words
+from perseus_like.runner.elastic import driver
+
+
+def parse_args() -> _HorovodArgs:
+    """Returns the options and the command of `sys.argv` as attributes. Ends the program if they are invalid."""
+    try:
+        return parse_words(sys.argv[1:])
+    except LaunchError as error:
+        print(f"perseusrun: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
 
 
 def _run(args: Any) -> list[Any] | None:
@@ -18,15 +32,30 @@ def _run(args: Any) -> list[Any] | None:
 
     Returns the results of `args.run_func` by rank, or None for `args.command`. Raises RankError if the job fails.
     """
-    options = options_of(args)
+    return _run_with(args, options_of(args))
+
+
+def _run_elastic(args: Any) -> list[Any] | None:
+    """Runs the elastic job that `args` describes, as `_run` does.
+
+    The times in horovod.runner.elastic.driver apply if neither `args` nor the environment has others.
+    """
+    defaults = [f"--discovery-interval={driver.DISCOVER_HOSTS_FREQUENCY_SECS}"]
+    if not any(os.environ.get(name) for name in TIMEOUT_VARIABLES):
+        defaults.append(f"--elastic-timeout={driver.ELASTIC_TIMEOUT_SECS}")
+    if args.min_num_proc is None:
+        defaults.append(f"--min-num-proc={args.num_proc or 1}")
+    return _run_with(args, [*defaults, *options_of(args)])
+
+
+def _run_with(args: Any, options: Sequence[str]) -> list[Any] | None:
     if args.run_func is not None:
         return run(args.run_func, options=options, num_proc=args.num_proc or 1, executable=args.executable)
     if not args.command and not args.check_build:
         raise ValueError("neither args.command nor args.run_func is set; set one of them")
-    command = [sys.executable, "-m", "perseus_like.launch", *options, *(args.command or ())]
-    code = subprocess.run(command, check=False).returncode
-    if code:
-        raise RankError(None, f"perseusrun ended with exit code {code}; its output says which rank failed")
+    end = run_launcher([*options, *(args.command or ())])
+    if end.code:
+        raise RankError(None, str(end))
     return None
 
 
@@ -37,6 +66,7 @@ __all__ = [
     "gloo_built",
     "mpi_built",
     "nccl_built",
+    "parse_args",
     "run_commandline",
 ]
 

@@ -147,7 +147,7 @@ MISSING = {
     "import horovod.spark.torch.estimator": ("ModuleNotFoundError", "horovod.spark", "TorchDistributor"),
     "from horovod.ray import RayExecutor": ("ModuleNotFoundError", "horovod.ray", "TorchTrainer"),
     "from horovod import spark": ("ImportError", "horovod", "TorchDistributor"),
-    "from horovod.runner.launch import parse_args": ("ImportError", "horovod.runner.launch", "_HorovodArgs"),
+    "from horovod.runner.launch import _run_static": ("ImportError", "horovod.runner.launch", "_HorovodArgs"),
     "from horovod.torch import nothing": ("ImportError", "horovod.torch", "perseus_like.torch.nothing"),
     "from horovod.torch.mpi_ops import nothing": ("ImportError", "horovod.torch.mpi_ops", "perseus_like.torch.mpi"),
     "import horovod.torch; horovod.torch.nothing": ("AttributeError", "horovod.torch", "perseus_like.torch.nothing"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,9 @@ from perseus_like.common import process_sets, util
 from perseus_like.data import AsyncDataLoaderMixin, BaseDataLoader
 from perseus_like.launch.options import parse_options
 from perseus_like.runner import _HorovodArgs, js_run, mpi_run
-from perseus_like.runner.arguments import options_of
-from perseus_like.runner.common.util import codec, env, host_hash, hosts, secret, timeout
-from perseus_like.runner.launch import _run
+from perseus_like.runner.arguments import options_of, parse_words
+from perseus_like.runner.common.util import codec, config_parser, env, host_hash, hosts, secret, timeout
+from perseus_like.runner.launch import _run, parse_args
 from perseus_like.runner.util import threads
 
 
@@ -208,6 +209,46 @@ def test_every_option_of_horovod_is_known() -> None:
         if name not in {"use_jsrun", "config_file", "hostfile", "host_discovery_script"}:
             setattr(args, name, True if name in switches else values.get(name, "1"))
     assert parse_options(options_of(args)).num_proc == 1
+
+
+COMMAND_LINES = {
+    "elastic": "-np 2 --min-np 1 --max-num-proc 4 --host-discovery-script d.sh --blacklist-cooldown-range 1 2",
+    "hosts": "-np 4 -H a:2,b:2 -p 22 --network-interface eth0 --mpi-args=--quiet",
+    "core": "--num-proc=2 --fusion_threshold_mb 32 --cycle-time-ms 0.5 --no-stall-check --autotune --gloo",
+    "without an attribute": "-npernode 2 -x A=1 -genv B 2 --no-prefix --stop-timeout=3 --no-torch",
+}
+
+
+@pytest.mark.parametrize("case", COMMAND_LINES)
+def test_a_command_line_as_attributes(case: str) -> None:
+    words = [*COMMAND_LINES[case].split(), "python", "train.py", "-np", "9"]
+    args: Any = parse_words(words)
+    assert args.command == words[-4:]
+    again = parse_options([*options_of(args), *args.command])
+    assert vars(again) == vars(parse_options(words))
+
+
+def test_the_types_of_attributes(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("params: {fusion_threshold_mb: 32}\nautotune: {enabled: true}\n")
+    words = ["-np", "2", "--network-interfaces", "a,b", "--config-file", str(file), "--slots-per-host", "2"]
+    args: Any = parse_words([*words, "--blacklist-cooldown-range", "1", "2", "--reset-limit", "3", "train.py"])
+    assert (args.num_proc, args.nics, args.slots, args.cooldown_range) == (2, {"a", "b"}, 2, [1, 2])
+    assert (args.fusion_threshold_mb, args.autotune, args.use_mpi) == (32, True, None)
+    variables = {"MINE": "1"}
+    assert config_parser.set_env_from_args(variables, args) is variables
+    expected = {"MINE": "1", "HOROVOD_FUSION_THRESHOLD": str(32 << 20), "HOROVOD_AUTOTUNE": "1"}
+    assert variables == expected
+
+
+def test_a_wrong_command_line_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "--no-such-option", "train.py"])
+    with pytest.raises(SystemExit) as end:
+        parse_args()
+    assert end.value.code == 2
+    assert "--no-such-option" in capsys.readouterr().err
 
 
 def test_a_job_by_attributes(capfd: pytest.CaptureFixture[str]) -> None:
