@@ -1,153 +1,27 @@
-"""The verbs and the rules of their arguments, which all frameworks share: operations, names, roots, splits, groups."""
+"""The verbs, on the tensors of any framework. `operations` and `arguments` have the rules of their arguments."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from .compression import wire_dtype
+from .arguments import checked_splits, group_wire, member_id, root_within
 from .errors import UnsupportedOpError
 from .handle import CollectiveHandle, HandleEntry
+from .operations import UNSCALED, Adasum, Average, Max, Min, Op, Product, Sum, reduce_options, resolve_op
 from .process_sets import GLOBAL, ProcessSet, global_process_set
 from .request_names import names
 from .session import session
-from .tables import DType, ReduceOp, Start
-from .tensor import AS_IT_IS, AVERAGE, SUM, ReduceOptions, TensorAdapter, View
+from .tables import DType, Start
+from .tensor import TensorAdapter, View
 
 T = TypeVar("T")
 Finish = Callable[[Any], Any]
 
 
-class Op(IntEnum):
-    """The operation of an allreduce, with Horovod's numbers.
-
-    `Average` is the sum divided by the number of ranks. `Sum`, `Min`, `Max` and `Product` work element by element.
-    `Adasum` adds the parts of the ranks' tensors that are orthogonal and averages those that are parallel
-    (arXiv:2006.02924).
-    """
-
-    Average = 0
-    Sum = 1
-    Adasum = 2
-    Min = 3
-    Max = 4
-    Product = 5
-
-
-Average, Sum, Adasum, Min, Max, Product = Op
-
-_ADASUM = Op.Adasum
-# The reduction of each operation without factors, indexed by Op. A tuple avoids the Python hash function of Op's
-# members.
-_UNSCALED = (
-    AVERAGE,
-    SUM,
-    SUM,  # Adasum is a separate verb of the core, which ignores the operation
-    *(ReduceOptions(int(op)) for op in (ReduceOp.min, ReduceOp.max, ReduceOp.product)),
-)
-
-
-def reduce_options(op: Op, prescale: float = 1.0, postscale: float = 1.0, wire_dtype: int = AS_IT_IS) -> ReduceOptions:
-    """Returns the core's description of a reduction. For Adasum, it is that of Sum."""
-    plain = _UNSCALED[op]
-    if prescale == 1.0 and postscale == 1.0 and wire_dtype == AS_IT_IS:
-        return plain
-    return ReduceOptions(plain.op, plain.average, prescale, postscale, wire_dtype)
-
-
 def _core_verb(op: Op) -> Callable[..., Any]:
-    verb: Callable[..., Any] = session.core.adasum if op is _ADASUM else session.core.allreduce
+    verb: Callable[..., Any] = session.core.adasum if op is Adasum else session.core.allreduce
     return verb
-
-
-def resolve_op(op: int | None, average: bool | None = None) -> Op:
-    """Returns `op`, or the operation that the deprecated `average` stands for. The default is Average.
-
-    Args:
-        op: an operation, its number, or None.
-        average: True stands for Average, False for Sum, None for neither.
-
-    Returns:
-        One of Average, Sum, Adasum, Min, Max and Product.
-
-    Raises:
-        ValueError: both arguments are given, or `op` is no operation.
-
-    Examples:
-        >>> from perseus_like.collectives import resolve_op
-        >>> resolve_op(None, average=False).name
-        'Sum'
-    """
-    if op is None:
-        return Op.Sum if average is False else Op.Average
-    if average is not None:
-        raise ValueError("op and average were both given; average is deprecated, use op alone")
-    if type(op) is Op:
-        return op
-    try:
-        return Op(op)
-    except ValueError:
-        raise ValueError(f"op is {op!r}; use one of {', '.join(Op.__members__)}") from None
-
-
-def member_id(process_set: ProcessSet) -> int:
-    """Returns the core's id of a set. ValueError if it is not registered, or if this rank is not in it."""
-    if process_set is global_process_set:
-        return GLOBAL
-    number = process_set.require_id()
-    if not process_set.included():
-        raise ValueError(
-            f"rank {session.core.rank()} is not in {process_set} and cannot take part in its collectives; call them "
-            "only on ranks of the set"
-        )
-    return number
-
-
-def root_within(root_rank: int, process_set: ProcessSet) -> int:
-    """Returns the root's rank within the set, given its rank in the job. ValueError if it is not in the set."""
-    if process_set.process_set_id != GLOBAL:
-        return process_set.rank_within(root_rank)
-    if not 0 <= root_rank < session.core.size():
-        raise ValueError(f"root_rank is {root_rank}, but ranks go from 0 to {session.core.size() - 1}")
-    return root_rank
-
-
-def checked_splits(splits: Sequence[int] | None, rows: int, process_set: ProcessSet) -> list[int] | None:
-    """Returns the rows for each rank as integers. ValueError if they do not fit the set or the tensor."""
-    count = process_set.size() or 1
-    if splits is None:
-        if rows % count:
-            raise ValueError(f"alltoall without splits: {rows} rows do not divide among {count} ranks; pass splits")
-        return None
-    try:
-        plain = [operator.index(split) for split in splits]
-    except TypeError:
-        raise ValueError(f"alltoall: splits must be whole numbers, not {splits}") from None
-    if len(plain) != count:
-        raise ValueError(f"alltoall: {len(plain)} splits for {count} ranks; pass one split for each rank")
-    if min(plain) < 0:
-        raise ValueError(f"alltoall: splits {plain} must not be negative")
-    if sum(plain) > rows:
-        raise ValueError(f"alltoall: splits {plain} add up to {sum(plain)} rows, but the tensor has {rows}")
-    return plain
-
-
-def group_wire(verb: str, dtypes: Sequence[int], wire: DType | None) -> int:
-    """Returns the core's `wire_dtype` for the tensors of one request. ValueError if it differs between them."""
-    if wire is None:
-        return AS_IT_IS
-    kinds = {wire_dtype(wire, dtype) for dtype in dtypes}
-    if len(kinds) > 1:
-        raise ValueError(f"{verb} with compression: the tensors must all be float32 or float64, or none of them")
-    return kinds.pop()
-
-
-def scattered_rows(rows: int, process_set: ProcessSet) -> int:
-    """Returns the number of rows that a reduce-scatter returns to this rank. The first ranks share the remainder."""
-    each, more = divmod(rows, process_set.size() or 1)
-    return each + ((process_set.rank() or 0) < more)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -237,10 +111,10 @@ class Collectives(Generic[T]):
         Adapters use it for single gradients, so it runs for every small tensor of a training step.
         """
         tensors = self._tensors
-        if name is None or wire is not None or op is _ADASUM or tensors.contiguous(tensor) is not tensor:
+        if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, wait=wait)
         scaled = prescale != 1.0 or postscale != 1.0
-        options = reduce_options(op, prescale, postscale) if scaled else _UNSCALED[op]
+        options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
         full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
         begun = Start.call if wait else Start.engine
@@ -412,3 +286,18 @@ class Collectives(Generic[T]):
         if not view[2]:
             raise ValueError(f"{verb}: the tensor has no dimension 0 to divide or join; reshape it to one element")
         return view
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Collectives",
+    "Max",
+    "Min",
+    "Op",
+    "Product",
+    "Sum",
+    "barrier",
+    "join",
+    "resolve_op",
+]

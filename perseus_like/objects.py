@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from .collectives import Collectives, root_within
+from .arguments import root_within
+from .collectives import Collectives
 from .documentation import documented
 from .process_sets import ProcessSet, global_process_set
 from .session import session

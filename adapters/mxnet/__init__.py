@@ -1,8 +1,9 @@
 """perseus_like.mxnet: Horovod's MXNet API. `import perseus_like.mxnet as hvd`."""
 
-from perseus_like import HorovodInternalError, common_api
-from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
+from perseus_like import HorovodInternalError, common_api, operations
+from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
+from perseus_like.operations import *
 
 from . import mpi_ops, ops
 from .compression import Compression
@@ -19,17 +20,11 @@ register()
 inject()
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "DistributedTrainer",
     "HorovodInternalError",
-    "Max",
-    "Min",
     "PerseusSyncBatchNorm",
-    "Product",
-    "Sum",
     "allgather_object",
     "barrier",
     "broadcast_object",
@@ -40,4 +35,5 @@ __all__ = [
     "mpi_ops",
 ]
 __all__ += common_api.__all__
+__all__ += operations.__all__
 __all__ += ops.__all__

@@ -1,10 +1,10 @@
 """The module `horovod.mxnet.mpi_ops`: names from ops.py and perseus_like."""
 
-from perseus_like import common_api
-from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.collectives import resolve_op as handle_average_backwards_compatibility
+from perseus_like import common_api, operations
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common_api import *
+from perseus_like.operations import *
+from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
 from .ops import *
@@ -13,13 +13,8 @@ from .ops import *
 _basics = HorovodBasics(__file__)
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "handle_average_backwards_compatibility",
 ]
 __all__ += common_api.__all__
+__all__ += operations.__all__
 __all__ += ops.__all__

@@ -13,21 +13,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from perseus_like.collectives import (
-    Adasum,
-    Average,
-    Collectives,
-    Op,
-    Sum,
-    group_wire,
-    member_id,
-    reduce_options,
-    resolve_op,
-    root_within,
-    scattered_rows,
-)
+from perseus_like.arguments import group_wire, member_id, root_within, scattered_rows
+from perseus_like.collectives import Collectives
 from perseus_like.documentation import documented
 from perseus_like.errors import HorovodInternalError
+from perseus_like.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.request_names import names
 from perseus_like.tables import DType, Verb

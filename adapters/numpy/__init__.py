@@ -1,9 +1,10 @@
 """perseus_like.numpy: every collective on NumPy arrays. This is the reference adapter."""
 
-from perseus_like import HorovodInternalError, common_api
-from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum, barrier, join
+from perseus_like import HorovodInternalError, common_api, operations
+from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
 from perseus_like.objects import allgather_object, broadcast_object
+from perseus_like.operations import *
 
 from . import ops
 from .compression import Compression
@@ -11,14 +12,8 @@ from .ops import *
 from .tensors import empty
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "HorovodInternalError",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "allgather_object",
     "barrier",
     "broadcast_object",
@@ -26,4 +21,5 @@ __all__ = [
     "join",
 ]
 __all__ += common_api.__all__
+__all__ += operations.__all__
 __all__ += ops.__all__

@@ -2,10 +2,10 @@
 
 from typing import Any as _Any
 
-from perseus_like import HorovodInternalError, common_api, run
-from perseus_like.collectives import Adasum, Average, Max, Min, Product, Sum
+from perseus_like import HorovodInternalError, common_api, operations, run
 from perseus_like.common.util import gpu_available
 from perseus_like.common_api import *
+from perseus_like.operations import *
 
 from . import elastic, mpi_ops, util
 from .compression import Compression
@@ -50,19 +50,13 @@ from .util import _make_subgraph as _make_subgraph
 from .util import refs_to_vars, vars_to_refs
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",
     "LocalGradientAggregationHelper",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
     "allgather",
     "allgather_object",
@@ -96,6 +90,7 @@ __all__ = [
     "vars_to_refs",
 ]
 __all__ += common_api.__all__
+__all__ += operations.__all__
 
 
 def __getattr__(name: str) -> _Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like import collectives
+from perseus_like import arguments
 from perseus_like.errors import HorovodInternalError
 from perseus_like.process_sets import GLOBAL, ProcessSet, global_process_set
 from perseus_like.session import session
@@ -27,7 +27,7 @@ def member_id(process_set: ProcessSet) -> int:
     if process_set is global_process_set:
         return GLOBAL
     try:
-        number = collectives.member_id(process_set)
+        number = arguments.member_id(process_set)
         if not tf.executing_eagerly():
             session.core.process_set_ranks(number)  # raises for an unknown id now, not when the graph runs
         return number
@@ -38,7 +38,7 @@ def member_id(process_set: ProcessSet) -> int:
 def root_within(root_rank: int, process_set: ProcessSet) -> int:
     """Returns the root's rank in the set, from its rank in the job. InvalidArgumentError if it is not in the set."""
     try:
-        return collectives.root_within(root_rank, process_set)
+        return arguments.root_within(root_rank, process_set)
     except ValueError as error:
         raise _as_tensorflow_error(error) from None
 

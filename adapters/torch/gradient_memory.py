@@ -6,8 +6,8 @@ import logging
 
 import torch
 
+from perseus_like.arguments import member_id
 from perseus_like.buckets import LARGE_BYTES, Member
-from perseus_like.collectives import member_id
 from perseus_like.errors import UnavailableError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from perseus_like.collectives import Adasum, Average, Sum, member_id, resolve_op
+from perseus_like.arguments import member_id
+from perseus_like.collectives import Adasum, Average, Sum, resolve_op
 from perseus_like.compression import NoneCompressor
 from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set

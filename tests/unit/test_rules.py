@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from perseus_like import errors
-from perseus_like.collectives import Average, Op, Sum, checked_splits, resolve_op
+from perseus_like.arguments import checked_splits
+from perseus_like.collectives import Average, Op, Sum, resolve_op
 from perseus_like.compression import Compressor, NoneCompressor, wire_dtype, wire_of
 from perseus_like.handle import CollectiveHandle, HandleTable
 from perseus_like.process_sets import ProcessSet, global_process_set
