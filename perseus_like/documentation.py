@@ -94,16 +94,16 @@ _SECTION = re.compile(r"^(Args|Returns|Raises|Examples):\n", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+)(?=:)", re.MULTILINE)
 
 
-def documented(function: F) -> F:
-    """Completes the docstring of a collective, as a decorator."""
+def documented(function: F, failed: str | None = None) -> F:
+    """Completes the docstring of a collective, as a decorator. `failed`: how its failure is raised, if not as usual."""
     if function.__doc__ is not None:  # python -OO has no docstrings
         code = function.__code__
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        function.__doc__ = completed(function.__doc__, function.__name__, parameters)
+        function.__doc__ = completed(function.__doc__, function.__name__, parameters, failed)
     return function
 
 
-def completed(docstring: str, function: str, parameters: Sequence[str]) -> str:
+def completed(docstring: str, function: str, parameters: Sequence[str], failed: str | None = None) -> str:
     """Returns the docstring with the sections Args, Returns, Raises and Examples, of which some are in PARAMETERS."""
     head, *pieces = _SECTION.split(inspect.cleandoc(docstring))
     sections = {title: body.rstrip() for title, body in zip(pieces[::2], pieces[1::2], strict=True)}
@@ -115,7 +115,7 @@ def completed(docstring: str, function: str, parameters: Sequence[str]) -> str:
     sections["Args"] = "\n".join(
         given.get(name) or _entry(name, known[name], is_grouped, function.endswith("_")) for name in parameters
     )
-    sections.setdefault("Raises", _errors(verb, is_async))
+    sections.setdefault("Raises", _errors(verb, failed or _failed(is_async)))
     texts = [f"{title}:\n{sections[title]}" for title in ("Args", "Returns", "Raises", "Examples") if title in sections]
     return "\n\n".join([head.rstrip(), *texts]) + "\n"
 
@@ -133,8 +133,11 @@ def _entry(name: str, text: str, is_grouped: bool, in_place: bool) -> str:
     return _wrapped(f"{name}: {text.replace('{tensor}', 'tensor')}")
 
 
-def _errors(verb: str, is_async: bool) -> str:
-    failed = f"NotInitializedError: {LATER}" if is_async else f"HorovodInternalError: {FAILED}"
+def _failed(is_async: bool) -> str:
+    return f"NotInitializedError: {LATER}" if is_async else f"HorovodInternalError: {FAILED}"
+
+
+def _errors(verb: str, failed: str) -> str:
     return "\n".join([_wrapped(f"ValueError: {INVALID[verb]}"), _wrapped(failed)])
 
 

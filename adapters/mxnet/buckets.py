@@ -19,7 +19,7 @@ from perseus_like.session import session
 
 from .engine import OneByOne
 from .gradient_memory import GradientMemory, gradient_of, when_initialized
-from .ops import reduce
+from .reductions import reduce
 
 Array = Any
 Parameter = Any  # mxnet.gluon.Parameter

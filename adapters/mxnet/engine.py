@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mxnet as mx
 
+from perseus_like.documentation import documented
 from perseus_like.errors import CLASSES, UnavailableError
 from perseus_like.session import session
 from perseus_like.tables import ErrorKind, Verb
@@ -23,6 +24,15 @@ from perseus_like.tensor import SUM, ReduceOptions
 
 from .compat.library import handle_of, library_handle
 from .tensors import number_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FAILED = "MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`."
+
+
+def documented_for_engine(function: F) -> F:
+    """Completes the docstring of a collective that the engine runs, so that the call does not raise its errors."""
+    return documented(function, _FAILED)
 
 
 class _ReduceOptions(ctypes.Structure):

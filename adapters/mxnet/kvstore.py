@@ -24,7 +24,8 @@ from perseus_like.tensor import ArrayTensors
 
 from .compat.gluon import register_kvstore
 from .engine import OneByOne
-from .ops import broadcast_, reduce
+from .ops import broadcast_
+from .reductions import reduce
 from .two_bit import TwoBit
 
 Array = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
@@ -16,6 +17,8 @@ from .compat.library import address_of
 # MXNet 1.9 has a bfloat16 of its own: a record of one 16-bit field.
 _arrays = ArrayTensors([(np.dtype([("bfloat16", np.uint16)]), DType.bfloat16)])
 _CPU = 1
+
+Array = Any  # mxnet.nd.NDArray or mxnet.np.ndarray
 
 
 def checked(tensor: Any) -> Any:
@@ -47,6 +50,11 @@ def new_array(shape: tuple[int, ...], like: Any) -> Any:
     """Returns an array of undefined values with the kind, dtype and device of `like`."""
     module = mx.np if is_numpy(like) else mx.nd
     return module.empty(shape, dtype=like.dtype, ctx=like.ctx)
+
+
+def new_like(arrays: Sequence[Array]) -> list[Array]:
+    """Returns arrays of undefined values with the shapes, kinds, dtypes and devices of `arrays`."""
+    return [new_array(array.shape, array) for array in map(checked, arrays)]
 
 
 class MxnetTensors:

@@ -14,7 +14,7 @@ from perseus_like import basics
 from perseus_like.collectives import Sum
 from perseus_like.process_sets import global_process_set
 
-from .ops import reduce
+from .reductions import reduce
 
 Array = Any
 _LARGEST_INT8 = 127

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
+from perseus_like.collectives import Collectives
 from perseus_like.session import session
 from perseus_like.tables import DType
 from perseus_like.tensor import ArrayTensors
@@ -34,6 +35,8 @@ else:
 Array: TypeAlias = np.ndarray[Any, np.dtype[S]]
 # Arguments that `np.asarray` converts.
 Plain: TypeAlias = float | np.generic | Sequence[Any]
+
+verbs: Collectives[Array[Any]] = Collectives(tensors)
 
 
 @overload

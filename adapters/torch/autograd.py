@@ -20,6 +20,11 @@ verbs: Collectives[torch.Tensor] = Collectives(tensors)
 Gradient = torch.Tensor | None
 
 
+def differentiable(*tensors: torch.Tensor) -> bool:
+    """Returns whether autograd records a function of these tensors."""
+    return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+
+
 def _backward_name(forward: str) -> str:
     return f"{forward}.backward"
 
