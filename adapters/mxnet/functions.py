@@ -12,9 +12,8 @@ from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 from perseus_like import rank, size
 from perseus_like.objects import allgather_object, broadcast_object
 
-from .compat.parameters import after_initialization
+from .compat.parameters import ParameterDict, after_initialization
 from .ops import allgather, broadcast_
-from .release import ParameterDict
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:

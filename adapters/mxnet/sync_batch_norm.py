@@ -16,7 +16,7 @@ from perseus_like.errors import UnavailableError
 
 from .batch_statistics import HOST, OPERATOR, checked_scope
 from .compat.gluon import options_of
-from .release import IS_2
+from .compat.parameters import IS_2
 
 Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
 

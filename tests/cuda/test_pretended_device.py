@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-WORLD = Path(__file__).parents[1] / "world"
+HERE = Path(__file__).parent
+WORLD = HERE.parent / "world"
 
 Done = subprocess.CompletedProcess[str]
 World = Callable[..., Done]
+TestsPass = Callable[..., None]
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def program(world: World, tmp_path: Path) -> World:
     return run
 
 
-def test_what_users_do(tests_pass: Callable[..., None]) -> None:
+def test_what_users_do(tests_pass: TestsPass) -> None:
     """The tests of torch's tensors on the CPU, unchanged."""
     files = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
     tests_pass(2, [WORLD / "in_world" / file for file in files], at_least=51, plugin="pretended_device")
@@ -159,3 +161,23 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "AGAIN 2" in done.stdout, done.stdout
     assert "AFTERWARDS 0" in done.stdout, done.stdout
     assert "TOLD join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
+
+
+def test_what_users_of_torch_distributed_do(tests_pass: TestsPass) -> None:
+    """The tests of torch.distributed over the backend `perseus`, unchanged."""
+    tests_pass(
+        2, sorted((HERE.parent / "distributed/in_world").glob("test_*.py")), at_least=200, plugin="pretended_device"
+    )
+
+
+def test_in_the_order_of_streams_by_way_of_the_host(tests_pass: TestsPass, tmp_path: Path) -> None:
+    """With streams that get to work when somebody waits: see pretended_streams.py."""
+    files = ["test_streams.py", "test_mistakes.py"]
+    none = str(tmp_path / "none.so")
+    tests_pass(2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late", PERSEUS_NCCL_LIBRARY=none)
+
+
+def test_in_the_order_of_streams_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:
+    """At size 1: results are in memory that the core has made on the device."""
+    file = HERE / "in_world" / "test_streams.py"
+    tests_pass(1, [file], 20, FAKE_CUDA_STREAMS="late", PERSEUS_NCCL_LIBRARY=str(nccl))

@@ -1,4 +1,4 @@
-"""The requirements of the examples: the extra `[examples]` lists them, and an example without them names the extra."""
+"""A test runs each example. The extra `[examples]` lists their requirements, and an example without them names it."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def test_an_example_without_its_requirements(name: str) -> None:
     ended = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=250, check=False)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == f"ImportError: this example needs: {EXTRA}"
+
+
+@pytest.mark.parametrize("example", sorted(f"{path.parent.name}/{path.name}" for path in ROOT.glob("examples/*/*.py")))
+def test_a_test_runs_it(example: str) -> None:
+    """`run_example` checks that it shows progress and the result that it reaches."""
+    framework, name = example.split("/")
+    assert re.search(rf'["/]{name}"', (Path(__file__).parent / f"test_{framework}.py").read_text())

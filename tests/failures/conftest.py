@@ -54,8 +54,6 @@ class World:
             facts.update(json.loads(line))
         return facts
 
-    told = reports_of  # until the last test has the new name
-
     def all_reports(self) -> list[Facts]:
         return [self.reports_of(rank) for rank in range(self.size)]
 

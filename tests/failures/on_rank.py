@@ -23,9 +23,6 @@ def report(**facts: Any) -> None:
         file.write(json.dumps(facts) + "\n")
 
 
-tell = report  # until the last program has the new name
-
-
 def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
     """Calls `call` and returns the classes and the text of its error, if any, and the time."""
     try:

@@ -11,7 +11,7 @@ CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hv
 def test_before_init_and_after_shutdown(run: Any, size: int) -> None:
     outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
     world = run(
-        size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\ntell(after=[{outcomes}])\n"
+        size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\nreport(after=[{outcomes}])\n"
     )
     assert world.code == 0, world.output
     for facts in world.all_reports():

@@ -177,8 +177,8 @@ def _connection_is_closed(name: str) -> None:
 
 def test_a_socket_of_another_user_is_refused(as_stranger: AsStranger) -> None:
     name = "\0perseus-test-" + new_secret()
-    ready, listening = socket.socketpair()
-    taker = threading.Thread(target=as_stranger, args=(_listen_as_impostor, name, listening))
+    ready, started = socket.socketpair()
+    taker = threading.Thread(target=as_stranger, args=(_listen_as_impostor, name, started))
     taker.start()
     assert ready.recv(1)
     with socket.socket(socket.AF_UNIX) as connection:
@@ -188,11 +188,11 @@ def test_a_socket_of_another_user_is_refused(as_stranger: AsStranger) -> None:
     taker.join()
 
 
-def _listen_as_impostor(name: str, listening: socket.socket) -> None:
+def _listen_as_impostor(name: str, started: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(name)
         listening.listen()
-        listening.send(b".")
+        started.send(b".")
         connection, _ = listening.accept()
         assert connection.recv(100) == b""
 

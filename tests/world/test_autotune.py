@@ -82,7 +82,7 @@ def test_a_job_that_is_too_short_says_so(ranks: Ranks) -> None:
 
 def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
     log = tmp_path / "tune.csv"
-    program = TRAINING.replace("STEPS", "100") + "\ntell('done')"
+    program = TRAINING.replace("STEPS", "100") + "\nreport('done')"
     ranks(
         2,
         program,

@@ -7,6 +7,11 @@ from typing import Any
 
 import mxnet as mx
 
+# In MXNet 2.0, `collect_params()` returns a plain dictionary. It has no Module, and its layers have no
+# `hybrid_forward`, so PerseusSyncBatchNorm does not work there.
+IS_2 = not mx.__version__.startswith("1.")
+ParameterDict = dict if IS_2 else mx.gluon.parameter.ParameterDict
+
 
 def after_initialization(parameter: Any, do: Callable[[], object]) -> None:
     """Calls `do` once, when a parameter of unknown shape has been given its values.

@@ -18,15 +18,15 @@ def main() -> None:
     driver.ELASTIC_TIMEOUT_SECS = int(os.environ.get("TIMEOUT_SECONDS", "600"))
     args = parse_args()
     variables = config_parser.set_env_from_args({}, args)
-    tell("parsed", num_proc=args.num_proc, variables=variables)
+    report("parsed", num_proc=args.num_proc, variables=variables)
     try:
         _run_elastic(args)
     except RuntimeError as error:
         limit = constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(args.reset_limit)
-        tell("raised", text=str(error), is_limit=limit in str(error))
+        report("raised", text=str(error), is_limit=limit in str(error))
 
 
-def tell(kind: str, **content: object) -> None:
+def report(kind: str, **content: object) -> None:
     print(json.dumps({"kind": kind, **content}), flush=True)
 
 
