@@ -1,7 +1,8 @@
 """Docstrings of the collectives. What all adapters share, such as a parameter's meaning, is written once, here.
 
 `documented` completes the docstring of a function: it adds a line for each parameter that the docstring does not
-describe, and the errors that the collective can raise. `help()` shows the complete text.
+describe, and the errors that the collective can raise. `documented_as` adds what another function's docstring says.
+`help()` shows the complete text.
 """
 
 from __future__ import annotations
@@ -97,16 +98,33 @@ _ENTRY = re.compile(r"^ {4}(\w+)(?=:)", re.MULTILINE)
 def documented(function: F, failed: str | None = None) -> F:
     """Completes the docstring of a collective, as a decorator. `failed`: how its failure is raised, if not as usual."""
     if function.__doc__ is not None:  # python -OO has no docstrings
-        code = function.__code__
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        function.__doc__ = completed(function.__doc__, function.__name__, parameters, failed)
+        function.__doc__ = completed(function.__doc__, function.__name__, _parameters(function), failed)
     return function
+
+
+def documented_as(model: Callable[..., Any]) -> Callable[[F], F]:
+    """Completes a docstring by the parameters and sections of the docstring of `model`, as a decorator."""
+
+    def complete(function: F) -> F:
+        if function.__doc__ is not None and model.__doc__ is not None:
+            head, own = _sections(function.__doc__)
+            _, others = _sections(model.__doc__)
+            entries = {**_entries(others["Args"]), **_entries(own.get("Args", ""))}
+            arguments = "\n".join(entries[name] for name in _parameters(function))
+            function.__doc__ = _joined(head, {**others, **own, "Args": arguments})
+        return function
+
+    return complete
+
+
+def _parameters(function: Callable[..., Any]) -> Sequence[str]:
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def completed(docstring: str, function: str, parameters: Sequence[str], failed: str | None = None) -> str:
     """Returns the docstring with the sections Args, Returns, Raises and Examples, of which some are in PARAMETERS."""
-    head, *pieces = _SECTION.split(inspect.cleandoc(docstring))
-    sections = {title: body.rstrip() for title, body in zip(pieces[::2], pieces[1::2], strict=True)}
+    head, sections = _sections(docstring)
     is_async = function.rstrip("_").endswith("_async")
     is_grouped = function.startswith("grouped_")
     verb = function.rstrip("_").removesuffix("_async").removeprefix("grouped_")
@@ -116,6 +134,16 @@ def completed(docstring: str, function: str, parameters: Sequence[str], failed: 
         given.get(name) or _entry(name, known[name], is_grouped, function.endswith("_")) for name in parameters
     )
     sections.setdefault("Raises", _errors(verb, failed or _failed(is_async)))
+    return _joined(head, sections)
+
+
+def _sections(docstring: str) -> tuple[str, dict[str, str]]:
+    """Returns the text before the sections, and the sections by their titles."""
+    head, *pieces = _SECTION.split(inspect.cleandoc(docstring))
+    return head, {title: body.rstrip() for title, body in zip(pieces[::2], pieces[1::2], strict=True)}
+
+
+def _joined(head: str, sections: dict[str, str]) -> str:
     texts = [f"{title}:\n{sections[title]}" for title in ("Args", "Returns", "Raises", "Examples") if title in sections]
     return "\n\n".join([head.rstrip(), *texts]) + "\n"
 

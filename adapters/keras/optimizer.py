@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from perseus_like.collectives import Average, Sum
+from perseus_like.documentation import documented_as
 from perseus_like.gradients import Groups, checked_passes, gradient_rules, layers_of, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -309,6 +310,7 @@ def DistributedOptimizer(  # noqa: N802
     )
 
 
+@documented_as(DistributedOptimizer)
 def PartialDistributedOptimizer(  # noqa: N802
     optimizer: Any,
     name: str | None = None,
@@ -328,29 +330,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     """Returns a DistributedOptimizer that does not reduce the gradients of `local_layers`.
 
     Args:
-        optimizer: of Keras 3 or Keras 2, with any schedule, or a LossScaleOptimizer; it shares its state with the
-            result. `LossScaleOptimizer(DistributedOptimizer(…))`, as `compile` makes for mixed_float16, works, too.
-        name: the prefix of the names of collectives; by default "Distributed" and the optimizer's class.
-        device_dense: accepted without effect: gradients stay on the device they are on.
-        device_sparse: accepted without effect, as `device_dense`.
-        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
-        sparse_as_dense: convert gradients of embeddings to dense ones.
-        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
-        op: Average or Sum.
-        groups: lists of variables whose gradients are reduced together, or the number of groups.
-        backward_passes_per_step: the number of calls whose gradients are summed, then reduced and applied. `iterations`
-            counts every call.
-        average_aggregated_gradients: average the gradients of these calls.
-        process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         local_layers: a layer or a list of layers, whose gradients stay those of each rank.
-        scale_local_gradients: gradients of local variables are divided by the number of ranks.
-
-    Returns:
-        An optimizer of the class of `optimizer`.
-
-    Raises:
-        ValueError: an argument is not supported, or the optimizer is a DistributedOptimizer already. The errors of
-            collectives are raised by its steps.
 
     Examples:
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

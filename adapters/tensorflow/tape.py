@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like.collectives import Average
+from perseus_like.documentation import documented_as
 from perseus_like.gradients import Groups, gradient_rules, layers_of, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -117,6 +118,7 @@ def DistributedGradientTape(  # noqa: N802
     return tape
 
 
+@documented_as(DistributedGradientTape)
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: Any,
     device_dense: str = "",
@@ -134,25 +136,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     """Does the same as DistributedGradientTape, but does not reduce the gradients of `local_layers`.
 
     Args:
-        gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
-        device_dense: the device on which dense gradients are reduced; "" for the device they are on.
-        device_sparse: the same for IndexedSlices.
-        compression: `Compression.none`, `fp16`, `bf16`, or a `Compressor`.
-        sparse_as_dense: convert IndexedSlices to dense gradients, and reduce them in buckets.
-        op: Average, Sum or Adasum.
-        gradient_predivide_factor: f: gradients are divided by f before the sum and by size/f after it.
-        groups: lists of variables whose gradients are reduced together, or the number of groups.
-        num_groups: deprecated; a number of groups.
-        process_set: the ranks that train together. On other ranks the tape does not communicate.
         local_layers: a layer or a list of layers, whose gradients stay those of each rank.
-        scale_local_gradients: divide gradients of local sources by the number of ranks.
-
-    Returns:
-        A tape of the class of `gradtape`.
-
-    Raises:
-        ValueError: an argument is not supported, or the tape is a DistributedGradientTape already. The errors of
-            collectives are raised by `gradient`.
 
     Examples:
         >>> weights = tf.Variable([1.0, 2.0])
