@@ -63,7 +63,8 @@ def _methods_of_groups() -> None:
 
 def _timeout_of_backends() -> None:
     gloo = getattr(dist, "ProcessGroupGloo", None)
-    _expect(gloo is None or hasattr(gloo, "_set_default_timeout"), "ProcessGroupGloo._set_default_timeout is missing")
+    changes = hasattr(distributed_c10d, "_set_pg_timeout") and gloo is not None
+    _expect(not changes or hasattr(gloo, "_set_default_timeout"), "ProcessGroupGloo._set_default_timeout is missing")
 
 
 def _backends() -> None:
@@ -79,6 +80,11 @@ def _env_handler() -> None:
 
     autoload.replace_env_handler(dist, keep)
     _expect(len(replaced) == 1 and callable(replaced[0]), "rendezvous._rendezvous_handlers has no entry 'env'")
+
+
+def _destroyed_groups() -> None:
+    groups = getattr(distributed_c10d, "_world", None)
+    _expect(process_groups._shuts_down_groups() or hasattr(groups, "pg_map"), "_world.pg_map is missing")
 
 
 def _factor() -> None:
@@ -210,6 +216,7 @@ def _works() -> None:
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
     "process_groups.keep_awaited_works": _awaited_works,
+    "process_groups.shut_down_destroyed_groups": _destroyed_groups,
     "process_groups.accept_monitored_barrier": _monitored_barrier,
     "process_groups.find_group": _group_names,
     "process_groups.backend_of": _methods_of_groups,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -69,6 +70,37 @@ def keep_awaited_works() -> None:
     cls._set_forward_pass_work_handle = set_and_keep
 
 
+def _shuts_down_groups() -> bool:
+    """Returns True if torch's `destroy_process_group` calls the `shutdown` of groups."""
+    return "shutdown" in inspect.unwrap(distributed_c10d.destroy_process_group).__code__.co_names
+
+
+def shut_down_destroyed_groups(is_ours: Callable[[Any], bool]) -> None:
+    """Calls the `shutdown` of groups that `destroy_process_group` forgets.
+
+    Relies on: `destroy_process_group(group)`, and the dictionary `distributed_c10d._world.pg_map` of all groups.
+    Tried with: all; torch 2.13 and later do this by themselves, torch 2.1 only forgets groups.
+    Notices: the function of this torch calls no `shutdown`.
+    Lost then: the session goes on after the group's end, and no group of other ranks can be made in its place.
+    This holds for a program, too, that imports the function by its name before it makes its first group.
+    """
+    if _shuts_down_groups():
+        return
+    original: Any = distributed_c10d.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(group: Any = None) -> None:
+        everything = group is None or group == distributed_c10d.GroupMember.WORLD
+        groups = [*distributed_c10d._world.pg_map] if everything else [group]
+        original(group)
+        for each in reversed(groups):
+            if is_ours(each):
+                each.shutdown()
+
+    distributed_c10d.destroy_process_group = destroy_process_group
+    dist.destroy_process_group = destroy_process_group
+
+
 def accept_monitored_barrier(is_ours: Callable[[Any], bool]) -> None:
     """Lets `torch.distributed.monitored_barrier` call the method of these groups.
 
@@ -124,7 +156,7 @@ def set_timeout(backend: Any, timeout: timedelta) -> None:
     """Sets the time limit of a backend's collectives.
 
     Relies on: the method `_set_default_timeout(timeout)` of gloo's and NCCL's backends.
-    Tried with: all.
+    Tried with: all; torch 2.1 never changes a group's timeout, and has no such method.
     Notices: the method is missing.
     Lost then: changing the timeout of a group with several backends fails with torch's AttributeError.
     """

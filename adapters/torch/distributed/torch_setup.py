@@ -18,6 +18,7 @@ def prepare_torch() -> None:
     """Changes torch, once in a process."""
     process_groups.skip_flight_recorder(_is_ours)
     process_groups.keep_awaited_works()
+    process_groups.shut_down_destroyed_groups(_is_ours)
     process_groups.accept_monitored_barrier(_is_ours)
 
 
