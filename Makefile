@@ -1,5 +1,5 @@
-# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
-# `build`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `test-debian`, `lint`, `sanitize`, `fuzz`,
+# `docs`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -14,7 +14,16 @@ LOCKED_TORCH := torch==2.13.0
 LOCKED_TENSORFLOW := tensorflow-cpu==2.21.0
 # `make test TORCH=2.1.2`, or any other requirement for pip: TORCH=torch==2.13.0+cu130.
 override TORCH := $(if $(TORCH),$(if $(findstring torch,$(TORCH)),$(TORCH),torch==$(TORCH)),$(LOCKED_TORCH))
-TENSORFLOW ?= $(LOCKED_TENSORFLOW)
+# The last Python (3.x) that the locked releases have wheels for. What is newer does without, and its tests are skipped.
+LAST_PYTHON_tensorflow := 13
+LAST_PYTHON_tensorflow-2.15 := 11
+LAST_PYTHON_mxnet := 12
+LAST_PYTHON_mxnet-2 := 11
+LAST_PYTHON_torch-clients := 13
+python_minor := $(shell $(PYTHON) -c 'import sys; print(sys.version_info.minor)' 2>/dev/null)
+# $(call too_new_for,NAMES): those that have no wheels for this Python.
+too_new_for = $(foreach name,$(1),$(shell test 0$(python_minor) -le $(or $(LAST_PYTHON_$(name)),99) || echo $(name)))
+TENSORFLOW ?= $(if $(call too_new_for,tensorflow),,$(LOCKED_TENSORFLOW))
 # torch before 2.3 was built for the first generation of NumPy.
 USES_NUMPY_1 := $(filter torch==2.1 torch==2.1.% torch==2.2 torch==2.2.%,$(TORCH))
 NUMPY := $(if $(USES_NUMPY_1),numpy<2,numpy)
@@ -28,7 +37,7 @@ STAMPS := $(VENV)/stamps
 BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) $(NUMPY) cloudpickle scikit-learn tqdm mpich
 TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib \
-	$(TENSORFLOW) keras mypy==2.* basedpyright==1.*
+	$(TENSORFLOW) $(if $(TENSORFLOW),keras) mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
 DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
@@ -69,7 +78,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -77,6 +86,8 @@ all: build
 # pip comes first: only newer releases than a new environment has take hashes from a constraints file.
 $(STAMPS)/venv: Makefile locks/pip.txt locks/main.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "$(PYTHON) is Python %d.%d; perseus_like needs 3.10 or later: make PYTHON=python3.11" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip, os, sys, sysconfig; header = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(not os.path.exists(header) and "there is no " + header)' \
+		|| { echo "$(PYTHON) cannot make environments or compile modules; on Debian and Ubuntu: apt install python3-dev python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
 	$(PIP) install --require-hashes --requirement locks/pip.txt
@@ -116,6 +127,7 @@ lock:
 		.venv-lock/bin/python -m pip --quiet install --require-hashes --requirement locks/uv.txt; }
 	@mkdir -p build
 	for tool in pip uv; do echo $$tool > build/lock-$$tool.in; done
+	@test -n '$(TENSORFLOW)' || { echo "make lock needs a Python that $(LOCKED_TENSORFLOW) has wheels for" >&2; exit 2; }
 	printf '%s\n' $(call quoted,$(sort $(BUILD_NEEDS) $(RUN_NEEDS) $(TEST_NEEDS) $(BENCH_NEEDS) $(FUZZ_NEEDS) $(DOCS_NEEDS) $(LINT_NEEDS))) \
 		> build/lock-main.in
 	echo '$(DEEPSPEED)' > build/lock-deepspeed.in
@@ -156,8 +168,11 @@ $(STAMPS)/environment-%: tests/environments/%.txt locks/%.txt $(STAMPS)/package
 
 # Where the wheels of these do not install, the tests that need them are skipped; `make test-oneccl` shows why.
 OPTIONAL_ENVIRONMENTS := oneccl
+NO_ENVIRONMENTS := $(call too_new_for,$(ENVIRONMENTS))
 
-environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS),$(ENVIRONMENTS)),$(STAMPS)/environment-$(name))
+environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS) $(NO_ENVIRONMENTS),$(ENVIRONMENTS)),$(STAMPS)/environment-$(name))
+	@for name in $(NO_ENVIRONMENTS); do \
+		echo "no .venv-$$name: its packages have no wheels for Python 3.$(python_minor); its tests are skipped"; done
 	for name in $(OPTIONAL_ENVIRONMENTS); do $(MAKE) $(STAMPS)/environment-$$name || rm -rf .venv-$$name; done
 
 demo: $(STAMPS)/run $(STAMPS)/package
@@ -223,6 +238,11 @@ test-gpu: $(STAMPS)/test $(STAMPS)/package
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
+
+# `make demo` and `make test` as a user of a new Debian meets them: RELEASE=stable or testing; needs root and debootstrap.
+RELEASE ?= stable
+test-debian:
+	tests/debian/run.sh $(RELEASE)
 
 # `make test` runs those that are quick, where its wheels install.
 test-oneccl: $(STAMPS)/test $(STAMPS)/environment-oneccl

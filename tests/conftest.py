@@ -107,7 +107,10 @@ def environment() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         python = ROOT / f".venv-{name}" / "bin" / "python"
         if not python.exists():
-            pytest.skip(f"there is no .venv-{name}; `make environments` makes it")
+            pytest.skip(
+                f"there is no .venv-{name}: `make environments` makes it, or says that its packages have no wheels "
+                f"for Python 3.{sys.version_info.minor}"
+            )
         return python
 
     return find
