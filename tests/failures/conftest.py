@@ -103,15 +103,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ranks that run a program in which `on_rank` is imported; killed at the end of the test if still there."""
     worlds: list[World] = []
 
-    def begin(size: int, program: str, launched: bool = True, wrapper: Sequence[str] = (), **settings: str) -> World:
+    def begin(
+        size: int,
+        program: str,
+        launched: bool = True,
+        wrapper: Sequence[str] = (),
+        launcher: Sequence[str] = (sys.executable, "-m", "perseus_like.launch"),
+        python: str | Path = sys.executable,
+        **settings: str,
+    ) -> World:
         folder = tmp_path / f"world{len(worlds)}"
         folder.mkdir()
         shutil.copy(HERE / "on_rank.py", folder)
         (folder / "program.py").write_text(HEAD + textwrap.dedent(program))
         os.mkfifo(folder / "gate")
-        command = [sys.executable, str(folder / "program.py")]
+        command = [str(python), str(folder / "program.py")]
         if launched:
-            command = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), *command]
+            command = [*launcher, "-np", str(size), *command]
         if wrapper:  # it finds its own programs by the PATH of the tests
             command = [*wrapper, "env", *(f"{name}={value}" for name, value in settings.items()), *command]
             settings = {}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import perseus_like.numpy as hvd
 
-rank = int(os.environ.get("PERSEUS_RANK", "0"))
+rank = int(os.environ.get("PERSEUS_RANK", os.environ.get("PMI_RANK", "0")))  # MPICH's mpirun sets the second one
 size = int(os.environ.get("PERSEUS_SIZE", "1"))
 _FOLDER = Path(os.environ["ON_RANK_FOLDER"])
 
@@ -31,6 +36,20 @@ def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         return {"kinds": kinds, "text": str(error), "at": time.monotonic()}
     return {"kinds": [], "text": "", "at": time.monotonic()}
+
+
+def ones(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Returns ones in memory of their own, which begins at a page."""
+    array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)
+    array[:] = 1
+    return array
+
+
+def crash_at_second_half(array: np.ndarray[Any, Any]) -> None:
+    """Makes this process crash as soon as it reads or writes the second half of an array, which begins at a page."""
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # oneCCL's own handler does not end the process
+    half = array.nbytes // 2
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(array.ctypes.data + half), ctypes.c_size_t(half), 0) == 0
 
 
 def still_works() -> None:
