@@ -27,7 +27,7 @@ enum class FakeStreams { eager, late, threads };
 class FakeCuda {
  public:
   explicit FakeCuda(FakeStreams streams = FakeStreams::late, int devices = 1);
-  ~FakeCuda();  // all memory must have been freed
+  ~FakeCuda();  // all memory must have been freed; see leave()
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
@@ -42,6 +42,8 @@ class FakeCuda {
   // Makes the call of this name fail with this code from now on; 0: it succeeds again.
   void fail(const std::string& call, cuda::Result result);
   void pretend_version(int version) { version_ = version; }
+  // Makes the destructor expect that this many blocks of memory were never freed. Their device stays open.
+  void leave(std::size_t blocks) { left_ = blocks; }
 
   int calls(const std::string& call);
   // Returns the number of contexts pushed and not popped on this thread.
@@ -98,6 +100,7 @@ class FakeCuda {
   std::map<cuda::StreamHandle, std::unique_ptr<Queue>> queues_;
   std::set<Event*> events_;
   std::set<void*> memory_;
+  std::size_t left_ = 0;
   std::map<std::string, cuda::Result> failures_;
   std::map<std::string, int> calls_;
   std::map<std::string, std::unique_ptr<Function>> functions_;

@@ -13,6 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "cuda_fake.h"
+#include "device/cuda/device.h"
+#include "engine/on_device.h"
 #include "engine/process_set_engine.h"
 #include "engine_rank.h"
 #include "mpi_fake.h"
@@ -149,14 +152,14 @@ TEST(AbandonedReceive, OfTheBootstrapWritesOnlyIntoItsOwnMemory) {
 const std::vector<int> kEach{0, 1};
 
 struct CutRank {
-  CutRank(FakeNetwork& data, FakeNetwork& control, int rank, Liveness& liveness)
+  CutRank(FakeNetwork& data, FakeNetwork& control, int rank, Liveness& liveness, const EngineOptions& more = {})
       : data_api(data, rank, 2), control_api(control, rank, 2) {
     data_api.match_all();
     const mpi::WaitOptions options{.liveness = &liveness};
     Link link{std::make_unique<mpi::MpiTransport>(data_api, std::vector<mpi::Comm>{0}, options),
               std::make_unique<mpi::MpiChannel>(control_api, 0, options, closing)};
-    engine = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), EngineOptions(),
-                                                liveness, [](const Request&, Completion*) { return Status(); });
+    engine = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), more, liveness,
+                                                [](const Request&, Completion*) { return Status(); });
   }
 
   std::shared_ptr<WorkItem> submit(Verb verb, const std::string& name, std::vector<float>& values) const {
@@ -200,6 +203,43 @@ TEST(LentTensors, AreThoseOfTheWorkInProgress) {
     for (auto& rank : ranks) EXPECT_GT(rank.data_api.deliver_late(), 0U);
     EXPECT_TRUE(scavenger.is_untouched());
   }
+}
+
+// Tensors of a device without NCCL are sent and received in pinned host memory.
+TEST(LentMemory, ThatIsPinnedIsNotFreed) {
+  FakeCuda fake;
+  fake.leave(2);
+  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  const auto stream = fake.make_stream();
+  EngineOptions options;
+  options.device = [device] { return device; };
+  FakeNetwork data, control;
+  Liveness liveness;
+  CutRank ranks[] = {{data, control, 0, liveness, options}, {data, control, 1, liveness, options}};
+  data.cut();
+  std::vector<float> values[] = {std::vector<float>(100, 1.0F), std::vector<float>(100, 1.0F)};
+  std::shared_ptr<WorkItem> works[2];
+  for (std::size_t r = 0; r < 2; ++r) {
+    auto work = works[r] = std::make_shared<WorkItem>();
+    work->request = request(Verb::allreduce, "x", {{DType::float32, {100}}});
+    work->request.on_host = false;
+    work->inputs = work->outputs = {values[r].data()};
+    work->completion.on_device = on_device(device, stream, "allreduce 'x'");
+    ranks[r].engine->submit(work);
+  }
+  while (data.in_progress() < 2) std::this_thread::yield();
+  liveness.report_lost(7, "was killed");
+  for (std::size_t r = 0; r < 2; ++r) {
+    ranks[r].engine->wake();
+    ranks[r].engine->wait(works[r]->completion);
+    EXPECT_EQ(works[r]->completion.status().kind(), ErrorKind::peer_lost);
+    works[r].reset();
+  }
+  for (auto& rank : ranks) rank.engine.reset();
+  const Scavenger scavenger;
+  for (auto& rank : ranks) EXPECT_GT(rank.data_api.deliver_late(), 0U);
+  EXPECT_TRUE(scavenger.is_untouched());
+  EXPECT_EQ(values[0], std::vector<float>(100, 1.0F));
 }
 
 // Rank 1 is slow: it has described its memory and still reduces when rank 0 learns of the loss of rank 2.
