@@ -5,9 +5,8 @@ from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.common_api import *
 from perseus_like.keras.ops import Compression, allgather, broadcast, broadcast_global_variables, reducescatter
 
-from ..sync_batch_norm import SyncBatchNormalization
 from . import callbacks, elastic
-from .ops import allreduce, load_model
+from .ops import SyncBatchNormalization, allreduce, load_model
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
 
 __all__ = [

@@ -1,14 +1,22 @@
-"""Functions with other defaults than in perseus_like.keras."""
+"""Functions with other defaults than in perseus_like.keras, and SyncBatchNormalization for tf.keras."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from perseus_like.keras import ops, saving
 from perseus_like.keras.ops import Compression
+from perseus_like.keras.sync_batch_norm import SyncBatchNormalization, SyncBatchNormalizationImpl
+
+if not issubclass(keras.layers.BatchNormalization, tf.keras.layers.BatchNormalization):  # tf.keras is another Keras
+
+    @tf.keras.utils.register_keras_serializable(package="perseus_like")
+    class SyncBatchNormalization(SyncBatchNormalizationImpl, tf.keras.layers.BatchNormalization):  # type: ignore[no-redef,misc]
+        __doc__ = SyncBatchNormalizationImpl.__doc__
 
 
 def allreduce(
@@ -35,3 +43,6 @@ def load_model(
 ) -> Any:
     """Does the same as perseus_like.keras.load_model, by tf.keras."""
     return saving.load(tf.keras, filepath, custom_optimizers, custom_objects, compression)
+
+
+__all__ = ["SyncBatchNormalization", "allreduce", "load_model"]
