@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import perseus_like.torch.distributed  # noqa: F401  # torch before 2.5 does not load it by itself
+
 PERSEUS, GLOO = "perseus", "gloo"
 
 Call = Callable[[], Any]

@@ -103,6 +103,7 @@ def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
 def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> tuple[list[Contender], nn.Module]:
     """And the model that ours trains."""
     import perseus_like.torch as hvd
+    import perseus_like.torch.distributed  # noqa: F401  # torch before 2.5 does not load it by itself
     from perseus_like.torch.nn import parallel
 
     mine, data = build()

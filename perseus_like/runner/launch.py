@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from perseus_like.common.util import ccl_built, ddl_built, extension_available, gloo_built, mpi_built, nccl_built
 from perseus_like.launch import main as run_commandline
 from perseus_like.launch.child_launcher import run_launcher
-from perseus_like.launch.elastic.settings import TIMEOUT_VARIABLES
+from perseus_like.launch.elastic.settings import environment_has_timeout
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
 from perseus_like.runner.arguments import _HorovodArgs, options_of, parse_words
@@ -41,7 +40,7 @@ def _run_elastic(args: Any) -> list[Any] | None:
     The times in horovod.runner.elastic.driver apply if neither `args` nor the environment has others.
     """
     defaults = [f"--discovery-interval={driver.DISCOVER_HOSTS_FREQUENCY_SECS}"]
-    if not any(os.environ.get(name) for name in TIMEOUT_VARIABLES):
+    if not environment_has_timeout():
         defaults.append(f"--elastic-timeout={driver.ELASTIC_TIMEOUT_SECS}")
     if args.min_num_proc is None:
         defaults.append(f"--min-num-proc={args.num_proc or 1}")

@@ -43,11 +43,11 @@ def init_process_group(
         _log.info("init_process_group(%r): perseus is used in its place", backend)
     if _launched():
         basics.init()
-    if _launched() or dist.is_torchelastic_launched():
-        dist.init_process_group("perseus", timeout=timeout, **options)
-        return
-    where: dict[str, Any] = {"init_method": init_method, "world_size": world_size, "rank": rank, "store": store}
-    dist.init_process_group("perseus", timeout=timeout, **where, **options)
+    if timeout is not None:  # torch 2.1 refuses None
+        options["timeout"] = timeout
+    if not _launched() and not dist.is_torchelastic_launched():
+        options |= {"init_method": init_method, "world_size": world_size, "rank": rank, "store": store}
+    dist.init_process_group("perseus", **options)
 
 
 def get_rank(group: Any = None) -> int:

@@ -17,6 +17,11 @@ RESET_LIMIT_MESSAGE = "the workers changed more often than --reset-limit {} allo
 TIMEOUT_VARIABLES = ("PERSEUS_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 
+def environment_has_timeout() -> bool:
+    """Returns True if a variable sets the time that a job waits for enough slots."""
+    return any(os.environ.get(name) for name in TIMEOUT_VARIABLES)
+
+
 @dataclass(frozen=True)
 class ElasticSettings:
     """The settings. `cooldown`: see `HostManager`."""
