@@ -22,6 +22,8 @@ import os, signal, sys
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
 
 rank, size, last = int(sys.argv[1]), 4, int(sys.argv[3])

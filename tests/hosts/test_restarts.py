@@ -30,6 +30,8 @@ PROGRAM = """
 import json, os
 import torch
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 

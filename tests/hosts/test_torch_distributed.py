@@ -14,6 +14,8 @@ PROGRAM = """
     from datetime import timedelta
     import torch
     import torch.distributed as dist
+    if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+        import perseus_like.torch.distributed
 
     dist.init_process_group("perseus")
     rank, size = dist.get_rank(), dist.get_world_size()

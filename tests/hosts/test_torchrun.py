@@ -29,6 +29,8 @@ STEP = """
 import os
 import torch
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 from perseus_like.session import session
 
@@ -68,6 +70,8 @@ LOOP = """
 import os, time
 import torch
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 dist.init_process_group("perseus")
 tensor = torch.ones(1 << 16)
 is_up = False

@@ -23,6 +23,8 @@ sys.path.append({str(Path(__file__).parent)!r})
 from pathlib import Path
 import torch
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 from listening import listening_addresses
 
 def store():
@@ -67,6 +69,8 @@ def test_it_is_a_file_of_this_user_alone(launcher: str, to_end: ToEnd, tmp_path:
 def test_an_address_that_is_given_stays(to_end: ToEnd) -> None:
     program = """
 import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed
 dist.init_process_group("gloo", world_size=1, rank=0)
 store = dist.distributed_c10d._get_default_store()
 while isinstance(store, dist.PrefixStore):
