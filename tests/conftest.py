@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import os
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ CACHE = ROOT / ".venv-mpi"
 FOLDERS = ["csrc", "cmake", "adapters", "perseus_like"]
 FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
+
+with contextlib.suppress(ImportError):  # torch's wheels for CUDA bring triton
+    # TensorFlow and triton both contain LLVM. If TensorFlow 2.21 is loaded first, loading triton ends the process.
+    importlib.import_module("triton._C.libtriton")
 
 with contextlib.suppress(ImportError):  # not in each of the environments
     import hypothesis
