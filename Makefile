@@ -213,9 +213,8 @@ all-tests:
 	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
 
 # With another release of torch, the tests that use torch: a test file that does not name it cannot depend on its release.
-# Tests in other environments have a torch of their own, or none. The probes come first: they import Triton, which ends a process
-# that has imported TensorFlow before.
-TORCH_TESTS = tests/unit/test_torch_compat.py tests/distributed $(sort $(shell grep -rlw --include='test_*.py' --exclude-dir=in_world --exclude-dir=clients \
+# Tests in other environments have a torch of their own, or none.
+TORCH_TESTS = tests/distributed $(sort $(shell grep -rlw --include='test_*.py' --exclude-dir=in_world --exclude-dir=clients \
 	--exclude-dir=gpu --exclude-dir=packaging torch tests))
 torch-tests: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(TORCH_TESTS) \
