@@ -35,7 +35,9 @@ if [ -e $authorities ]; then
 fi
 
 # In a mount and PID namespace of its own: at the end, the kernel ends all processes and unmounts everything.
-exec unshare --mount --pid --fork --kill-child /usr/bin/env -i PATH="$PATH" folder="$folder" command="$command" /bin/sh -euc '
+# SIGKILL, because `unshare` and the first process of the namespace ignore SIGTERM.
+exec timeout --foreground --signal=KILL "${DEBIAN_SECONDS:-14400}" \
+  unshare --mount --pid --fork --kill-child /usr/bin/env -i PATH="$PATH" folder="$folder" command="$command" /bin/sh -euc '
   mount -t proc proc "$folder/proc"
   mount -t sysfs -o ro sysfs "$folder/sys"
   mount -t tmpfs -o mode=755 tmpfs "$folder/dev"

@@ -71,6 +71,8 @@ def test_elastic_jobs_over_mpi() -> None:
     """Each rank leaves its result under its own number."""
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
+    if shutil.which("ssh") is None:
+        pytest.skip("no ssh, which an elastic job over mpirun asks for")
 
     def place() -> tuple[int, int]:
         import perseus_like as hvd
