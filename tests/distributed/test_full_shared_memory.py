@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from perseus_like.torch.compat.storage import keeps_identity
 
 PROGRAM = """
 import logging
@@ -25,7 +28,8 @@ dist.destroy_process_group()
 
 
 def test_a_bucket_stays_in_private_memory(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    if not keeps_identity():
+        pytest.skip(f"buckets do not move with torch {torch.__version__}")
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting a small /dev/shm needs root and unshare")
     program = tmp_path / "program.py"
