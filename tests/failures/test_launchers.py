@@ -12,7 +12,7 @@ import pytest
 
 LAUNCHERS = {
     "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "openmpi"),
-    "MPICH": ({"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_PORT": "host:1"}, "mpich"),
+    "MPICH": ({"PMI_SIZE": "2", "PMI_RANK": "0", "PMI_PORT": "host:1"}, "mpich"),
     "Intel MPI": ({"PMI_SIZE": "2", "PMI_RANK": "0", "I_MPI_HYDRA_UUID": "1"}, "impi"),
 }
 
@@ -97,7 +97,7 @@ def test_the_library_of_another_mpi(run: Any, hides_system_libraries: list[str])
 @pytest.mark.timeout(900)
 def test_variables_of_an_mpirun_that_is_not_there(run: Any, environment_with: Callable[[str], Path]) -> None:
     """MPI_Init of Open MPI would end the process, with a message about a remote shell."""
-    (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so*"))
+    (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so.*"))
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init), running=hvd.is_initialized())\n"
     world = run(1, program, launched=False, PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks)
