@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -267,7 +268,10 @@ except hvd.HorovodInternalError as error:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts, code: int) -> None:
-    """MPICH's mpirun takes the end of a rank for an orderly one. The others end by themselves, with an error."""
+    """MPICH's mpirun takes the end of a rank for an orderly one. The others end by themselves, with an error.
+
+    Rank 2 hears of rank 3's end first, as they share a host, and its own end may be what the other host hears of.
+    """
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
         pytest.skip("no MPICH beside this Python")
@@ -284,7 +288,7 @@ def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, 
     assert said, done.stdout
     for text in said:
         assert text.startswith("raised PeerLostError")
-        assert "rank 3 on h2 ended without shutting down" in text
+        assert re.search("rank [23] on h2 ended without shutting down", text), text
     deadline = time.monotonic() + TIMEOUT_SECONDS  # mpirun ends before its proxies
     while left := [pid for host in test_bed.hosts for pid in test_bed.processes(host)]:
         assert time.monotonic() < deadline, [_line_of(pid) for pid in left]
