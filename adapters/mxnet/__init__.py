@@ -1,9 +1,9 @@
 """perseus_like.mxnet: Horovod's MXNet API. `import perseus_like.mxnet as hvd`."""
 
-from perseus_like import HorovodInternalError, common_api, operations
+from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import mpi_ops, ops
 from .compression import Compression
@@ -35,5 +35,5 @@ __all__ = [
     "mpi_ops",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__

@@ -1,9 +1,9 @@
 """The module `horovod.mxnet.mpi_ops`: names from ops.py and perseus_like."""
 
-from perseus_like import common_api, operations
+from perseus_like import common_api
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
@@ -16,5 +16,5 @@ __all__ = [
     "handle_average_backwards_compatibility",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__

@@ -1,10 +1,10 @@
 """perseus_like.numpy: every collective on NumPy arrays. This is the reference adapter."""
 
-from perseus_like import HorovodInternalError, common_api, operations
+from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
 from perseus_like.objects import allgather_object, broadcast_object
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import ops
 from .compression import Compression
@@ -21,5 +21,5 @@ __all__ = [
     "join",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__

@@ -2,10 +2,10 @@
 
 from typing import Any as _Any
 
-from perseus_like import HorovodInternalError, common_api, operations, run
+from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.common.util import gpu_available
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, util
 from .compression import Compression
@@ -90,7 +90,7 @@ __all__ = [
     "vars_to_refs",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 
 def __getattr__(name: str) -> _Any:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from perseus_like import common_api, operations
+from perseus_like import common_api
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import gpu_available
 from perseus_like.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from .functions import broadcast_
@@ -91,4 +91,4 @@ __all__ = [
     "size_op",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]

@@ -2,10 +2,10 @@
 
 import torch as _torch
 
-from perseus_like import HorovodInternalError, common_api, operations, run
+from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import barrier
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, ops
 from .compression import Compression
@@ -39,5 +39,5 @@ __all__ = [
     "sparse_allreduce_async",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__

@@ -1,11 +1,11 @@
 """The module `horovod.torch.mpi_ops`."""
 
-from perseus_like import HorovodInternalError, common_api, operations
+from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import barrier
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import check_installed_version, gpu_available, num_rank_is_power_2
 from perseus_like.common_api import *
-from perseus_like.operations import *
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
@@ -45,5 +45,5 @@ __all__ = [
     "sparse_allreduce_async",
 ]
 __all__ += common_api.__all__
-__all__ += operations.__all__
+__all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
