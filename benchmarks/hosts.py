@@ -67,7 +67,7 @@ class Case:
         return f"{self.hosts} hosts × {self.ranks}, {self.links}: {self.work}, {self.bytes / MIB:g} MiB"
 
 
-# Of the bytes of a full Ethernet frame those that are TCP's payload: the rest is headers.
+# The share of TCP's payload in the bytes of a full Ethernet frame. The rest is headers.
 PAYLOAD = 1448 / 1518
 GBIT = Links("1gbit")
 CASES = [

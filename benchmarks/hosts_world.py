@@ -151,7 +151,7 @@ def step(hvd: Any, count: int, rows: int) -> Contenders:
 
 
 def measure(comm: Any, contenders: Contenders, rounds: int) -> dict[str, float]:
-    """Of each the best of some rounds, each by the slowest rank's clock."""
+    """Returns the best round of each contender, by the clock of the slowest rank."""
     from mpi4py import MPI as mpi  # noqa: N811
 
     best = dict.fromkeys(contenders, float("inf"))

@@ -25,7 +25,7 @@ STEPS = 5
 
 
 def processor_share(seconds: float) -> float:
-    """Of one core, by all threads of this process while the caller sleeps."""
+    """Returns the share of one core that all threads of this process use while the caller sleeps."""
     begin, used = time.monotonic(), time.process_time()
     threading.Event().wait(seconds)
     return (time.process_time() - used) / (time.monotonic() - begin)

@@ -33,7 +33,7 @@ PREDICTED = (2, 4, 8, 16, 64, 256, 1000, 4096)
 
 
 def parents(hosts: int) -> list[int]:
-    """Of each leader, as csrc/control/tree.cc has them."""
+    """Returns the parent of each leader but the first, as in csrc/control/tree.cc."""
     return [(number - 1) // FAN_OUT for number in range(1, hosts)]
 
 

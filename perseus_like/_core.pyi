@@ -199,10 +199,10 @@ def allocate(shape: Sequence[int], dtype: int) -> Buffer: ...
 def copy_past_caches(target: View, source: View) -> None:
     """Copies host memory with non-temporal stores, for a target that is not read soon."""
 
-def show_at(place: int, memory: View) -> None:
-    """Maps `memory`, which was allocated here, at the page address `place`, too, and keeps the bytes of `place`.
+def register_shared_memory(address: int, bytes: int) -> Registration | None:
+    """Lets the ranks of this host reduce memory in place that another library shares between processes by a file.
 
-    The pages at `place` must be private. Raises (unavailable) if it is not possible; `place` then keeps its memory.
+    Returns None if their transport does not use shared memory. Raises (unavailable) if no file is behind the memory.
     """
 
 # Sets the exception class that the core raises for one ErrorKind.

@@ -19,7 +19,7 @@ class HandleEntry(Protocol[Covariant]):
 
 
 class CollectiveHandle(Generic[R]):
-    """One collective in flight: its handle in the core, which keeps the tensors alive, and the maker of its result."""
+    """A collective in flight: its handle in the core, which keeps tensors alive, and the function for its result."""
 
     __slots__ = ("_finish", "_handle", "_result", "name")
 

@@ -110,7 +110,7 @@ def registered_set(ranks: Sequence[int]) -> ProcessSet | None:
 
 
 def remember(process_set: ProcessSet, process_set_id: int) -> None:
-    """Gives `process_set` the id under which the core knows its ranks."""
+    """Sets the id of `process_set` to the one by which the core knows its ranks."""
     process_set.process_set_id = process_set_id
     if process_set not in _registered:
         _registered.append(process_set)

@@ -121,6 +121,18 @@ def environment() -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture(scope="session")
+def keras_on_torch() -> Callable[[], None]:
+    """keras_on_torch() skips the test if Keras does not import with this torch as its backend."""
+
+    def check() -> None:
+        torch = pytest.importorskip("torch")
+        if not hasattr(torch.utils._pytree, "register_pytree_node"):  # since torch 2.2
+            pytest.skip(f"Keras 3 does not import with torch {torch.__version__}: it has no register_pytree_node")
+
+    return check
+
+
 def run(*command: str | Path, **options: object) -> str:
     """The command's output; a failing one fails the test with all it printed."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **options)  # type: ignore[call-overload]

@@ -48,7 +48,7 @@ class Distribution:
 
     @contextlib.contextmanager
     def apply_at_once(self) -> Iterator[None]:
-        """Within it, what `compute` gives is applied in the same function or eagerly: no flag is needed."""
+        """Within the context, results of `compute` are applied eagerly or in the same function, and need no flag."""
         before, self._applied_at_once = self._applied_at_once, True
         try:
             yield
@@ -98,7 +98,7 @@ class Distribution:
         return list(zip(reduced, variables, strict=True))
 
     def _set_flag(self, computed: frozenset[int]) -> None:
-        """In a function that is traced: notes at each of its calls that these variables' gradients are computed."""
+        """Adds to a function that is traced: each call notes that these variables' gradients are computed."""
         if self._backend.executing_eagerly():
             return
         if computed not in self._flags:

@@ -10,8 +10,9 @@ import numpy as np
 
 from perseus_like.collectives import Collectives
 from perseus_like.session import session
+from perseus_like.shared_memory import LARGE_ELEMENTS, register_if_mapped
 from perseus_like.tables import DType
-from perseus_like.tensor import ArrayTensors
+from perseus_like.tensor import ArrayTensors, View
 
 try:
     from ml_dtypes import bfloat16
@@ -20,7 +21,17 @@ except ImportError:
 else:
     _EXTRA = [(np.dtype(bfloat16), DType.bfloat16)]
 
-tensors = ArrayTensors(_EXTRA)
+
+class NumPyTensors(ArrayTensors):
+    """The adapter of the users' arrays, some of which lie in memory that processes share."""
+
+    def view(self, tensor: np.ndarray[Any, Any]) -> View:
+        if tensor.base is not None and tensor.size >= LARGE_ELEMENTS:
+            register_if_mapped(tensor)
+        return super().view(tensor)
+
+
+tensors = NumPyTensors(_EXTRA)
 
 # The scalar type of an array. If an argument does not determine it, it is Any, which only type checkers can express.
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Refuses to run a program of accelerate that would train on each rank by itself.
 
 accelerate chooses a backend when its `PartialState` is made, from its arguments, its variables and the devices of the
-machine. Where it finds none it says `DistributedType.NO` and goes on with one process, although torch.distributed has a
-world of several: each rank would train on all the data, and gradients would not be averaged.
+machine. If it finds none, it sets `DistributedType.NO` and continues with one process, although torch.distributed has a
+world of several. Each rank would train on all the data, and gradients would not be averaged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODULE = "accelerate.state"
 
 
 def check_accelerate() -> None:
-    """From now on, an accelerate state of one process in a world of several raises UnavailableError on its rank."""
+    """Makes an accelerate state of one process in a world of several raise UnavailableError on its rank."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _check_states_of(module)

@@ -16,7 +16,7 @@ from .autograd import verbs
 
 
 class DeltaSum:
-    """One optimizer's. Every parameter is a vector of its own to Adasum."""
+    """Combines the steps of one optimizer. Every parameter is a vector of its own."""
 
     def __init__(self, compression: Any, process_set: ProcessSet) -> None:
         self._compression = compression
@@ -24,7 +24,7 @@ class DeltaSum:
         self._name = reserve_name(process_set)
 
     def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
-        """Gives what `local_step` returns. Where it or a rank fails, parameters are left as `local_step` left them."""
+        """Returns the result of `local_step`. If it or a rank fails, parameters stay as `local_step` left them."""
         named = list(parameters)
         with torch.no_grad():
             starts = [parameter.detach().clone() for _, parameter in named]

@@ -1,4 +1,4 @@
-"""Where the gradients of one owner lie: in buckets that they share."""
+"""The memory of one owner's gradients, which share buckets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 @dataclass(frozen=True)
 class Contents:
-    """A bucket, for those who communicate it by themselves."""
+    """A bucket, for a communication hook."""
 
     number: int
     row: torch.Tensor  # all of it, with gaps between gradients, which are 0
@@ -25,14 +25,14 @@ class Contents:
 
 
 class BucketLayout:
-    """Gradients by their place in the owner's list of parameters, buckets by their number in the layout."""
+    """Maps gradients, by their index in the owner's parameters, and buckets, by their number, to memory."""
 
     def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
         """`parameters` is the owner's, and may grow."""
         self._parameters = parameters
         self.views: list[torch.Tensor | None] = []  # None: in no bucket
         self._process_set = process_set
-        self._registered: list[object] = []  # goes before the memory
+        self._registered: list[object] = []  # released before the memory
         self._memory: dict[Kind, torch.Tensor] = {}
         self._flats: list[torch.Tensor] = []  # per bucket
         self._members: list[list[int]] = []  # per bucket
@@ -42,21 +42,25 @@ class BucketLayout:
         return len(self._flats)
 
     def forget(self) -> None:
-        """Nothing is in a bucket any more."""
+        """Removes all gradients from their buckets."""
         self.views[:] = [None] * len(self._parameters)
 
-    def clear(self) -> None:
-        self.views.clear()
+    def drop_memory(self) -> None:
+        """Makes `use` allocate all memory anew. Gradients keep theirs until then."""
         self._flats.clear()
         self._registered.clear()
         self._memory.clear()
 
+    def clear(self) -> None:
+        self.views.clear()
+        self.drop_memory()
+
     def row(self, number: int) -> torch.Tensor:
-        """All of a bucket."""
+        """Returns the memory of a whole bucket."""
         return self._flats[number]
 
     def take(self, index: int, gradient: torch.Tensor) -> None:
-        """Moves a gradient that autograd made, a dense one, to its place in a bucket."""
+        """Moves a dense gradient that autograd has made to its bucket."""
         view = self.views[index]
         if view is not None:
             fill(view, gradient.detach() if gradient.requires_grad else gradient)
@@ -69,18 +73,18 @@ class BucketLayout:
         return Contents(number, self.row(number), gradients, parameters, number + 1 == len(self._flats))
 
     def show(self, index: int) -> None:
-        """Gives the parameter what the other ranks have computed for it."""
+        """Sets the parameter's gradient to the one in its bucket, which other ranks have computed."""
         view = self.views[index]
         if view is not None and self._parameters[index].requires_grad:
             self._parameters[index].grad = view
 
     def scale(self, factor: float) -> None:
-        """Multiplies what was reduced."""
+        """Multiplies all gradients by a factor."""
         for flat in self._flats:
             flat.mul_(factor)
 
     def use(self, layout: Layout[Kind]) -> None:
-        """Moves gradients to where the layout wants them."""
+        """Allocates the buckets of `layout`, and moves gradients into them."""
         self._registered.clear()
         for kind, elements in layout.totals.items():
             old = self._memory.get(kind)
@@ -99,7 +103,7 @@ class BucketLayout:
         self._move(moved)
 
     def _move(self, places: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Copies gradients to new places. Old ones may be in the same memory, so all are read before one is written."""
+        """Copies gradients to new places. The old places may overlap with them, so all gradients are read first."""
         memories = {memory.untyped_storage().data_ptr() for memory in self._memory.values()}
         values: list[torch.Tensor | None] = []
         for index, _ in places:

@@ -27,9 +27,10 @@ from .autograd import verbs
 from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import not_compiled
 from .feedback import FeedbackCompressor
-from .gradient_memory import Kind, dense_strides, member_of, warn_once
+from .gradient_memory import Kind, dense_strides, member_of
 from .ownership import register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
+from .shared_memory import warn_once
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
 
 _log = logging.getLogger("perseus_like")
@@ -80,7 +81,7 @@ class GradientBuckets:
         self._name = reserve_name(rules.process_set)
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
-        self._places = BucketLayout(self._parameters, rules.process_set)
+        self._bucket_memory = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
@@ -101,7 +102,7 @@ class GradientBuckets:
             self._names.append(name)
             self._parameters.append(parameter)
             self._known.add(id(parameter))
-            self._places.views.append(None)
+            self._bucket_memory.views.append(None)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook(index)))  # type: ignore[no-untyped-call]
         self.passes.grow(len(parameters))
         self._forget_layout()
@@ -111,7 +112,7 @@ class GradientBuckets:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._places.clear()
+        self._bucket_memory.clear()
 
     @property
     def name(self) -> str:
@@ -143,11 +144,11 @@ class GradientBuckets:
 
     def show(self, index: int) -> None:
         """Sets the parameter's gradient to the reduced one, which other ranks have computed."""
-        self._places.show(index)
+        self._bucket_memory.show(index)
 
     def scale(self, factor: float) -> None:
         """Multiplies the reduced gradients by a factor."""
-        self._places.scale(factor)
+        self._bucket_memory.scale(factor)
 
     def abandon(self) -> None:
         """Discards gradients that are being reduced. Blocks until they are, because their memory is in use."""
@@ -190,7 +191,7 @@ class GradientBuckets:
         self.passes.synchronized = True
 
     def _make_hook(self, index: int) -> Hook:
-        views = self._places.views
+        views = self._bucket_memory.views
         arrived = self.passes.arrived
         adopt = self._adopt
         counts = self._owner.counts
@@ -223,7 +224,7 @@ class GradientBuckets:
                 )
                 gradient = gradient.to_dense()
         if self._generation == session.generation:
-            self._places.take(index, gradient)
+            self._bucket_memory.take(index, gradient)
 
     @not_compiled  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
@@ -233,22 +234,22 @@ class GradientBuckets:
         rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
-            self._in_flight.append(self._communicate(self._places.contents(number)))
+            self._in_flight.append(self._communicate(self._bucket_memory.contents(number)))
             return
         if is_called(rules.compression):
             members = self._layout.buckets[number].members
-            gradients = {index: view for index in members if (view := self._places.views[index]) is not None}
+            gradients = {index: view for index in members if (view := self._bucket_memory.views[index]) is not None}
             self._in_flight.append(send_compressed(name, gradients, rules, self._feedback))
             return
         pending = verbs.reduce_in_place(
-            self._places.row(number),
+            self._bucket_memory.row(number),
             rules.op,
             name,
             rules.prescale,
             rules.postscale,
             rules.process_set,
             wire_of(rules.compression),
-            wait=self.passes.holds or number + 1 == self._places.buckets,  # the caller waits for the last one
+            wait=self.passes.holds or number + 1 == self._bucket_memory.buckets,  # the caller waits for the last one
         )
         self._in_flight.append(pending.result)
 
@@ -263,7 +264,7 @@ class GradientBuckets:
     def _complete(self) -> None:
         """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
         for index, parameter in enumerate(self._parameters):
-            view, gradient = self._places.views[index], parameter.grad
+            view, gradient = self._bucket_memory.views[index], parameter.grad
             if view is None or gradient is view:
                 continue
             if not self.passes.incomplete(index):
@@ -293,11 +294,12 @@ class GradientBuckets:
         self._name = reserve_name(self._rules.process_set)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
+        self._bucket_memory.drop_memory()
         self._forget_layout()
 
     def _forget_layout(self) -> None:
         self._layout = None
-        self._places.forget()
+        self._bucket_memory.forget()
         self._sparse_seen.update(self._sparse)
         self._sparse = {}
         self.passes.learn()
@@ -328,7 +330,7 @@ class GradientBuckets:
         limit = self._owner.bucket_bytes
         members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, LARGE_BYTES)
-        self._places.use(self._layout)
+        self._bucket_memory.use(self._layout)
         self.passes.use(self._layout)
         on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None

@@ -22,7 +22,7 @@ F = TypeVar("F", bound="FeedbackCompressor")
 
 @dataclass(frozen=True)
 class Piece:
-    """One gradient of a bucket. Both tensors have one dimension, in the order of memory."""
+    """A gradient of a bucket. Both tensors have one dimension, in the order of memory."""
 
     key: int  # of its parameter, the same in every step and on all ranks
     rows: int  # the size of its first dimension; 1 if it has fewer than two dimensions
@@ -36,7 +36,7 @@ class Piece:
 class FeedbackCompressor(Compressor, ABC):
     """The base class for `DistributedOptimizer(compression=…)`. All ranks need the same class with the same options.
 
-    A subclass says how the pieces of a bucket travel: `exchange`. Costs the memory of all gradients once more.
+    A subclass defines `exchange`, which sends the pieces of a bucket. Needs the memory of all gradients once more.
     """
 
     def __init__(self) -> None:

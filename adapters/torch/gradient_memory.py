@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 
 from perseus_like.arguments import member_id
@@ -13,10 +11,9 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .compat.dynamo import is_compiling
+from .shared_memory import warn_once
 from .tensors import empty, tensors
 
-_log = logging.getLogger("perseus_like")
-_warned: set[str] = set()
 Kind = tuple[torch.dtype, torch.device]
 
 
@@ -65,10 +62,3 @@ def register(memory: torch.Tensor, process_set: ProcessSet) -> object:
     """
     view = tensors.view(memory)
     return None if view[3] < 0 else session.core.register_memory(view, member_id(process_set))
-
-
-def warn_once(text: str) -> None:
-    """Logs a warning at its first occurrence in this process."""
-    if text not in _warned:
-        _warned.add(text)
-        _log.warning("%s", text)

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from perseus_like.buckets import Member
 from perseus_like.compression import Compressed, is_called, wire_of
-from perseus_like.gradients import GradientReducer
+from perseus_like.gradients import GradientReducer, GradientRules
 from perseus_like.handle import CollectiveHandle, results_of
+from perseus_like.session import session
 
 from .autograd import verbs
-from .gradient_memory import Kind
+from .gradient_memory import Kind, allocate, fill, member_of
 
 
 class TorchReducer(GradientReducer):
-    """The reduction of one optimizer. Dense gradients are reduced in place.
+    """The reduction of one optimizer. Its results are valid until the next call.
 
-    Variables are tensors, or Keras variables, which contain one as `value`.
+    Gradients on the CPU are copied into buckets in the arena, where the ranks of a host reduce them in place. Gradients
+    on a GPU are reduced where they are. Variables are tensors, or Keras variables, which contain one as `value`.
     """
+
+    def __init__(self, name: str, rules: GradientRules) -> None:
+        super().__init__(name, rules)
+        self._generation = 0
+        self._views: dict[str, list[torch.Tensor]] = {}  # the members of each bucket, by the name of its request
 
     @staticmethod
     def key_of(variable: Any) -> int:
@@ -48,6 +56,8 @@ class TorchReducer(GradientReducer):
     ) -> CollectiveHandle[list[torch.Tensor]]:
         rules = self.rules
         small = Compressed(rules.compression, members) if is_called(rules.compression) else None
+        if small is None and members[0].device.type == "cpu":
+            members = self._moved(name, members)
         pending = verbs.grouped_allreduce(
             *(members if small is None else small.tensors, rules.op, name, *rules.factors, rules.process_set),
             wire_of(rules.compression),
@@ -55,6 +65,20 @@ class TorchReducer(GradientReducer):
             member_names=member_names,
         )
         return pending if small is None else pending.then(small.restore)
+
+    def _moved(self, name: str, members: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies gradients of one kind into their bucket. Returns the copies."""
+        if self._generation != session.generation:  # the arena is the one of an earlier session
+            self._generation = session.generation
+            self._views.clear()
+        views = self._views.get(name, [])
+        shapes = [(member.shape, member.dtype) for member in members]
+        if shapes != [(view.shape, view.dtype) for view in views]:
+            self._views.pop(name, None)
+            views = self._views[name] = _views_of_new_memory(members)
+        for view, member in zip(views, members, strict=True):
+            fill(view, member.detach())
+        return views
 
     def after(self, started: list[CollectiveHandle[Any]]) -> contextlib.AbstractContextManager[None]:
         errors = [error for pending in started if (error := pending.error()) is not None]
@@ -67,3 +91,10 @@ class TorchReducer(GradientReducer):
 
     def reduce_sparse(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         raise ValueError("sparse gradients on Keras' torch backend: pass sparse_as_dense=True to DistributedOptimizer")
+
+
+def _views_of_new_memory(members: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns contiguous tensors of the shapes of `members`, one behind the other."""
+    places = [member_of(member).padded_elements for member in members]
+    rows = torch.split(allocate(sum(places), (members[0].dtype, members[0].device)), places)
+    return [row[: member.numel()].view(member.shape) for row, member in zip(rows, members, strict=True)]

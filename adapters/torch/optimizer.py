@@ -19,12 +19,14 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets
+from .compat.training import before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
 
 Named = tuple[str, torch.Tensor]
 
 
+@before_scaler_steps
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 
@@ -68,7 +70,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.set_backward_passes_per_step(passes)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From the next backward pass on, `passes` of them are summed locally before gradients are reduced."""
+        """Sets the number of backward passes that are summed locally, from the next pass on."""
         self._passes = checked_passes(passes)
         if self._buckets is not None:
             self._buckets.set_passes_per_step(passes)
@@ -82,7 +84,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step` takes the gradients as they are:
+        """Returns a context in which `step` uses gradients unchanged:
 
         optimizer.synchronize()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -95,6 +97,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
+    # The hooks of the wrapped class run when its `step` is called from here.
+    @without_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces gradients, unless that was done, and steps. A closure's loss is reduced too, so that all ranks
         that search along it take the same way.
@@ -110,9 +114,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         buckets.passes.synchronized = False
         self._synchronized_for_scaler = False
         return super().step()
-
-    # torch marks steps whose hooks run; those of the wrapped class do, once they are called from here.
-    step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Raises AssertionError while gradients are being reduced: call step() or synchronize() first."""
@@ -137,19 +138,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._wrapped is not None:
             self._wrapped.state, self._wrapped.param_groups = self.state, self.param_groups
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """GradScaler.step reads this before it looks at gradients: the moment to reduce them, so that all ranks find
-        the same infinities and skip the same steps.
-        """
+    def _before_scaler_step(self) -> None:
+        """Reduces gradients, so that all ranks find the same infinities and skip the same steps."""
         if self._buckets is not None and self._buckets.pending and self._should_synchronize:
             self.synchronize()
             self._synchronized_for_scaler = True
-        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        self.__dict__["_step_supports_amp_scaling"] = value
 
     _synchronized_for_scaler = False
 
@@ -161,9 +154,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self.__reduce__()
 
     def _mark_stepped(self) -> None:
-        # torch's learning-rate schedules read this to warn of a wrong order of calls.
         if self._wrapped is not None:
-            self._wrapped._opt_called = True  # type: ignore[attr-defined]
+            mark_stepped(self._wrapped)
 
     def _synchronize_once(self, buckets: GradientBuckets) -> None:
         if not buckets.passes.synchronized:
@@ -231,6 +223,7 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
             "skip_synchronize() makes no sense with op=Adasum, where step() reduces steps, not gradients"
         )
 
+    @without_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps locally, then applies the Adasum of all ranks' steps. Returns the loss of this rank's closure."""
         self._mark_stepped()
@@ -241,20 +234,12 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
 
         return local_step() if self._deltas is None else self._deltas.step(self._all_parameters(), local_step)
 
-    step.hooked = True  # type: ignore[attr-defined]
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
+    def _before_scaler_step(self) -> None:
         if self._deltas is not None:
             raise ValueError(
                 "GradScaler and op=Adasum do not work together: each rank would skip steps of its own; train in "
                 "bfloat16, which needs no scaling, or use op=Average"
             )
-        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        self.__dict__["_step_supports_amp_scaling"] = value
 
     def _all_parameters(self) -> list[Named]:
         return [

@@ -17,7 +17,7 @@ class PowerSGDCompressor(FeedbackCompressor):
     """Low-rank approximation by one step of power iteration (Vogels et al., 2019, arXiv:1905.13727).
 
     A gradient of r rows and c columns costs rank · (r + c) elements in two allreduces; where that is no less than
-    r · c, as for vectors, it travels as it is. The bytes do not grow with the number of ranks.
+    r · c, as for vectors, it is sent unchanged. The bytes do not grow with the number of ranks.
     """
 
     def __init__(self, rank: int = 4) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from perseus_like import basics
 from perseus_like.basics import size
@@ -19,6 +18,7 @@ from perseus_like.request_names import names
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
+from .compat.training import BatchNormBase, is_batch_norm
 from .ops import allgather_async, allreduce_async, synchronize
 
 __all__ = ["Sum", "SyncBatchNorm", "allgather_async", "allreduce_async", "size", "synchronize"]
@@ -28,7 +28,7 @@ HOST, WORLD = 0, 1
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-class SyncBatchNorm(_BatchNorm):
+class SyncBatchNorm(BatchNormBase):
     """torch.nn.BatchNorm1d, 2d and 3d with the mean and variance of all ranks' batches while training.
 
     Batches may be of different sizes, also empty; ranks that have joined count as having none. Costs one allreduce
@@ -86,7 +86,7 @@ class SyncBatchNorm(_BatchNorm):
         """
         if isinstance(module, cls):
             return module
-        if isinstance(module, _BatchNorm):
+        if is_batch_norm(module):
             return cls._like(module, process_set, comm_scope)
         for name, child in module.named_children():
             converted = cls.convert_sync_batchnorm(child, process_set, comm_scope)
@@ -95,7 +95,7 @@ class SyncBatchNorm(_BatchNorm):
         return module
 
     @classmethod
-    def _like(cls, norm: _BatchNorm, process_set: ProcessSet, comm_scope: int) -> SyncBatchNorm:
+    def _like(cls, norm: BatchNormBase, process_set: ProcessSet, comm_scope: int) -> SyncBatchNorm:
         if isinstance(norm, torch.nn.modules.lazy.LazyModuleMixin):
             raise ValueError(f"{norm} does not know its channels yet; run a batch through the model, then convert it")
         options = (norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
@@ -156,7 +156,7 @@ class SyncBatchNorm(_BatchNorm):
 def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, Tensor, int]:
     """Returns mean and biased variance per channel over all ranks, and the number of values per channel.
 
-    Sums travel in float64, where a mean far from zero does not drown the variance.
+    Sums are sent as float64, so that a mean far from zero does not hide the variance.
     """
     channels = values.shape[1]
     count = values.numel() // channels

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from perseus_like.session import session
+from perseus_like.shared_memory import LARGE_ELEMENTS
 from perseus_like.tables import DType
 from perseus_like.tensor import View
 
 from .cuda import over_memory, require_cuda
+from .shared_memory import register_if_shared
 
 _NUMBERS = {
     torch.uint8: int(DType.uint8),
@@ -49,6 +51,8 @@ class TorchTensors:
         device = tensor.get_device()
         if device >= 0:
             require_cuda(tensor)
+        elif tensor.numel() >= LARGE_ELEMENTS:
+            register_if_shared(tensor)
         return (tensor.data_ptr(), number, tensor.shape, device)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:

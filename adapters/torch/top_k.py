@@ -65,7 +65,7 @@ def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _take(piece: Piece, places: torch.Tensor) -> torch.Tensor:
-    """Takes the values at these places, in the gradient's own dtype. What the conversion rounds off stays."""
+    """Takes the values at these places, in the gradient's own dtype. The error of the conversion stays."""
     values = piece.values[places]
     taken = values.to(piece.mean.dtype)
     piece.values[places] = values - taken

@@ -3,9 +3,9 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/error.h"
+#include "base/system_error.h"
 
 namespace perseus {
 
@@ -13,7 +13,7 @@ std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
     throw Error(ErrorKind::transport, std::string("start: the kernel provides no random bytes (getrandom: ") +
-                                          std::strerror(errno) + "); check the sandbox's system call filter");
+                                          system_error_text(errno) + "); check the sandbox's system call filter");
   }
   return bytes;
 }

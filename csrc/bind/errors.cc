@@ -1,5 +1,7 @@
 #include <array>
+#include <exception>
 #include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "bind/bind.h"
@@ -46,7 +48,7 @@ void bind_errors(py::module_& module) {
   });
   py::register_exception_translator([](std::exception_ptr raised) {
     try {
-      if (raised) std::rethrow_exception(raised);
+      if (raised) std::rethrow_exception(std::move(raised));
     } catch (const Error& error) {
       set(error);
     }

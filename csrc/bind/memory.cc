@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/mapping.h"
 #include "bind/work_items.h"
 #include "device/host/kernels.h"
 
@@ -13,11 +12,13 @@ namespace py = pybind11;
 
 namespace {
 
-// Releasing it waits for the device.
+// Releasing it waits for a device that uses the memory.
 struct Registration {
   std::shared_ptr<void> memory;
 
   explicit Registration(std::shared_ptr<void> held) : memory(std::move(held)) {}
+  // This object shows that pybind11 has the interpreter's state, for want of which it would throw.
+  // NOLINTNEXTLINE(bugprone-exception-escape)
   ~Registration() {
     const py::gil_scoped_release released;
     memory.reset();
@@ -56,23 +57,21 @@ void copy_past_caches(const py::tuple& target, const py::tuple& source) {
   host::copy(place, data, bytes, host::Store::streaming);
 }
 
-void show_memory_at(std::uintptr_t place, const py::tuple& tensor) {
-  const View view(tensor.ptr());
-  const auto bytes = static_cast<std::size_t>(view.member().bytes());
-  auto* const memory = view.address();
+std::unique_ptr<Registration> register_shared_memory(std::uintptr_t address, std::size_t bytes) {
   const py::gil_scoped_release released;
-  show_at(reinterpret_cast<void*>(place), memory, bytes).throw_if_failed();
+  auto memory = running_session()->register_shared_memory(reinterpret_cast<const void*>(address), bytes);
+  return memory ? std::make_unique<Registration>(std::move(memory)) : nullptr;
 }
 
 }  // namespace
 
 void bind_memory(py::module_& module) {
-  py::class_<Registration>(module, "Registration");
+  const py::class_<Registration> registration(module, "Registration");
   module.def("registers_memory", [] { return running_session()->registers_memory(); });
   module.def("register_memory", &register_memory);
+  module.def("register_shared_memory", &register_shared_memory);
   module.def("allocate", &allocate);
   module.def("copy_past_caches", &copy_past_caches);
-  module.def("show_at", &show_memory_at);
 }
 
 }  // namespace perseus::bind

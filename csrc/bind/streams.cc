@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "device/open.h"
+#include "device/device.h"
 
 namespace perseus::bind {
 
@@ -20,7 +20,7 @@ py::object& source() {
 }  // namespace
 
 Stream current_stream(int device) {
-  if (!source()) throw Error(ErrorKind::unavailable, "no adapter has told which streams this framework works on");
+  if (!source()) throw Error(ErrorKind::unavailable, "no adapter has registered the streams of this framework");
   return source()(device).cast<std::uintptr_t>();
 }
 

@@ -24,4 +24,13 @@ class Bootstrap {
   virtual void close_after_fork() {}
 };
 
+// The bootstrap of a job with one rank.
+class SingleBootstrap final : public Bootstrap {
+ public:
+  std::string_view name() const override { return "single"; }
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::vector<std::string> allgather(std::string_view mine) override { return {std::string(mine)}; }
+};
+
 }  // namespace perseus

@@ -4,7 +4,6 @@
 #include "bootstrap/local.h"
 #include "bootstrap/mpi.h"
 #include "bootstrap/selection.h"
-#include "bootstrap/single.h"
 
 namespace perseus {
 namespace {

@@ -231,6 +231,7 @@ UniqueFd try_to_join(const Invitation& invitation, Deadline deadline, bool& was_
   }
   while (!attempts.empty()) {
     std::vector<pollfd> entries;
+    entries.reserve(attempts.size());
     for (const auto& attempt : attempts) entries.push_back(attempt.entry());
     const int ready = poll(entries.data(), entries.size(), milliseconds_to(deadline));
     if (ready == 0 || (ready < 0 && errno != EINTR)) break;

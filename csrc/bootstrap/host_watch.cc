@@ -24,6 +24,7 @@ std::unique_ptr<Watch> watch_hosts(Bootstrap& bootstrap, const Topology& topolog
   auto met = connect_hosts(bootstrap, members, topology.host_names(), options);
   if (met.empty()) return nullptr;
   std::vector<Watch::Peer> peers;
+  peers.reserve(met.size());
   for (auto& peer : met) peers.push_back({peer.rank, std::move(peer.socket)});
   return std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
 }

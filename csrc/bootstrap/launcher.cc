@@ -76,7 +76,8 @@ std::optional<Launcher> detect_perseusrun(const LauncherEnvironment& environment
 
 // Detects srun or a runtime with PMIx, if neither an mpirun nor perseusrun has set its variables.
 std::optional<Launcher> detect_other(const LauncherEnvironment& environment) {
-  const bool pmix = environment.get("PMIX_RANK") && environment.get("PMIX_NAMESPACE");
+  const auto pmix_namespace = environment.get("PMIX_NAMESPACE");
+  const bool pmix = environment.get("PMIX_RANK") && pmix_namespace;
   if (environment.get("SLURM_STEP_NUM_TASKS") && environment.get("SLURM_PROCID")) {
     auto launcher = numbered(environment, LauncherKind::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
     // A shell inside a step with one task (salloc, srun --pty) is not a job with several ranks.
@@ -87,7 +88,7 @@ std::optional<Launcher> detect_other(const LauncherEnvironment& environment) {
   Launcher launcher;
   launcher.kind = LauncherKind::openmpi;
   launcher.rank = number(environment, "PMIX_RANK");
-  launcher.evidence = "PMIX_NAMESPACE=" + *environment.get("PMIX_NAMESPACE");
+  launcher.evidence = "PMIX_NAMESPACE=" + *pmix_namespace;
   return launcher;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/system_error.h"
 #include "bootstrap/authentication.h"
 
 namespace perseus {
@@ -185,7 +186,8 @@ std::vector<UniqueFd> LocalRendezvous::exchange_fds(int mine) {
     return all;
   }
   all[0].reset(fcntl(mine, F_DUPFD_CLOEXEC, 0));
-  if (!all[0]) throw Error(ErrorKind::transport, std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
+  if (!all[0])
+    throw Error(ErrorKind::transport, std::string("cannot duplicate a descriptor: ") + system_error_text(errno));
   for (int r = 1; r < size_; ++r) {
     check(receive_fd(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
   }

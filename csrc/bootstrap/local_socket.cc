@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/system_error.h"
 
 namespace perseus {
 
@@ -20,7 +21,9 @@ namespace {
 // Far more than any rank sends at the start; a greater length is malformed.
 constexpr std::uint64_t kLongestFrame = std::uint64_t{1} << 30;
 
-Error failed(const std::string& what, int error) { return {ErrorKind::transport, what + ": " + std::strerror(error)}; }
+Error failed(const std::string& what, int error) {
+  return {ErrorKind::transport, what + ": " + system_error_text(error)};
+}
 
 struct Address {
   sockaddr_un name{};
@@ -73,9 +76,43 @@ IoResult move_all(int socket, std::size_t count, short events, Deadline deadline
   return IoResult::ok;
 }
 
-union FdMessage {
-  cmsghdr header;
-  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+// The header of a message of some bytes and at most one file descriptor.
+class MessageWithFd {
+ public:
+  MessageWithFd(void* bytes, std::size_t count) : part_{bytes, count} {
+    header_.msg_iov = &part_;
+    header_.msg_iovlen = 1;
+  }
+  MessageWithFd(const MessageWithFd&) = delete;
+  MessageWithFd& operator=(const MessageWithFd&) = delete;
+
+  msghdr* header() { return &header_; }
+
+  void attach(int fd) {
+    auto* const control = CMSG_FIRSTHDR(with_room_for_fd());
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  }
+  msghdr* with_room_for_fd() {
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
+    return &header_;
+  }
+  // Returns the descriptor that has arrived, or none.
+  UniqueFd take_fd() const {
+    const auto* found = CMSG_FIRSTHDR(&header_);
+    if (found == nullptr || found->cmsg_type != SCM_RIGHTS || found->cmsg_len != CMSG_LEN(sizeof(int))) return {};
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(found), sizeof fd);
+    return UniqueFd(fd);
+  }
+
+ private:
+  iovec part_;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_{};
+  msghdr header_{};
 };
 
 }  // namespace
@@ -143,41 +180,56 @@ IoResult receive_frame(int socket, std::string& bytes, Deadline deadline) {
 
 IoResult send_fd(int socket, int fd, Deadline deadline) {
   char byte = 0;
-  iovec part{&byte, 1};
-  FdMessage control{};
-  control.header.cmsg_level = SOL_SOCKET;
-  control.header.cmsg_type = SCM_RIGHTS;
-  control.header.cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control.bytes;
-  return move_all(socket, 1, POLLOUT, deadline, [&](std::size_t) { return sendmsg(socket, &message, MSG_NOSIGNAL); });
+  MessageWithFd message(&byte, 1);
+  message.attach(fd);
+  return move_all(socket, 1, POLLOUT, deadline,
+                  [&](std::size_t) { return sendmsg(socket, message.header(), MSG_NOSIGNAL); });
 }
 
 IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
   char byte = 0;
-  iovec part{&byte, 1};
-  FdMessage control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  const auto result = move_all(socket, 1, POLLIN, deadline, [&, room = static_cast<void*>(&control)](std::size_t) {
-    message.msg_control = room;
-    message.msg_controllen = sizeof control.bytes;
-    return recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  MessageWithFd message(&byte, 1);
+  const auto result = move_all(socket, 1, POLLIN, deadline, [&](std::size_t) {
+    return recvmsg(socket, message.with_room_for_fd(), MSG_CMSG_CLOEXEC);
   });
   if (result != IoResult::ok) return result;
-  const auto* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return IoResult::closed;
+  fd = message.take_fd();
+  return fd ? IoResult::ok : IoResult::closed;
+}
+
+DatagramPair new_datagram_pair() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
+    throw failed("cannot make a Unix socket", errno);
   }
-  int received = -1;
-  std::memcpy(&received, CMSG_DATA(header), sizeof received);
-  fd.reset(received);
-  return IoResult::ok;
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+IoResult send_datagram(int socket, const void* bytes, std::size_t count, int fd) {
+  MessageWithFd message(const_cast<void*>(bytes), count);  // sendmsg() does not write to it
+  if (fd >= 0) message.attach(fd);
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, message.header(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(count)) return IoResult::ok;
+  return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) ? IoResult::late : IoResult::closed;
+}
+
+bool receive_datagram(int socket, void* bytes, std::size_t count, UniqueFd& fd) {
+  MessageWithFd message(bytes, count);
+  ssize_t received = 0;
+  do {
+    received = recvmsg(socket, message.with_room_for_fd(), MSG_CMSG_CLOEXEC | MSG_DONTWAIT | MSG_TRUNC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) return false;
+  fd = message.take_fd();
+  if (received != static_cast<ssize_t>(count)) {
+    throw Error(ErrorKind::transport, "a rank of this host sent " + std::to_string(received) + " bytes instead of " +
+                                          std::to_string(count) +
+                                          "; check that all ranks run the same version of perseus_like");
+  }
+  return true;
 }
 
 }  // namespace perseus

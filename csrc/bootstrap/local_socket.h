@@ -58,4 +58,17 @@ IoResult receive_frame(int socket, std::string& bytes, Deadline deadline);
 IoResult send_fd(int socket, int fd, Deadline deadline);
 IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline);
 
+// A pair of connected sockets for datagrams, of which any number of processes may send through the second.
+struct DatagramPair {
+  UniqueFd receiver, sender;
+};
+DatagramPair new_datagram_pair();  // throws Error
+
+// Sends a datagram, with a file descriptor unless `fd` is −1. Does not block; returns `late` if the receiver's queue is
+// full, and `closed` if the datagram cannot be sent at all.
+IoResult send_datagram(int socket, const void* bytes, std::size_t count, int fd);
+// Receives a datagram of `count` bytes, and its descriptor if it has one. Returns false if none has arrived. Throws
+// Error(transport) for a datagram of another size.
+bool receive_datagram(int socket, void* bytes, std::size_t count, UniqueFd& fd);
+
 }  // namespace perseus

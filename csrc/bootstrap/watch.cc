@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system_error.h"
 
 namespace perseus {
 namespace {
@@ -36,7 +37,7 @@ void send_note(int socket, const WatchNote& note) {
 
 Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const char* thread_name, int self)
     : peers_(std::move(peers)), liveness_(liveness), stop_(eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + std::strerror(errno));
+  if (!stop_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + system_error_text(errno));
   reporter_ = liveness_.add_reporter([this, forwards, self](const Loss& loss) {
     if (forwards || loss.rank == self) send_to_all(WatchNote::of(loss));
   });
@@ -54,6 +55,7 @@ Watch::~Watch() {
 
 std::vector<int> Watch::neighbours() const {
   std::vector<int> ranks;
+  ranks.reserve(peers_.size());
   for (const auto& peer : peers_) ranks.push_back(peer.rank);
   return ranks;
 }

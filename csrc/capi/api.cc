@@ -29,7 +29,7 @@ Enum checked(std::int32_t value, int count, const char* what) {
 
 DType dtype_of(std::int32_t value) { return checked<DType>(value, kDTypeCount, "dtype"); }
 
-bool writes_where_told(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
+bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
 
 std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {
   auto work = std::make_shared<WorkItem>();
@@ -50,7 +50,7 @@ std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {
   }
   if (request.verb != Verb::barrier && request.members.empty()) refuse(request.label() + ": a tensor is needed");
   if (asked.outputs == nullptr) {
-    if (writes_where_told(request.verb)) work->outputs = work->inputs;
+    if (writes_in_place(request.verb)) work->outputs = work->inputs;
   } else {
     work->outputs.assign(asked.outputs, asked.outputs + asked.tensor_count);
   }

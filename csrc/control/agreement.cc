@@ -58,6 +58,7 @@ std::string list_values(const std::vector<Submission>& submissions, const std::v
   std::string text;
   for (const auto& submission : submissions) {
     std::vector<int> ranks;
+    ranks.reserve(submission.ranks.size());
     for (const int rank : submission.ranks) ranks.push_back(world_ranks[static_cast<std::size_t>(rank)]);
     if (!text.empty()) text += ", ";
     std::string its_verb = verb;

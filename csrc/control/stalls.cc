@@ -115,6 +115,7 @@ void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
 void Negotiator::warn_of_stall(const Stall& waiting, Clock::time_point now) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
   std::vector<int> ready;
+  ready.reserve(waiting.report.present.size());
   for (const int rank : waiting.report.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
   const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
   const auto tenths = ((over ? options_.stall_shutdown : waited).count() + 50) / 100;

@@ -13,6 +13,7 @@ std::vector<int> leaders_of(std::span<const int> hosts) {
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
     leader.try_emplace(hosts[static_cast<std::size_t>(rank)], rank);
   std::vector<int> leaders;
+  leaders.reserve(leader.size());
   for (const auto& [host, rank] : leader) leaders.push_back(rank);
   std::sort(leaders.begin(), leaders.end());
   return leaders;

@@ -72,6 +72,7 @@ void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::str
   std::vector<std::pair<std::vector<int>, std::string>> callers;  // ranks, and the verb that they call
   for (const auto& [name, present] : names) {
     std::vector<int> ranks;
+    ranks.reserve(present.size());
     for (const int rank : present) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
     std::sort(ranks.begin(), ranks.end());
     callers.emplace_back(std::move(ranks), verb_of(name, plain));

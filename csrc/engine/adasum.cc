@@ -57,7 +57,7 @@ void combine(const Products& products, T* a, const T* b, std::int64_t count) {
   }
 }
 
-// Where each rank's slice begins in all pieces together, and the end.
+// Returns the first element of each rank's slice in all pieces together, and the end of the last slice.
 std::vector<std::int64_t> bounds_of(std::int64_t total, int ranks) {
   std::vector<std::int64_t> bounds;
   const auto grains = (total + kGrain - 1) / kGrain;
@@ -127,6 +127,7 @@ Status combine_slices(Transport& transport, DType type, const Reduction& reducti
   auto* values = widened ? wide.data() : reinterpret_cast<T*>(rows);
   if (widened) host::unpack(widening, rows, values, count * transport.size(), host::Store::cached);
   std::vector<T*> starts;
+  starts.reserve(ranks);
   for (std::size_t r = 0; r < ranks; ++r) starts.push_back(values + r * static_cast<std::size_t>(count));
   if (auto status = combine_rows(transport, starts, lengths); !status.ok()) return status;
   if (widened || reduction.scale.post != 1.0) {

@@ -132,6 +132,7 @@ bool DeviceStreams::stays_on_device(const Request& request) const {
 Status DeviceStreams::queue(Link& link, const std::vector<BatchItem>& tasks) {
   registry_.enroll_new([this](void* memory, std::size_t bytes) {
     std::vector<std::shared_ptr<void>> held;
+    held.reserve(links_.size());
     for (const auto& each : links_) held.push_back(each.transport->register_memory(memory, bytes));
     return held;
   });
@@ -184,6 +185,7 @@ Status DeviceStreams::stage(const std::vector<BatchItem>& tasks) {
   wait_for_tensors(*copies_, tasks);
   bring(tasks, staged);
   std::vector<BatchItem> on_host;
+  on_host.reserve(tasks.size());
   for (std::size_t i = 0; i < tasks.size(); ++i) on_host.push_back({tasks[i].request, staged[i].get()});
   auto status = perseus::execute(host_, world_ranks_, on_host, unchecked_);
   if (status.ok()) {

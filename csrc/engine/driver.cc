@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/system_error.h"
 
 namespace perseus {
 
@@ -40,7 +40,7 @@ void bind_to_core(int core) {
   }
   if (error == 0) return;
   log(LogLevel::warning, "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core " +
-                             std::to_string(core) + ": " + std::strerror(error));
+                             std::to_string(core) + ": " + system_error_text(error));
 }
 
 }  // namespace

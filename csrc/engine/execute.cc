@@ -289,12 +289,14 @@ Status reduce_scatter(Gathering to) {
     return member.shape.front() / ranks + (rank < member.shape.front() % ranks ? 1 : 0);
   };
   std::vector<std::int64_t> rows;
+  rows.reserve(work.request.members.size());
   for (const auto& member : work.request.members) rows.push_back(rows_of(member, transport.rank()));
   if (auto status = to.allocate(rows, work.request.bytes()); !status.ok() || !to.allocated()) return status;
   for (std::size_t i = 0; i < work.inputs.size(); ++i) {
     const auto& member = work.request.members[i];
     const auto row_elements = row_bytes(member) / static_cast<std::int64_t>(size_of(member.dtype));
     std::vector<std::int64_t> counts;
+    counts.reserve(static_cast<std::size_t>(ranks));
     for (std::int64_t rank = 0; rank < ranks; ++rank) counts.push_back(rows_of(member, rank) * row_elements);
     Reduction reduction{member.dtype, member.dtype, work.request.op, work.request.scale};
     auto status = transport.reduce_scatter(reduction, work.inputs[i], to.result(i), counts);

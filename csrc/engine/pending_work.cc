@@ -6,17 +6,19 @@
 namespace perseus {
 
 void PendingWork::put(std::shared_ptr<WorkItem> work) {
+  Entry entry{std::move(work)};
+  WorkItem& item = *entry.work;
   // The timeline must have the submission before the engine's thread can write its end.
   std::string track;
   const bool traced = tracing_.on();
-  if (traced) track = tracing_.submitted(*work);
+  if (traced) track = tracing_.submitted(item);
   try {
     const std::scoped_lock lock(mutex_);
-    if (!closed_.ok()) failure_of(*work, closed_).throw_if_failed();
-    const auto [at, is_new] = entries_.try_emplace(work->request.name, Entry{work});
+    if (!closed_.ok()) failure_of(item, closed_).throw_if_failed();
+    const auto [at, is_new] = entries_.try_emplace(item.request.name, std::move(entry));
     if (!is_new) {
       throw Error(ErrorKind::invalid_argument,
-                  work->request.label() +
+                  item.request.label() +
                       ": this name is already in flight on this rank; wait for it (synchronize) or use another name");
     }
     new_.push_back(&at->second);

@@ -112,14 +112,14 @@ class PlanExecutor::Overlapping final : public Observer {
   Overlapping& operator=(const Overlapping&) = delete;
 
   void turns_to(std::size_t which) override {
-    if (meter_) trace(which);
+    if (meter_) trace(*meter_, which);
   }
 
   void done(std::size_t which) override {
     const auto& batch = batches_[which];
     if (meter_) {
-      trace(which);
-      executor_.tracing_.ends(batch, *traces_[which].began, traces_[which].copies);
+      const auto began = trace(*meter_, which);
+      executor_.tracing_.ends(batch, began, traces_[which].copies);
     }
     executor_.options_.progress->end();
     executor_.finish(batch, {});
@@ -138,16 +138,19 @@ class PlanExecutor::Overlapping final : public Observer {
     const auto& batch = batches_[which];
     executor_.options_.progress->begin(*batch.front().request, batch.size() - 1);
   }
-  // Counts what was copied since the last call for the batch of that call.
-  void trace(std::size_t which) {
+  // Counts what was copied since the last call for the batch of that call. Returns when batch `which` began.
+  EngineTracing::Clock::time_point trace(const host::CopyMeter& meter, std::size_t which) {
     auto& copies = traces_[at_].copies;
-    copies.in += meter_->times().in - seen_.in;
-    copies.out += meter_->times().out - seen_.out;
-    seen_ = meter_->times();
+    copies.in += meter.times().in - seen_.in;
+    copies.out += meter.times().out - seen_.out;
+    seen_ = meter.times();
     at_ = which;
-    if (traces_[which].began) return;
-    traces_[which].began = EngineTracing::Clock::now();
-    executor_.tracing_.begins(batches_[which], executor_.transport_.name());
+    auto& began = traces_[which].began;
+    if (!began) {
+      began = EngineTracing::Clock::now();
+      executor_.tracing_.begins(batches_[which], executor_.transport_.name());
+    }
+    return *began;
   }
 
   PlanExecutor& executor_;

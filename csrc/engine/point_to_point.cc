@@ -112,7 +112,7 @@ void PointToPoint::expect(std::shared_ptr<PointToPointOp> operation) {
   };
   const auto found = std::find_if(arrived_.begin(), arrived_.end(), fits);
   if (found != arrived_.end()) {
-    const auto message = *found;
+    const auto message = std::move(*found);
     arrived_.erase(found);
     match(message, std::move(operation));
   } else if (const auto* reason = hopeless(*operation)) {
@@ -129,7 +129,7 @@ void PointToPoint::match(const std::shared_ptr<Incoming>& message, std::shared_p
   into.completion.number = message->from;
   if (into.count != message->count || into.dtype != message->dtype) refuse(*message);
   if (message->place) {
-    take_from_place(*message);
+    take_from_place(*message, *message->place);
   } else if (!message->kept.empty()) {
     const auto kept = std::exchange(message->kept, {});
     message->came = 0;
@@ -148,12 +148,12 @@ void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
   message.came += bytes;
 }
 
-void PointToPoint::take_from_place(Incoming& message) {
-  const auto* data = channel_.find(message.from, *message.place, message.bytes());
+void PointToPoint::take_from_place(Incoming& message, std::uint64_t place) {
+  const auto* data = channel_.find(message.from, place, message.bytes());
   if (data == nullptr)
     throw Error(ErrorKind::transport, "the data of a message are in memory that this rank cannot map");
   add(message, static_cast<const char*>(data), message.bytes());
-  const Head head{.mark = kMark, .kind = Kind::taken, .place = *message.place};
+  const Head head{.mark = kMark, .kind = Kind::taken, .place = place};
   if (!over_.ok()) return;
   try {
     channel_.send(message.from, bytes_of(head, nullptr, 0));

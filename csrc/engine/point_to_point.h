@@ -108,7 +108,7 @@ class PointToPoint {
   void expect(std::shared_ptr<PointToPointOp> operation);
   void match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation);
   void add(Incoming& message, const char* data, std::size_t bytes);
-  void take_from_place(Incoming& message);
+  void take_from_place(Incoming& message, std::uint64_t place);
   void finish_if_complete(const std::shared_ptr<Incoming>& message);
   void hear_announcement(int from, std::string_view bytes);
   void hear_part(int from, std::string_view bytes);

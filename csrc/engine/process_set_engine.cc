@@ -79,6 +79,7 @@ std::optional<std::vector<int>> ProcessSetEngine::missing(const std::string& nam
   wait(query->completion, true, until);
   if (!query->completion.done() || !query->completion.status().ok()) return std::nullopt;
   std::vector<int> ranks;
+  ranks.reserve(query->missing.size());
   for (const int rank : query->missing) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
   return ranks;
 }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "control/agreement.h"
-#include "device/open.h"
+#include "device/device.h"
 #include "engine/arguments.h"
 #include "engine/common_settings.h"
 #include "engine/on_device.h"
@@ -167,6 +167,7 @@ std::shared_ptr<ProcessSetEngine> Session::make_engine(const std::vector<int>& r
   const auto mine = std::find(ranks.begin(), ranks.end(), topology_->rank());
   if (mine == ranks.end()) return nullptr;
   std::vector<int> hosts;
+  hosts.reserve(ranks.size());
   for (const int rank : ranks) hosts.push_back(topology_->host_of(rank));
   auto tree = make_tree(static_cast<int>(mine - ranks.begin()), hosts, ranks);
   const auto set_verbs = [this](const Request& request, Completion* completion) {

@@ -80,6 +80,12 @@ class Session {
   // Returns memory that the other ranks of this host reduce in place. Throws Error(unavailable).
   std::shared_ptr<void> allocate(std::size_t bytes);
 
+  // Lets the other ranks of this host reduce memory in place that another library shares between processes, until the
+  // returned object is released. Returns null if they would not use it. Throws Error(unavailable).
+  std::shared_ptr<void> register_shared_memory(const void* data, std::size_t bytes) {
+    return fabric_->register_shared_memory(data, bytes);
+  }
+
   // Registers device memory that requests of this set use repeatedly. Returns null if the memory is not to be
   // registered. Throws Error.
   std::shared_ptr<void> register_memory(ProcessSetId set, void* memory, std::size_t bytes);

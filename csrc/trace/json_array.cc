@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/error.h"
+#include "base/system_error.h"
 
 namespace perseus {
 
@@ -32,7 +32,7 @@ JsonArrayFile::JsonArrayFile(const std::string& path, std::string_view elements)
   end_ = static_cast<std::int64_t>(text.size());
   text += kClosing;
   if (file_ >= 0 && write_at(0, text)) return;
-  const std::string why = std::strerror(errno);
+  const std::string why = system_error_text(errno);
   if (file_ >= 0) close_and_remove(file_, path);
   throw Error(ErrorKind::invalid_argument, "the timeline cannot be written to " + path + ": " + why);
 }

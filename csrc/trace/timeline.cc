@@ -107,13 +107,13 @@ void Timeline::run() {
     auto events = std::exchange(events_, {});
     const auto dropped = std::exchange(dropped_, 0);
     lock.unlock();
-    write(std::move(events), dropped);
+    write(events, dropped);
     if (last) return;
     lock.lock();
   }
 }
 
-void Timeline::write(std::vector<TraceEvent> events, std::int64_t dropped) {
+void Timeline::write(const std::vector<TraceEvent>& events, std::int64_t dropped) {
   if (events.empty() && dropped == 0) return;
   std::string elements;
   for (const auto& event : events) format_->add(event, elements);

@@ -45,7 +45,7 @@ class Timeline {
  private:
   void finish();  // running_ must be locked
   void run();
-  void write(std::vector<TraceEvent> events, std::int64_t dropped);
+  void write(const std::vector<TraceEvent>& events, std::int64_t dropped);
 
   std::mutex running_;  // guards start and stop against one another
   std::unique_ptr<JsonArrayFile> file_;

@@ -46,6 +46,11 @@ class Fabric {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
+  // Makes memory in a file that another library shares between processes, such as a torch tensor's, memory that local
+  // peers reduce in place, until the returned object is released. Release it before freeing the memory. Returns null if
+  // the transport of this host does not use shared memory. Throws Error(unavailable). Any thread.
+  virtual std::shared_ptr<void> register_shared_memory(const void* /*data*/, std::size_t /*bytes*/) { return nullptr; }
+
   // Returns true if the first rank of each host learns at once that another rank of its host has ended.
   virtual bool watches_host() const { return false; }
 

@@ -81,7 +81,7 @@ void Autotuner::tell_what_is_tried() const {
     if (search_.candidates()[i].empty()) continue;
     text += " " + std::string(kTunableNames[i]) + " " + std::to_string(in_use_[i]) + " (now)";
     for (const auto value : search_.candidates()[i]) text += ", " + std::to_string(value);
-    text += ";";
+    text += ';';
   }
   tell(text + " at most " + std::to_string(options_.warmup_samples + search_.most_samples()) + " samples of " +
        std::to_string(options_.steps_per_sample) + " steps");

@@ -58,7 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--learning-rate", type=float, default=0.02, help="for each rank")
-    parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel as 16-bit floats")
+    parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients as 16-bit floats")
     parser.add_argument("--sync-batch-norm", action="store_true", help="normalize over the batches of all ranks")
     parser.add_argument("--compare-single", action="store_true", help="then train on one process, and compare weights")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     perseusrun -np 2 python examples/pytorch/character_model.py
 
-Shows what recurrent models need: clipping between synchronize() and step(), and gradients that travel as 16-bit floats
-(--compression). Each rank reads random pieces of the text, drawn with a seed of its own.
+Shows clipping between synchronize() and step(), which recurrent models need, and gradients that are sent as 16-bit
+floats (--compression). Each rank reads random pieces of the text, drawn with a seed of its own.
 """
 
 from __future__ import annotations

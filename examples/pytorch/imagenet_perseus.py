@@ -3,8 +3,8 @@
     mpirun -np 2 python examples/pytorch/imagenet_perseus.py --world-size 1 --rank 0 --dist-url tcp://127.0.0.1:88
     perseusrun -np 2 python examples/pytorch/imagenet_perseus.py --arch small --image-size 32 --epochs 2
 
-The arguments of a world of one process are as such scripts have them: who is who comes from the launcher. Without a
-folder of images they are made up: the brightest quarter of an image is its class. Exit code 1 below --target.
+The script has the arguments for a world of one process, as such scripts do, but rank and size come from the launcher.
+Without a folder of images, the script makes images whose class is the brightest quarter. Exit code 1 below --target.
 """
 
 from __future__ import annotations

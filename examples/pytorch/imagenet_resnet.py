@@ -75,7 +75,7 @@ def options() -> argparse.Namespace:
     distributed.add_argument("--batches-per-allreduce", type=int, default=1, help="passes summed before each step")
     distributed.add_argument("--compression", choices=list(COMPRESSIONS), default="none")
     distributed.add_argument("--gradient-predivide-factor", type=float, default=1.0)
-    distributed.add_argument("--groups", type=int, default=0, help="number of groups in which gradients travel")
+    distributed.add_argument("--groups", type=int, default=0, help="number of groups in which gradients are reduced")
     distributed.add_argument("--adasum", action="store_true", help="add up the ranks' steps instead of gradients")
     distributed.add_argument("--sync-batch-norm", choices=["no", "host", "all"], default="no", help="whose statistics")
     args = parser.parse_args()
@@ -227,7 +227,7 @@ class Training:
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def train(self, epoch: int) -> float:
-        """Gives the mean loss."""
+        """Returns the mean loss."""
         args, mean = self.args, Mean("train.loss")
         self.model.train()
         self.sampler.set_epoch(epoch)
@@ -256,7 +256,7 @@ class Training:
             self.optimizer.step()
 
     def test(self) -> float:
-        """Gives the share of test images that are recognised."""
+        """Returns the share of test images that are recognised."""
         mean = Mean("test.accuracy")
         self.model.eval()
         with torch.no_grad(), self.autocast():

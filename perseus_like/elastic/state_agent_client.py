@@ -66,7 +66,7 @@ class StateAgentClient:
         threading.Thread(target=self._listen, name="perseus-elastic", daemon=True).start()
 
     def take_over(self, state: Replaceable) -> None:
-        """Gives rank 0 the newest committed state; the other ranks get it from rank 0."""
+        """Copies the newest committed state into `state` on rank 0. The other ranks get it from rank 0."""
         if session.core.rank() != 0:
             return
         with self._connect() as connection:

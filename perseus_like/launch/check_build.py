@@ -22,7 +22,7 @@ _PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """A line of the table."""
 
     what: str
     found: bool

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
@@ -64,7 +65,8 @@ def describe_local(options: Options, size: int) -> list[str]:
 
 def stdin_of(rank: int) -> int | None:
     """Returns a rank's standard input. Rank 0 reads the launcher's, unless the job is in the background."""
-    if rank != 0:
+    # None: the launcher was started without a standard input. A library may have opened a file with its number.
+    if rank != 0 or sys.stdin is None:
         return subprocess.DEVNULL
     try:
         is_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()

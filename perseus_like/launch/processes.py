@@ -34,7 +34,7 @@ def adopt_orphans() -> None:
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the process table."""
+    """A line of the process table."""
 
     pid: int
     parent: int

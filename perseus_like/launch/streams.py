@@ -38,7 +38,7 @@ class ChildStreams:
 
     @property
     def longest_wait(self) -> float | None:
-        """After this time without output, an incomplete line, such as a prompt, is to be shown. None: no limit."""
+        """Returns the seconds without output after which an incomplete line, such as a prompt, is shown; or None."""
         return _PROMPT_SECONDS if any(sink.is_terminal for sink in self._screen.sinks) else None
 
     def update(self) -> None:

@@ -16,7 +16,7 @@ namespace perseus {
 namespace {
 
 // The outcome that a callback received.
-struct Told {
+struct Outcome {
   int error = -2;
   std::string message;
   std::vector<std::vector<float>> results;
@@ -27,24 +27,24 @@ struct Told {
 };
 
 struct Waiter {
-  std::promise<Told> promise;
+  std::promise<Outcome> promise;
 
   static void done(void* context, const PerseusOutcome* outcome) {
-    Told told;
-    told.error = outcome->error;
-    told.message = outcome->message;
-    told.number = outcome->number;
+    Outcome seen;
+    seen.error = outcome->error;
+    seen.message = outcome->message;
+    seen.number = outcome->number;
     for (int i = 0; i < outcome->result_count; ++i) {
       const auto& result = outcome->results[i];
       std::size_t count = 1;
       for (int d = 0; d < result.dimensions; ++d) count *= static_cast<std::size_t>(result.shape[d]);
       const auto* values = static_cast<const float*>(result.data);
-      told.results.emplace_back(values, values + count);
-      told.kept_data = values;
+      seen.results.emplace_back(values, values + count);
+      seen.kept_data = values;
     }
-    told.splits.assign(outcome->received_splits, outcome->received_splits + outcome->split_count);
-    told.kept = c_api().retain(outcome->work);
-    static_cast<Waiter*>(context)->promise.set_value(std::move(told));
+    seen.splits.assign(outcome->received_splits, outcome->received_splits + outcome->split_count);
+    seen.kept = c_api().retain(outcome->work);
+    static_cast<Waiter*>(context)->promise.set_value(std::move(seen));
   }
 };
 
@@ -56,7 +56,7 @@ class CApi : public ::testing::Test {
     start_session(Config::read({}), options);
   }
   void TearDown() override {
-    if (told_.kept != nullptr) c_api().release(told_.kept);
+    if (outcome_.kept != nullptr) c_api().release(outcome_.kept);
     stop_session();
     callbacks().end(std::chrono::seconds(10));
   }
@@ -74,24 +74,24 @@ class CApi : public ::testing::Test {
     return asked;
   }
 
-  const Told& submit(const PerseusRequest& asked) {
+  const Outcome& submit(const PerseusRequest& asked) {
     std::array<char, 200> message{};
     EXPECT_EQ(c_api().submit(&asked, message.data(), message.size()), PERSEUS_OK) << message.data();
-    return told_ = waiter_.promise.get_future().get();
+    return outcome_ = waiter_.promise.get_future().get();
   }
 
   std::array<float, 4> values_{1, 2, 3, 4};
   std::array<std::int64_t, 1> shape_{4};
   PerseusTensor tensor_{};
   Waiter waiter_;
-  Told told_;
+  Outcome outcome_;
 };
 
 TEST_F(CApi, AllreduceInPlaceIsScaled) {
   auto asked = request(PERSEUS_ALLREDUCE, "a");
   asked.reduce.prescale = 2;
   asked.reduce.average = 1;
-  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << told_.message;
+  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << outcome_.message;
   EXPECT_EQ(values_, (std::array<float, 4>{2, 4, 6, 8}));
 }
 
@@ -107,7 +107,7 @@ TEST_F(CApi, AllreduceIntoAnotherTensor) {
 TEST_F(CApi, RetainedResultsOutliveTheSession) {
   EXPECT_EQ(submit(request(PERSEUS_ALLGATHER, "g")).results, (std::vector<std::vector<float>>{{1, 2, 3, 4}}));
   stop_session();
-  EXPECT_EQ(told_.kept_data[3], 4.0F);
+  EXPECT_EQ(outcome_.kept_data[3], 4.0F);
 }
 
 TEST_F(CApi, AlltoallReturnsSplits) {
@@ -115,7 +115,7 @@ TEST_F(CApi, AlltoallReturnsSplits) {
   auto asked = request(PERSEUS_ALLTOALL, "s");
   asked.splits = splits.data();
   EXPECT_EQ(submit(asked).splits, (std::vector<std::int64_t>{3}));
-  EXPECT_EQ(told_.results.at(0), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(outcome_.results.at(0), (std::vector<float>{1, 2, 3}));
 }
 
 TEST_F(CApi, JoinReturnsTheLastRank) { EXPECT_EQ(submit(request(PERSEUS_JOIN, "")).number, 0); }
@@ -126,9 +126,9 @@ TEST_F(CApi, RunReturnsAfterItsCallback) {
     auto asked = request(verb, "r");
     asked.context = &waiter;
     EXPECT_EQ(c_api().run(&asked, nullptr, 0), PERSEUS_OK);
-    auto told = waiter.promise.get_future();
-    ASSERT_EQ(told.wait_for(std::chrono::seconds(0)), std::future_status::ready);
-    c_api().release(told.get().kept);
+    auto seen = waiter.promise.get_future();
+    ASSERT_EQ(seen.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+    c_api().release(seen.get().kept);
   }
 }
 

@@ -154,7 +154,7 @@ TEST(Serialization, AscendingIdsCostAFewBytes) {
 }
 
 TEST(Serialization, MalformedRuns) {
-  const auto runs = [](std::vector<std::pair<std::int64_t, std::uint64_t>> pairs) {
+  const auto runs = [](const std::vector<std::pair<std::int64_t, std::uint64_t>>& pairs) {
     Writer to;
     to.number(pairs.size());
     for (const auto& [step, count] : pairs) {

@@ -130,7 +130,8 @@ class DeviceRank {
     std::vector<float> copy;
     fake_.enqueue(stream_, [&] {
       const auto* values = static_cast<const float*>(result.data());
-      copy.assign(values, values + result.bytes() / sizeof(float));
+      const auto count = result.bytes() / sizeof(float);
+      copy.assign(values, values + count);
     });
     fake_.synchronize(stream_);
     return copy;

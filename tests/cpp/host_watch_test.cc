@@ -73,8 +73,8 @@ TEST(HostWatch, AllRanksLearnOfAKilledRankZero) { check_loss(0, "rank 0 on a"); 
 
 TEST(HostWatch, OtherHostsLearnOfALocalLoss) {
   const auto play = [](int rank, Watch*, Liveness& liveness) {
-    if (rank == 2) liveness.report_lost({1, "is told of", true});
-    EXPECT_EQ(wait_for_loss(liveness), "rank 1 on a is told of");
+    if (rank == 2) liveness.report_lost({1, "is reported", true});
+    EXPECT_EQ(wait_for_loss(liveness), "rank 1 on a is reported");
     EXPECT_TRUE(liveness.is_cut_off());
   };
   EXPECT_TRUE(on_hosts({}, play));

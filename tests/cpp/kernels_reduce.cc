@@ -206,10 +206,10 @@ TEST_P(EveryType, AnElementDoesNotDependOnItsPlace) {
   const Reduction reduction{GetParam(), GetParam(), ReduceOp::sum, {.pre = 0.7, .post = 1.0, .divisor = 3}};
   const Case whole{reduction, false, false, 300};
   const auto from = random_sources(whole, 3, random);
-  const auto size = size_of(GetParam());
+  const auto size = static_cast<std::ptrdiff_t>(size_of(GetParam()));
   for (const auto* kernels : usable_kernels()) {
     const auto together = run(*kernels, whole, {}, from).front();
-    for (std::size_t i = 0; i < whole.count; ++i) {
+    for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(whole.count); ++i) {
       std::vector<Bytes> one;
       for (const auto& source : from) one.emplace_back(source.begin() + i * size, source.begin() + (i + 1) * size);
       const auto alone = run(*kernels, {reduction, false, false, 1}, {}, one).front();

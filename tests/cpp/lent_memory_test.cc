@@ -209,7 +209,7 @@ TEST(LentTensors, AreThoseOfTheWorkInProgress) {
 TEST(LentMemory, ThatIsPinnedIsNotFreed) {
   FakeCuda fake;
   fake.leave(2);
-  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  auto device = cuda::CudaDevice::open(fake.driver(), 0);
   const auto stream = fake.make_stream();
   EngineOptions options;
   options.device = [device] { return device; };

@@ -144,7 +144,7 @@ TEST(LocalRendezvous, ReportsTwoProcessesWithOneRank) {
   first.join();
   second.join();
   EXPECT_NE(text.find("rank 1 of 3, but that rank has already connected"), std::string::npos) << text;
-  for (const auto& told : texts) EXPECT_NE(told.find("has already connected"), std::string::npos) << told;
+  for (const auto& each : texts) EXPECT_NE(each.find("has already connected"), std::string::npos) << each;
 }
 
 TEST(LocalBootstrap, StartsAgainInTheSameProcess) {

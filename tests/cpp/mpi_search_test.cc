@@ -110,10 +110,10 @@ TEST_F(Search, LinksToOneFileCountOnce) {
 
 TEST(BestLibrary, IsOfTheLaunchersFamilyElseOneThatFits) {
   const mpi::Candidate openmpi{"o", Family::openmpi}, mpich{"m", Family::mpich}, intel{"i", Family::intel};
-  EXPECT_EQ(mpi::best_for(LauncherKind::intel, {openmpi, mpich, intel})->path, "i");
-  EXPECT_EQ(mpi::best_for(LauncherKind::mpich, {openmpi, intel})->path, "i");
-  EXPECT_EQ(mpi::best_for(LauncherKind::openmpi, {mpich, openmpi})->path, "o");
-  EXPECT_EQ(mpi::best_for(LauncherKind::slurm, {mpich, openmpi})->path, "m");
+  EXPECT_EQ(mpi::best_for(LauncherKind::intel, {openmpi, mpich, intel}).value().path, "i");
+  EXPECT_EQ(mpi::best_for(LauncherKind::mpich, {openmpi, intel}).value().path, "i");
+  EXPECT_EQ(mpi::best_for(LauncherKind::openmpi, {mpich, openmpi}).value().path, "o");
+  EXPECT_EQ(mpi::best_for(LauncherKind::slurm, {mpich, openmpi}).value().path, "m");
   EXPECT_FALSE(mpi::best_for(LauncherKind::openmpi, {mpich, intel}));
   EXPECT_FALSE(mpi::best_for(LauncherKind::mpich, {openmpi}));
 }

@@ -32,7 +32,7 @@ TEST(Heap, RandomUseNeverOverlapsAndEndsWhole) {
     } else {
       auto victim = given.begin();
       std::advance(victim, static_cast<std::ptrdiff_t>(random() % given.size()));
-      EXPECT_EQ(heap.release(victim->first)->bytes, victim->second);
+      EXPECT_EQ(heap.release(victim->first).value().bytes, victim->second);
       given.erase(victim);
     }
   }

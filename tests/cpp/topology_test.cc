@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bootstrap/single.h"
+#include "bootstrap/bootstrap.h"
 
 namespace perseus {
 namespace {

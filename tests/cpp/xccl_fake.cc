@@ -100,7 +100,7 @@ int group_end() {
   return xccl::kSuccess;
 }
 
-int collective(FakeComm& comm, FakeCall call) {
+int collective(FakeComm& comm, const FakeCall& call) {
   std::vector<FakeCall> all;
   if (!comm.group->meet(comm.rank, call, all)) return kAborted;
   const auto result = all[static_cast<std::size_t>(comm.rank)].result(all, comm.rank);

@@ -315,6 +315,14 @@ TEST(XcclFabric, AllRanksGetOneTextWithoutTheLibrary) {
   run_world(Ranks::processes, 2, body, options);
 }
 
+TEST(XcclLibrary, ASettingCountsAlthoughAnotherLibraryIsLoaded) {
+  const xccl::LibrarySpec spec{
+      .title = "Maths", .file = "libm.so.6", .setting = "THE_SETTING", .remedy = "", .folders = {}};
+  EXPECT_EQ(xccl::open_library(spec, "").path, "libm.so.6");
+  const auto text = thrown_by([&] { xccl::open_library(spec, "/nowhere/libm.so.6"); });
+  EXPECT_NE(text.find("cannot open /nowhere/libm.so.6, which THE_SETTING names"), std::string::npos) << text;
+}
+
 TEST(XcclSearch, AMissingLibraryIsReportedWithWhatToInstall) {
   const auto nccl = thrown_by([] { xccl::open_nccl({"/nowhere/libnccl.so.2", ""}); });
   EXPECT_NE(nccl.find("cannot open /nowhere/libnccl.so.2, which PERSEUS_NCCL_LIBRARY names"), std::string::npos)

@@ -30,7 +30,7 @@ def nccl() -> Path:
 
 @pytest.fixture
 def world(tmp_path: Path, to_end: World) -> World:
-    """Runs a Python command on all ranks, where the pretended driver is the machine's."""
+    """Runs a Python command on all ranks, where the pretended driver is the machine's and there is no NCCL."""
 
     def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
         if not (DRIVER / "libcuda.so.1").exists():
@@ -38,6 +38,7 @@ def world(tmp_path: Path, to_end: World) -> World:
         variables = {
             "LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}",
             "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+            "PERSEUS_NCCL_LIBRARY": str(tmp_path / "no-nccl.so"),  # a torch for CUDA brings NCCL
             **environment,
         }
         line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]

@@ -39,7 +39,7 @@ class Stream:
         _driver.fakeSynchronize(self.cuda_stream)
 
     def record_event(self) -> Stream:
-        """Itself: what comes after it on this stream does no harm to who waits."""
+        """Returns the stream itself, because waiting for later work of the stream, too, does no harm."""
         return self
 
     def wait_event(self, event: Stream) -> None:
@@ -144,7 +144,7 @@ def values(tensor: torch.Tensor) -> Any:
 
 
 class DeviceFuture:
-    """A future of torch's that was made for a device: who waits, and each callback, works after what completed it."""
+    """Stands in for a torch future of a device. Waiters and callbacks run after the work that completed it."""
 
     def __init__(self, devices: list[torch.device] | None = None, inner: Any = None) -> None:
         assert inner is not None or devices == [CUDA]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perseus_like.torch.compat.storage import keeps_identity
+from perseus_like.torch.compat.core import keeps_identity
 
 PROGRAM = """
 import logging

@@ -11,6 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
+from perseus_like.torch.compat.stores import has_keys, set_key
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
 
 Start = Callable[..., StoreRendezvous]
@@ -105,6 +106,17 @@ def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
             each.result()
 
 
+def test_a_rank_that_comes_after_the_failure_learns_of_it(start: Start, submit: Submit) -> None:
+    rank_0, rank_1, rank_2 = map(start, range(3))  # connected first: rank 0 waits 5 s for a rank that comes late
+    first = submit(rank_0, b"")
+    submit(rank_2.fail, "no memory").result()
+    while not has_keys(rank_1._store, [rank_0._key("0/answer")]):
+        assert not first.done()
+    for each in (submit(rank_1, b""), first):
+        with pytest.raises(UnavailableError, match=r"rank 2 failed to join\. no memory"):
+            each.result()
+
+
 def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start, submit: Submit) -> None:
     """Though rank 0 has the bytes of all ranks: the others must not go on without it."""
     ranks = [start(rank) for rank in range(3)]
@@ -128,8 +140,8 @@ def test_missing_ranks_are_named_on_all_ranks(start: Start, submit: Submit) -> N
 def test_values_of_somebody_else_are_refused(start: Start, submit: Submit) -> None:
     """And none of them is taken for a rank's bytes."""
     rank_0, rank_1 = start(0, seconds=1), start(1, seconds=1)
-    rank_1._store.set("perseus/0/announced/2", "1suesrep")
-    rank_1._store.set(f"perseus/0/invited/{rank_1._name}", "1suesrep")
+    set_key(rank_1._store, "perseus/0/announced/2", "1suesrep")
+    set_key(rank_1._store, f"perseus/0/invited/{rank_1._name}", "1suesrep")
     with pytest.raises(TransportError, match="has not written"):
         rank_1(b"")
     with pytest.raises(TimedOutError, match="ranks 1, 2 did not come"):

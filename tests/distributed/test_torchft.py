@@ -111,7 +111,7 @@ def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Pop
     address = lighthouse.stdout.readline().strip()
 
     def steps(number: int) -> dict[int, tuple[int, str]]:
-        """By step: how many replicas took part, and the digest of the weights after it."""
+        """Returns, for each step, the number of replicas that took part, and the digest of the weights after it."""
         file = tmp_path / f"steps-{number}"
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         return {int(step): (int(participants), digest) for step, participants, digest in lines}

@@ -11,7 +11,7 @@ from perseus_like.torch.distributed.work import PerseusWork
 
 
 class Handle:
-    """Of a collective that is complete. `is_over`: whether the device is done with it."""
+    """The handle of a complete collective. `is_over` returns True if the device is done with it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -126,7 +126,7 @@ def test_init_is_never_called(launch: Launch) -> None:
 
 
 def test_a_script_that_is_not_elastic(launch: Launch) -> None:
-    """It runs; but where a worker dies, nothing brings the others back."""
+    """The script runs. If a worker dies, the other workers do not continue."""
     program = """
 import signal
 import numpy as np

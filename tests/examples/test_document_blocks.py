@@ -7,6 +7,7 @@ a comment before it: `<!-- not run: REASON -->`. Blocks without a language are o
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -67,6 +68,9 @@ def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
     of_page = [each for each in BLOCKS if each.page == block.page and each.language == "python" and each.is_run]
     readme = next(each for each in BLOCKS if each.page == "README.md" and each.language == "python")
     program = block if block.language == "python" else [*of_page, readme][0]
+    for framework in re.findall(r"^(?:import|from) (torch|tensorflow|keras)\b", program.text, re.MULTILINE):
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"no {framework}")
     (tmp_path / "train.py").write_text(program.text)
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
     done = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True)

@@ -84,3 +84,35 @@ def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
+
+
+def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) -> None:
+    """The arena of the first session is unmapped, because nothing lies in it any more."""
+    pytest.importorskip("torch")
+    world = run(
+        2,
+        """
+        import torch
+
+        import perseus_like.torch
+
+        def arenas():
+            lines = Path("/proc/self/maps").read_text().splitlines()
+            return {line.split()[4] for line in lines if "perseus-arena" in line}
+
+        hvd.init()
+        model = torch.nn.Linear(300, 300, bias=False)
+        optimizer = perseus_like.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        first = arenas()
+        for step in range(2):
+            for repetition in range(3):
+                optimizer.zero_grad()
+                model(torch.full((1, 300), float(rank))).sum().backward()
+                optimizer.synchronize()
+                assert torch.equal(model.weight.grad, torch.full((300, 300), 0.5))
+            assert arenas() == first if step == 0 else not arenas() & first
+            hvd.shutdown()
+            hvd.init()
+        """,
+    )
+    assert world.code == 0, world.output

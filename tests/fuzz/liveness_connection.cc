@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<Watch::Peer> peers;
   peers.push_back({1, UniqueFd(sockets[0])});
   std::string heard;
-  Watch watch(std::move(peers), /*tells=*/true, liveness, "fuzz");
+  Watch watch(std::move(peers), /*forwards=*/true, liveness, "fuzz");
   watch.listen([&](int, std::string_view words) { heard = words; });
   FuzzInput input(data, size);
   const auto bytes = input.rest();

@@ -91,7 +91,7 @@ while True:
 def torchrun(
     test_bed: NetworkTestBed, arguments: list[str], folder: Path, **environment: str
 ) -> list[subprocess.Popen[str]]:
-    """Two ranks on each host. What they and torchrun print comes by the process of their host."""
+    """Starts torchrun with two ranks on each host. Each process returns the output of its host's ranks."""
     line = [
         sys.executable,
         "-m",

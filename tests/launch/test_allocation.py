@@ -19,7 +19,7 @@ from perseus_like.launch.hosts import Host
 from .conftest import Perseusrun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Of this test's own surroundings, where it runs in a batch job itself.
+# The test removes these variables, which exist if it runs in a batch job itself.
 BATCH = ("SLURM_", "LSB_", "OMPI_MCA_", "HYDRA_", "I_MPI_")
 
 

@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "names": ("errors",),
     "compression": ("tables", "tensor"),
     "session": ("errors", "protocol"),
+    "shared_memory": ("errors", "session"),
     "process_sets": ("session",),
     "request_names": ("session",),
     "operations": ("tables", "tensor"),

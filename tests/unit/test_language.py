@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 # A first sentence must not begin with one of these words, unless it is a question.
 HEADLESS = re.compile(r"(who|whose|whom|what|whatever|whether|which|how)\b", re.IGNORECASE)
+LATER = re.compile(r"[.!;:] (Who|Whose|Whom|Whether) (?![^.?!]*\?)")
 # These may begin a clause that is followed by a main clause, as in "When the job ends, the launcher prints …".
 CLAUSE = re.compile(r"(of|by|where|when|that)\b", re.IGNORECASE)
 MAIN_CLAUSE = re.compile(r"[,:]|\bthen\b|\bthat (is|means)\b|^that \w+ (is|means)\b", re.IGNORECASE)
@@ -41,9 +42,12 @@ def first_sentence(text: str) -> str:
 
 
 def is_headless(text: str) -> bool:
+    """Looks at the first sentence. A later sentence must not begin with "Who" or "Whose"."""
     sentence = first_sentence(text)
     if sentence.endswith("?"):
         return False
+    if LATER.search(" ".join(text.split())):
+        return True
     return bool(HEADLESS.match(sentence) or (CLAUSE.match(sentence) and not MAIN_CLAUSE.search(sentence)))
 
 
@@ -133,6 +137,7 @@ def test_the_check_finds_headless_sentences() -> None:
         "Of the same ranks. The first does whatever is alone.",
         "Whether messages are waited for.",
         "Where the elements are.",
+        "Waits for the others. Who has none left helps.",
     ):
         assert is_headless(text), text
     for text in (

@@ -226,7 +226,7 @@ for trouble in (
 assert all(each == weights[0] for each in weights), weights
 assert len({str(each) for each in hvd.allgather_object(weights)}) == 1
 
-# What is no matter of elastic training passes, and arguments, names and results are handed through.
+# Other errors pass through the decorator, and so do arguments, names and results.
 @hvd.elastic.run
 def fail(state, *, kind):
     "a docstring"

@@ -37,9 +37,15 @@ DEATH = """
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_a_dead_peer_ends_fit(
-    backend: str, ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
+    backend: str,
+    ranks: Callable[..., object],
+    reports_of: Callable[[int], str],
+    patient_launcher: list[str],
+    keras_on_torch: Callable[[], None],
 ) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"no {backend}")
+    if backend == "torch":
+        keras_on_torch()
     world = ranks(2, DEATH, seconds=120, launcher=patient_launcher, KERAS_BACKEND=backend)
     assert reports_of(0) == "True True\nin time\n", world

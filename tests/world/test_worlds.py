@@ -71,9 +71,18 @@ WORLDS += [("keras", 2), ("keras_on_torch", 2), ("keras_2", 2)]
 
 
 @pytest.mark.parametrize(("group", "size"), WORLDS)
-def test_on_all_ranks(group: str, size: int, tmp_path: Path, environment: Callable[[str], Path], to_end: ToEnd) -> None:
+def test_on_all_ranks(
+    group: str,
+    size: int,
+    tmp_path: Path,
+    environment: Callable[[str], Path],
+    to_end: ToEnd,
+    keras_on_torch: Callable[[], None],
+) -> None:
     if group == "mxnet-2" and sys.version_info >= (3, 12):
         pytest.skip("MXNet 2.0.0b1 wants a NumPy that is not for this Python")
+    if group == "keras_on_torch":
+        keras_on_torch()
     python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
     files = [str(HERE / "in_world" / file) for file in GROUPS[group]]
     command = [

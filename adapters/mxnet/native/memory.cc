@@ -76,7 +76,7 @@ Array Memory::view(const MxnetApi& mxnet, std::size_t offset_bytes, int kind, in
                    .free = [](DlManagedTensor* managed) { delete static_cast<Lent*>(managed->context); }};
   Array array = nullptr;
   if (mxnet.from_dlpack(&lent->managed, false, &array) != 0) throw std::runtime_error(mxnet.last_error());
-  lent.release();  // MXNet frees it
+  static_cast<void>(lent.release());  // MXNet frees it
   return array;
 }
 

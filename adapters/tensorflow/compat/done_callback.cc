@@ -26,7 +26,7 @@ std::function<void()> copy_of(const TF_AsyncOpKernelDoneCallback* done) {
   using Done = std::function<void()>;
   static_assert(sizeof(Done) == 4 * sizeof(void*));
   std::array<const void*, 4> words{};
-  std::memcpy(words.data(), done, sizeof words);
+  std::memcpy(static_cast<void*>(words.data()), done, sizeof words);
   static std::atomic<const void*> known_manager{nullptr}, known_invoker{nullptr};
   if (distrusted) return nullptr;
   if (words[2] != known_manager.load() || words[3] != known_invoker.load()) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <stdexcept>
 
 namespace perseus::tensorflow {
 
@@ -24,7 +25,7 @@ constexpr TF_DataType type_of(PerseusDType dtype) {
     case PERSEUS_DTYPE_UINT16: return TF_UINT16;
     case PERSEUS_DTYPE_COUNT: break;
   }
-  return {};
+  throw std::logic_error("PERSEUS_DTYPE_COUNT is not a dtype");
 }
 
 struct Type {

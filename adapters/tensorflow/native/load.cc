@@ -22,7 +22,7 @@ std::string& problem() {
 // A static object, because TensorFlow tells Python only of operations that are registered while the library is being
 // loaded.
 struct AtLoad {
-  AtLoad() {
+  AtLoad() noexcept {
     problem() = tf().problem;
     if (!problem().empty()) return;
     problem() = register_operations();

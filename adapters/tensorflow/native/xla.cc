@@ -143,6 +143,7 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
                       description.outdated()};
   std::memset(results[result_count], 0, sizeof(float));
   std::vector<PerseusTensor> inputs;
+  inputs.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto& shape = description.shapes[i];
     inputs.push_back(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
+import re
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..distributed.autoload import compat as autoload
-from . import autograd, construction, dynamo, process_groups, storage, stores, works
+from . import construction, core, dynamo, process_groups, stores, training, works
 
 
 class Changed(Exception):
@@ -159,37 +159,27 @@ def _in_backward(look: Callable[[], Any]) -> Any:
 
 
 def _current_backward() -> None:
-    is_none = autograd.current_backward() == autograd.NO_BACKWARD
+    is_none = core.current_backward() == core.NO_BACKWARD
     _expect(is_none, "torch._C._current_graph_task_id() is not -1 outside of a backward pass")
-    inside = _in_backward(autograd.current_backward)
+    inside = _in_backward(core.current_backward)
     _expect(inside >= 0, "torch._C._current_graph_task_id() is not set in a backward pass")
 
 
 def _end_of_backward() -> None:
     called: list[int] = []
-    _in_backward(lambda: autograd.at_end_of_backward(lambda: called.append(1)))
+    _in_backward(lambda: core.at_end_of_backward(lambda: called.append(1)))
     _expect(called == [1], "queue_callback does not call at the end of a backward pass")
 
 
-def _called_by_backward() -> None:
-    def caller_is_entrance() -> bool:
-        frame = sys._getframe(1)  # the hook
-        return frame.f_back is not None and autograd.is_entrance(frame.f_back)
-
-    _expect(_in_backward(caller_is_entrance), "hooks have another caller than torch.autograd's entrance of the engine")
-
-
-def _shared_storage() -> None:
-    memory = torch.zeros(os.sysconf("SC_PAGESIZE"), dtype=torch.uint8).untyped_storage()
-    try:
-        storage.descriptor_of_mapping(memory)
-    except storage.UnknownMapping as error:
-        raise Changed(str(error)) from None
+def _group_of_reducers() -> None:
+    text = str(dist.Reducer.__init__.__doc__)  # type: ignore[attr-defined]
+    arguments = re.findall(r"(\w+): ", text.split("->")[0])[1:]
+    _expect(arguments[3:4] == ["process_group"], f"Reducer's fourth argument is not the group: {arguments}")
 
 
 def _storage_identity() -> None:
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    holds = storage.keeps_identity() or release < (2, 13)
+    holds = core.keeps_identity() or release < (2, 13)
     _expect(holds, "Tensor.untyped_storage() returns a new object each time")
 
 
@@ -203,7 +193,7 @@ def _stores() -> None:
         }
         for kind, plain in kinds.items():
             store = distributed_c10d.PrefixStore("probe", plain)
-            store.set("known", "")
+            stores.set_key(store, "known", "")
             _expect(stores.has_keys(store, ["known"]), f"{kind} does not find a key")
             _expect(not stores.has_keys(store, ["known", "unknown"]), f"{kind} finds a key that was not set")
 
@@ -212,10 +202,63 @@ def _works() -> None:
     works._loses_works()  # fails if groups and works in Python are made otherwise
 
 
+def _optimizer() -> torch.optim.SGD:
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.ones(1)
+    return torch.optim.SGD([parameter], lr=1.0)
+
+
+def _marked_steps() -> None:
+    if "_opt_called" not in inspect.getsource(torch.optim.lr_scheduler):
+        return  # schedules of this release count calls
+    optimizer = _optimizer()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    training.mark_stepped(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule.step()
+
+
+def _hooks_of_steps() -> None:
+    class Outer(torch.optim.SGD):
+        @training.without_hooks
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    calls: list[object] = []
+    optimizer = Outer(_optimizer().param_groups[0]["params"], lr=1.0)
+    optimizer.register_step_post_hook(lambda *arguments: calls.append(arguments))
+    optimizer.step()
+    _expect(len(calls) == 1, f"a hook runs {len(calls)} times in a step")
+
+
+def _scaler_steps() -> None:
+    @training.before_scaler_steps
+    class Looked(torch.optim.SGD):
+        looked = False
+
+        def _before_scaler_step(self) -> None:
+            self.looked = True
+
+    if not hasattr(torch.amp, "GradScaler"):
+        return  # GradScaler of this release is for GPUs alone
+    optimizer = Looked(_optimizer().param_groups[0]["params"], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+    scaler.step(optimizer)
+    _expect(optimizer.looked, "GradScaler.step does not read _step_supports_amp_scaling")
+
+
+def _batch_norm() -> None:
+    for module in (torch.nn.BatchNorm1d(1), torch.nn.BatchNorm2d(1), torch.nn.BatchNorm3d(1)):
+        _expect(training.is_batch_norm(module), f"{type(module).__name__} is not derived from _BatchNorm")
+
+
 # The probe of each function that relies on a private part.
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
     "process_groups.keep_awaited_works": _awaited_works,
+    "process_groups.replace_groups_of_reducers": _group_of_reducers,
     "process_groups.shut_down_destroyed_groups": _destroyed_groups,
     "process_groups.accept_monitored_barrier": _monitored_barrier,
     "process_groups.find_group": _group_names,
@@ -232,14 +275,17 @@ PROBES: dict[str, Callable[[], None]] = {
     "dynamo.not_compiled": _not_compiled,
     "dynamo.is_compiling": _is_compiling,
     "dynamo.no_dynamo": _no_dynamo,
-    "autograd.current_backward": _current_backward,
-    "autograd.at_end_of_backward": _end_of_backward,
-    "autograd.is_called_by_backward": _called_by_backward,
+    "core.current_backward": _current_backward,
+    "core.at_end_of_backward": _end_of_backward,
     "works.keep_alive": _works,
     "works.let_go": _works,
     "stores.has_keys": _stores,
-    "storage.keeps_identity": _storage_identity,
-    "storage.descriptor_of_mapping": _shared_storage,
+    "stores.set_key": _stores,
+    "training.mark_stepped": _marked_steps,
+    "training.without_hooks": _hooks_of_steps,
+    "training.before_scaler_steps": _scaler_steps,
+    "training.is_batch_norm": _batch_norm,
+    "core.keeps_identity": _storage_identity,
 }
 
 

@@ -1,4 +1,4 @@
-"""Functions of torch.distributed that expect a group of C++ backends, for a group that is written in Python."""
+"""Functions of torch.distributed that expect a group of C++ backends, for a group in Python, and key-value stores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+_GROUP_OF_REDUCER = 3
+_groups_of_reducers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _awaited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -68,6 +70,29 @@ def keep_awaited_works() -> None:
         original(self, work, *arguments, **options)
 
     cls._set_forward_pass_work_handle = set_and_keep
+
+
+def replace_groups_of_reducers(group_for: Callable[[Any], Any]) -> None:
+    """Makes DistributedDataParallel reduce its buckets through `group_for(group)` in place of its group.
+
+    Relies on: `torch.distributed.Reducer`, the class of DDP's reducers in C++, whose fourth argument is the group.
+    Tried with: all.
+    Notices: no argument there is a process group; then the arguments stay as they are.
+    Lost then: the buckets of torch's DistributedDataParallel stay in private memory, where reducing is slower.
+    """
+    cls: Any = dist.Reducer  # type: ignore[attr-defined]
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        given = list(arguments)
+        if len(given) > _GROUP_OF_REDUCER and isinstance(given[_GROUP_OF_REDUCER], dist.ProcessGroup):
+            given[_GROUP_OF_REDUCER] = group_for(given[_GROUP_OF_REDUCER])
+        original(self, *given, **options)
+        # C++ does not keep the Python part of a group.
+        _groups_of_reducers[self] = given[_GROUP_OF_REDUCER : _GROUP_OF_REDUCER + 1]
+
+    cls.__init__ = make
 
 
 def _shuts_down_groups() -> bool:

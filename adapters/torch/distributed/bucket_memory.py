@@ -1,84 +1,93 @@
-"""Moves buckets of torch's DistributedDataParallel to memory that the ranks of a host reduce in place.
+"""Puts buckets of torch's DistributedDataParallel into shared memory, which the ranks of a host reduce in place.
 
 C++ code of torch allocates the buckets and offers no choice of memory. The same buckets return at every step. A bucket
-moves when it returns for the first time: torch makes its memory a mapping, as it does for memory that is shared with
-another process, and this module maps arena memory over it. The bucket's address and its views stay valid.
+that returns for the first time is put into shared memory by torch itself, as by `share_memory_()` of a tensor.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from perseus_like.buckets import LARGE_BYTES
 from perseus_like.session import session
 
-from ..compat.autograd import is_called_by_backward
-from ..compat.storage import descriptor_of_mapping, keeps_identity
-from ..gradient_memory import warn_once
-from ..tensors import empty, tensors
+from ..compat.core import keeps_identity
+from ..compat.dynamo import no_dynamo
+from ..shared_memory import warn_once
 
+_ProcessGroup: Any = dist.ProcessGroup
 _log = logging.getLogger("perseus_like")
 
-_seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-# The arena memory of each bucket that has returned; None for a bucket that stays in private memory.
-_moved: weakref.WeakKeyDictionary[torch.UntypedStorage, Tensor | None] = weakref.WeakKeyDictionary()
+# The buckets that have been reduced once, and whether they have returned.
+_returned: weakref.WeakKeyDictionary[torch.UntypedStorage, bool] = weakref.WeakKeyDictionary()
 
 
-def reachable(tensor: Tensor) -> Tensor:
-    """Returns the same elements in the arena if the tensor is a bucket that has moved, and otherwise the tensor."""
-    if tensor.nbytes < LARGE_BYTES or tensor.device.type != "cpu" or not is_called_by_backward(__package__):
-        return tensor
-    if session.core.local_size() == 1 or not tensor.is_contiguous():
-        return tensor
+@no_dynamo("allreduce", "broadcast", "barrier")
+class BucketGroup(_ProcessGroup):  # type: ignore[misc]
+    """The process group that a reducer of DistributedDataParallel calls: what it reduces are buckets.
+
+    It has no state of its own. All of its calls are calls of the group that the program uses.
+    """
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group.rank(), group.size())
+        self.group = group
+
+    def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **options: Any) -> Any:
+        for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
+            _share(tensor)
+        return self.group.allreduce(tensors, opts, **options)
+
+    def broadcast(self, tensors: Any, opts: Any = None, **options: Any) -> Any:
+        return self.group.broadcast(tensors, opts, **options)
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self.group.barrier(opts)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return str(self.group.getBackendName())
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return str(self.group.getGroupName())
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return str(self.group.getGroupDesc())
+
+    def getRank(self) -> int:  # noqa: N802
+        return int(self.group.getRank())
+
+    def getSize(self) -> int:  # noqa: N802
+        return int(self.group.getSize())
+
+
+def _share(bucket: Tensor) -> None:
+    """Puts a bucket into shared memory when it returns. Warns once if that is impossible."""
+    if bucket.nbytes < LARGE_BYTES or bucket.device.type != "cpu" or session.core.local_size() == 1:
+        return
     if not keeps_identity():
         warn_once(
             "buckets of DistributedDataParallel stay in private memory, where reducing is slower: torch "
             f"{torch.__version__} does not say when their memory goes; torch 2.13 and later do"
         )
-        return tensor
-    storage = tensor.untyped_storage()
-    if storage not in _seen:
-        _seen.add(storage)
-        return tensor
-    if storage not in _moved:
-        _moved[storage] = _move(storage)
-    memory = _moved[storage]
-    if memory is None:
-        return tensor
-    start = tensor.storage_offset() * tensor.element_size()
-    return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-
-
-def _move(storage: torch.UntypedStorage) -> Tensor | None:
-    """Moves a bucket and returns its bytes in the arena. Returns None, with one warning, if that fails."""
-    megabytes = storage.nbytes() / 1e6
+        return
+    storage = bucket.untyped_storage()
+    returned = _returned.get(storage)
+    _returned[storage] = returned is not None
+    if returned is not False:
+        return
     try:
-        memory = empty(storage.nbytes(), dtype=torch.uint8)
-        # torch makes a file in /dev/shm for as long as the move takes. It reserves the room with posix_fallocate and
-        # raises RuntimeError if there is none, so that no rank is ended by a write to a full file system.
-        descriptor = descriptor_of_mapping(storage)
-        try:
-            session.core.show_at(storage.data_ptr(), tensors.view(memory))
-        finally:
-            _forget_file(descriptor)
-    except (RuntimeError, OSError) as error:
+        # torch makes a file in /dev/shm and reserves its room. It raises RuntimeError if there is none, so that no rank
+        # is ended by a write to a full file system.
+        bucket.share_memory_()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        megabytes = bucket.nbytes / 1e6
         warn_once(f"a bucket of {megabytes:.0f} MB stays in private memory, where reducing is slower: {error}")
-        return None
-    _log.debug("a bucket of %.0f MB was moved to shared memory", megabytes)
-    return memory
-
-
-def _forget_file(descriptor: int) -> None:
-    """Replaces the storage's file, which is no longer its memory, by an empty one.
-
-    A process that gets the descriptor, for example from a queue of torch.multiprocessing, then gets an error and not
-    an old value.
-    """
-    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(nothing, descriptor, inheritable=False)
-    os.close(nothing)
+        return
+    _log.debug("a bucket of %.0f MB is in shared memory now", bucket.nbytes / 1e6)

@@ -18,6 +18,7 @@ from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import no_dynamo
 from .backend import create_group
+from .group_identity import GroupIdentity
 from .process_group import group_of_name
 
 C = TypeVar("C", bound=type)
@@ -96,12 +97,8 @@ class Part(NamedTuple):
 
 
 @_dispatching
-class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
+class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     """Returned to torch in place of a PerseusGroup if the group has other backends as well."""
-
-    is_of_perseus = True
-    supports_splitting = False
-    bound_device_id: torch.device | None = None
 
     def __init__(self, store: Store, rank: int, size: int, parts: dict[str, Part]) -> None:
         super().__init__(rank, size)
@@ -109,8 +106,6 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
         self._rank = rank
         self._size = size
         self._parts = parts  # by device type
-        self._group_name = ""
-        self._group_desc = "undefined"
 
     def part_for(self, device_type: str) -> Part:
         part = self._parts.get(device_type)
@@ -148,37 +143,11 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
         for group in self._groups:
             set_name(group, name)
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        self._group_desc = description
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._group_name
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._group_desc
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-
     # Queries of torch.
     def getBackendName(self) -> str:  # noqa: N802
         return "perseus beside others"
 
     name = _get_backend_name = getBackendName
-
-    def getRank(self) -> int:  # noqa: N802
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        return self._size
-
-    rank = getRank
-    size = getSize
-
-    def get_group_store(self) -> Store:
-        return self._store
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -186,17 +155,6 @@ class DeviceGroups(_ProcessGroup):  # type: ignore[misc]
 
     def _get_backend(self, device: torch.device) -> Any:
         return self.part_for(device.type).backend
-
-    get_backend = _get_backend
-
-    def _has_hooks(self) -> bool:
-        return False
-
-    def _wait_for_pending_works(self) -> None:
-        """Does nothing: there are no completion hooks."""
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Nothing to agree on: all members count from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
         return process_groups.sequence_number(self._backends[0])

@@ -31,7 +31,6 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         self._rank = rank
         self._size = size
         self._timeout = timeout
-        self._group_name = ""
         self._calls = 0
         self._coalesced: list[PerseusWork] | None = None  # the works inside a coalescing manager
         self._numbering = threading.Lock()

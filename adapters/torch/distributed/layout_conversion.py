@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from perseus_like.shared_memory import LARGE_ELEMENTS
 from perseus_like.tensor import View
 
 from .. import cuda
+from ..shared_memory import register_if_shared
 from ..tensors import _NUMBERS
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -118,8 +120,10 @@ def width(dtype: torch.dtype) -> int:
 
 def view(tensor: Tensor) -> View:
     """Returns the core's description of a dense tensor, with the number of elements as its shape."""
-    dtype = tensor.dtype
-    return (tensor.data_ptr(), _CORE[dtype], (tensor.numel() * width(dtype),), tensor.get_device())
+    dtype, elements, device = tensor.dtype, tensor.numel(), tensor.get_device()
+    if elements >= LARGE_ELEMENTS and device < 0:
+        register_if_shared(tensor)
+    return (tensor.data_ptr(), _CORE[dtype], (elements * width(dtype),), device)
 
 
 def host_view(tensor: Tensor) -> View:

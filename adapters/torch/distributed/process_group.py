@@ -18,6 +18,7 @@ from ..compat.dynamo import no_dynamo
 from ..compat.process_groups import find_group
 from .engine import reporting_failures
 from .gathers import Gathers
+from .group_identity import GroupIdentity
 from .monitored_barrier import MonitoredBarrier
 from .reductions import Reductions
 from .unsupported import OF_GROUPS, refusing
@@ -80,11 +81,9 @@ def _devices() -> list[torch.device]:
 @no_dynamo(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
 @reporting_failures(**_COLLECTIVES)
 @refusing(OF_GROUPS)
-class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
+class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
     """A process group of torch, which makes it on the members only. torch asks every group for names and options."""
 
-    is_of_perseus = True
-    supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
     _supports_time_estimate = False  # its name since torch 2.15
@@ -94,7 +93,6 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
     supports_abort_hooks = False
     supports_completion_hooks = False
     use_pg_for_symm_mem_rendezvous = False
-    bound_device_id: torch.device | None = None
     part = ""  # the device type that this group serves in a DeviceGroups
 
     def __init__(
@@ -104,39 +102,11 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
         self._store = store
         self._is_default = is_default
         self._generation = session.generation
-        self._group_desc = "undefined"
 
-    # The C++ base class would ask its Backend objects, and a group in Python has none.
     def getBackendName(self) -> str:  # noqa: N802
         return "perseus"
 
     name = _get_backend_name = getBackendName
-
-    def getRank(self) -> int:  # noqa: N802
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        return self._size
-
-    rank = getRank
-    size = getSize
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._group_name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._group_name = name
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._group_desc
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        self._group_desc = description
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
 
     @cached_property
     def process_set(self) -> ProcessSet:
@@ -147,29 +117,12 @@ class PerseusGroup(Reductions, Gathers, MonitoredBarrier):
         found.ranks, found.process_set_id = list(self.job_ranks), self._number  # in the group's order
         return found
 
-    def get_group_store(self) -> Store:
-        return self._store
-
     @property
     def _device_types(self) -> list[torch.device]:
         return _devices()
 
-    def _get_backend(self, device: torch.device) -> Any:
-        return self
-
-    get_backend = _get_backend
-
     def supports_tensor_alloc(self, device: Any = None) -> bool:
         return False
-
-    def _has_hooks(self) -> bool:
-        return False
-
-    def _wait_for_pending_works(self) -> None:
-        """Does nothing: it is for completion hooks, and there are none."""
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Nothing to agree on: all members count from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._calls

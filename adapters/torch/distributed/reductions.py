@@ -12,7 +12,6 @@ from torch.distributed import ReduceOp
 from perseus_like.tables import DType, Start
 from perseus_like.tensor import AS_IT_IS, ReduceOptions
 
-from .bucket_memory import reachable
 from .dtype_fallback import DTypeFallback, dtype_fallback
 from .engine import Engine
 from .layout_conversion import (
@@ -74,7 +73,7 @@ class Reductions(Engine):
 
     def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
         """Reduces in place; with a root, on that rank alone."""
-        flats = [in_place(call, reachable(tensor)) for tensor in tensors]
+        flats = [in_place(call, tensor) for tensor in tensors]
         plan = self._plan(call, opts, tensors)
         sources = plan.there([flat.tensor for flat in flats])
         is_root = root is None or root == self._rank

@@ -29,7 +29,7 @@ from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import HorovodInternalError, PeerLostError, TimedOutError, TransportError, UnavailableError
 
-from ..compat.stores import has_keys
+from ..compat.stores import has_keys, set_key
 
 _LENGTH = struct.Struct("!Q")
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -125,7 +125,9 @@ class StoreRendezvous:
             self._invite()
             # A rank that gave up may have contributed before, so its failure counts more than its piece.
             if has_keys(self._store, [self._key("failed")]):
-                raise self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
+                error = self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
+                self._invite_before_leaving()
+                raise error
             keys = [self._piece(self._invited[rank]) for rank in sorted(self._invited)]
             if len(keys) == self._size - 1 and has_keys(self._store, keys):
                 parts = [mine, *(self._read(key) for key in keys)]
@@ -212,7 +214,7 @@ class StoreRendezvous:
         return f"{self._prefix}/{self._rendezvous}/{rest}"
 
     def _set(self, key: str, value: str) -> None:
-        self._store.set(key, value)
+        set_key(self._store, key, value)
 
     def _read(self, key: str) -> bytes:
         try:

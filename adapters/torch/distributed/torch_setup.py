@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from ..compat import process_groups
+from .bucket_memory import BucketGroup
 
 _log = logging.getLogger("perseus_like")
 _NAN_CHECKS = ("TORCH_DIST_NAN_CHECK", "TORCH_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
@@ -18,6 +19,7 @@ def prepare_torch() -> None:
     """Changes torch, once in a process."""
     process_groups.skip_flight_recorder(_is_ours)
     process_groups.keep_awaited_works()
+    process_groups.replace_groups_of_reducers(_group_of_buckets)
     process_groups.shut_down_destroyed_groups(_is_ours)
     process_groups.accept_monitored_barrier(_is_ours)
 
@@ -32,6 +34,12 @@ def warn_of_nan_checks() -> None:
                 "NaN or an infinity on all ranks and names the tensor, 1 warns",
                 name,
             )
+
+
+def _group_of_buckets(group: Any) -> Any:
+    """Returns the group that reduces the buckets of a DistributedDataParallel of `group`."""
+    on_the_host = getattr(group, "parts", {"cpu": group}).get("cpu")
+    return BucketGroup(group) if _is_ours(on_the_host) else group
 
 
 def _is_ours(group: Any) -> bool:

@@ -46,13 +46,13 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing of this epoch is processed yet; its order is another."""
+        """Starts an epoch, with an order of its own. No sample of it has been processed."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """All ranks have processed a batch of this size."""
+        """Notes that all ranks have processed a batch of this size."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:

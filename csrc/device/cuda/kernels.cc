@@ -91,7 +91,7 @@ void Kernels::run(StreamHandle stream, Direction direction, const Reduction& red
   auto memory = table.memory;
   auto count = static_cast<int>(table.segments.size());
   auto scaling = launch.scaling;
-  void* arguments[] = {&memory, &count, &buffer, &scaling};
+  void* arguments[] = {&memory, &count, static_cast<void*>(&buffer), &scaling};
   driver_.check("cuLaunchKernel", driver_.launch(function(launch.kernel), static_cast<unsigned>(tiles), 1, 1, kThreads,
                                                  1, 1, 0, stream, arguments, nullptr));
   driver_.check("cuEventRecord", driver_.event_record(table.used, stream));

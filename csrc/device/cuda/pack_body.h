@@ -145,6 +145,7 @@ struct IntegerScale {
         divisor(scaling.divisor) {}
 
   PERSEUS_DEVICE void operator()(T from, T& to) const {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): the elements of an int8 tensor are numbers.
     const auto value = static_cast<std::int64_t>(static_cast<T>(static_cast<std::int64_t>(from) / divisor));
     // A whole factor is exact for every int64; other factors need a double.
     to = is_whole ? static_cast<T>(static_cast<std::uint64_t>(value) * static_cast<std::uint64_t>(whole))

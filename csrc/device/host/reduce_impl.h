@@ -46,7 +46,7 @@ PERSEUS_INLINE std::size_t copy_beside(const Job& job, std::size_t done) {
   auto* to = static_cast<char*>(job.side_copy_to) + done;
   const auto* from = static_cast<const char*>(job.side_copy_from) + done;
   Bytes block[kBlock];
-  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + i * kVectorBytes);
+  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + std::ptrdiff_t{i} * kVectorBytes);
   put(to, block);
   return done + kCopyBytes;
 }
@@ -178,7 +178,7 @@ struct Reducer {
 PERSEUS_INLINE void copy_block(char* to, const char* from) {
   using Bytes = VectorOf<std::uint8_t, kVectorBytes>;
   Bytes block[kBlock];
-  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + i * kVectorBytes);
+  for (int i = 0; i < kBlock; ++i) block[i] = load<Bytes>(from + std::ptrdiff_t{i} * kVectorBytes);
   put_streaming(to, block);
 }
 

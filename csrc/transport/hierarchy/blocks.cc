@@ -123,6 +123,7 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
     resized(chunk.slice, rail_places(chunk.counts).back());
     const auto [begin, count] = chunk.shares[own];
     std::vector<std::int64_t> cuts;
+    cuts.reserve(begins.size());
     for (const auto at : begins) cuts.push_back(std::clamp(at, begin, begin + count));
     std::vector<std::int64_t> counts;
     for (std::size_t r = 0; r + 1 < cuts.size(); ++r) counts.push_back(cuts[r + 1] - cuts[r]);
@@ -181,6 +182,7 @@ Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const 
   Memory part(static_cast<std::size_t>(part_bytes[index]));
   if (has_rail()) {
     std::vector<std::int64_t> by_host;
+    by_host.reserve(rail_hosts_.size());
     for (const int host : rail_hosts_) by_host.push_back(slice_counts(blocks[static_cast<std::size_t>(host)])[index]);
     auto status = transports_.rail->reduce_scatter(levels.cross, partial, part.data(), by_host);
     if (!status.ok()) return status;

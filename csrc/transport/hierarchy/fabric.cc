@@ -47,6 +47,9 @@ class ClusterFabric final : public Fabric {
 
   void* allocate(std::size_t bytes) override { return local_->allocate(bytes); }
   void release(void* memory) override { local_->release(memory); }
+  std::shared_ptr<void> register_shared_memory(const void* data, std::size_t bytes) override {
+    return local_->register_shared_memory(data, bytes);
+  }
 
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return local_->local_watch(); }

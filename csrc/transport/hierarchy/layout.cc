@@ -43,6 +43,7 @@ std::vector<int> Layout::rail_members(int rail) const {
 
 std::vector<int> Layout::host_members(int host) const {
   std::vector<int> ranks;
+  ranks.reserve(ranks_on(host).size());
   for (const int rank : ranks_on(host)) ranks.push_back(members_[static_cast<std::size_t>(rank)]);
   return ranks;
 }

@@ -127,6 +127,7 @@ void Messages::wait() {
 
 std::string Messages::peers() const {
   std::vector<int> ranks;
+  ranks.reserve(pending_.size());
   for (const auto& pending : pending_) ranks.push_back(pending.peer);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -19,6 +19,7 @@ std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const 
   const auto first = api.create(world, members, kTransportTag);
   if (count == 1) return {first};
   std::vector<Comm> streams;
+  streams.reserve(static_cast<std::size_t>(count));
   for (int number = 0; number < count; ++number) streams.push_back(api.duplicate_as_stream(first, number));
   api.free(first);
   return streams;

@@ -67,7 +67,7 @@ std::string process_mapping(const std::vector<int>& hosts) {
     text += ",(" + std::to_string(block.first) + "," + std::to_string(block.hosts) + "," + std::to_string(block.ranks) +
             ")";
   }
-  text += ")";
+  text += ')';
   return text.size() < kValueBytes ? text : std::string();
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <fstream>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,7 +19,6 @@
 #include "bootstrap/selection.h"
 #include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/communicator.h"
-#include "transport/mpi/leftovers.h"
 #include "transport/mpi/library.h"
 #include "transport/mpi/pmi_server.h"
 #include "transport/mpi/search.h"
@@ -75,6 +76,20 @@ void settle(State& state, const MpiJob& job, const Streams& streams) {
   if (streams.why_one.empty() || api.rank(api.world()) != 0) return;
   log(job.insists_on_streams ? LogLevel::warning : LogLevel::info,
       "using one stream between hosts instead of " + std::to_string(job.streams) + ": " + streams.why_one);
+}
+
+// Unlinks the files in /dev/shm by which MPICH shares memory among the ranks of a host, which would stay if a rank was
+// killed. Processes that have mapped the memory keep it, and the kernel frees it when the last of them ends. Call it
+// after all ranks have returned from MPI_Init: MPICH opens the files only there. (Open MPI opens memory at the first
+// message to a peer, and its daemon removes the files.)
+void unlink_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto at = line.find("/dev/shm/mpich_");
+    if (at == std::string::npos || line.ends_with("(deleted)")) continue;
+    // Another rank of the host may have unlinked the file already.
+    [[maybe_unused]] const auto done = unlink(line.c_str() + at);
+  }
 }
 
 void own(State& state, Comm final_barrier) {
@@ -138,7 +153,7 @@ RankState state_of_rank(State& mpi, const MpiJob& job) {
 // Runs MPI_Init and exchanges its outcome with the other ranks.
 void initialize_by_rendezvous(State& mpi, const MpiJob& job, const std::string& world) {
   Api& api = *mpi.api;
-  const auto& rendezvous = *job.rendezvous;
+  const auto& rendezvous = job.rendezvous.value();
   std::string failure;
   mpi.broken = "not all of its ranks came";
   try {
@@ -239,13 +254,14 @@ Api& start(const MpiJob& job) {
 }
 
 Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks) {
+  const auto& rendezvous = job.rendezvous.value();
   State& mpi = state();
   const std::scoped_lock lock(mpi.mutex);
   const bool opened = mpi.api != nullptr;
   const auto mine = state_of_rank(mpi, job);
   Agreed agreed;
   try {
-    agreed = agree(*job.rendezvous, mine);
+    agreed = agree(rendezvous, mine);
   } catch (...) {
     if (!opened) mpi.api.reset();
     throw;
@@ -256,7 +272,7 @@ Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks) {
   mpi.world = agreed.world;
   const auto duplicate = [api = mpi.api.get()] { return api->duplicate(api->world()); };
   try {
-    own(mpi, run_abandonable<Comm>(duplicate, job.rendezvous->liveness, job.start_timeout));
+    own(mpi, run_abandonable<Comm>(duplicate, rendezvous.liveness, job.start_timeout));
   } catch (const Error& error) {
     mpi.broken = error.what();
     throw;

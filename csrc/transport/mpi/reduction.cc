@@ -38,7 +38,7 @@ class Contributions {
         direct_(in.contiguous() != nullptr && reduction.wire_dtype == reduction.dtype && reduction.scale.pre == 1.0) {
     std::int64_t longest = 0;
     for (int r = 0; r < communicator.size(); ++r) longest = std::max(longest, owned(r));
-    ahead_ = std::max<std::int64_t>(kLeastAhead, 2 * communicator.streams());
+    ahead_ = std::max<std::int64_t>(kLeastAhead, std::int64_t{2} * communicator.streams());
     segment_ = choose_segment(longest);
     segments_ = (longest + segment_ - 1) / segment_;
     if (!direct_) packed_ = resized(staging.packed, offset(in.count(), width_));
@@ -75,6 +75,7 @@ class Contributions {
   void combine(std::int64_t segment, void* to, bool as_wire_dtype) {
     const auto part = own(segment);
     std::vector<const void*> from;
+    from.reserve(static_cast<std::size_t>(communicator_.size()));
     for (int r = 0; r < communicator_.size(); ++r) {
       from.push_back(r == communicator_.rank() ? packed(part) : place(segment, r));
     }
@@ -206,6 +207,7 @@ class Results {
 
 std::vector<std::int64_t> even_blocks(std::int64_t count, int size) {
   std::vector<std::int64_t> begins;
+  begins.reserve(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) begins.push_back(count / kGrain * r / size * kGrain);
   begins.push_back(count);
   return begins;

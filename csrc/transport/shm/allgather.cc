@@ -26,7 +26,7 @@ Status Group::allgather(const void* in, void* out, Counts bytes) {
     }
 
     describe_range(mine, static_cast<std::uint64_t>(bytes[me]));
-    sync();
+    exchange_descriptors();
     std::int64_t longest = 0;
     bool any_reachable = false;
     for (std::size_t m = 0; m < bytes.size(); ++m) {

@@ -28,7 +28,7 @@ Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
       return;
     }
     describe_pieces(in, out, size_of(reduction.dtype));
-    sync();
+    exchange_descriptors();
     if (all_reachable()) {
       reduce_in_arena(reduction, count);
     } else if (size() <= 2) {
@@ -68,7 +68,7 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
   const auto members = static_cast<std::size_t>(size());
   std::vector<Runs> runs(members);
   for (std::size_t m = 0; m < members; ++m) runs[m] = runs_of(static_cast<int>(m), size_each, count);
-  const auto unit = (count * static_cast<std::int64_t>(size_each) > size() * 16 * kPage ? kPage : kLine) /
+  const auto unit = (count * static_cast<std::int64_t>(size_each) > 16 * kPage * size() ? kPage : kLine) /
                     static_cast<std::int64_t>(size_each);
   const auto share = share_of(rank(), count, unit);
 

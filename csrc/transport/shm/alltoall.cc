@@ -45,7 +45,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
       sections.in = kept.data();
     }
     describe_sections(sections);
-    sync();
+    exchange_descriptors();
     const auto me = static_cast<std::size_t>(rank());
     if (send_bytes[me] > 0) {
       host::copy(sections.out + sections.received_at[me], sections.in + sections.sent_at[me],
@@ -63,8 +63,8 @@ void Group::describe_sections(const Sections& sections) {
   if (sections.sent.size() > BufferDescriptor::kRuns) descriptor.reachable = 0;
   const auto start = descriptor.run[0].in;
   for (std::size_t m = 0; m < sections.sent.size() && descriptor.reachable != 0; ++m) {
-    descriptor.run[m] = {start + static_cast<std::uint64_t>(sections.sent_at[m]), 0,
-                         static_cast<std::uint64_t>(sections.sent[m])};
+    const auto offset = start.offset + static_cast<std::uint64_t>(sections.sent_at[m]);
+    descriptor.run[m] = {{start.segment, offset}, {}, static_cast<std::uint64_t>(sections.sent[m])};
   }
   descriptor.number = static_cast<std::uint64_t>(*std::max_element(sections.sent.begin(), sections.sent.end()));
 }

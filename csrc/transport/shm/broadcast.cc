@@ -11,7 +11,7 @@ Status Group::broadcast(Pieces buffers, int root) {
     RunCursor walk(buffers, 1);
     const auto store = store_for(static_cast<std::uint64_t>(bytes));
     if (rank() == root) describe_pieces(buffers, buffers, 1);
-    sync();
+    exchange_descriptors();
     if (descriptor_of(root).reachable != 0) {
       if (rank() != root) {
         std::int64_t done = 0;

@@ -60,20 +60,22 @@ std::byte* find_block(const Arena& arena, const std::vector<std::string>& all, i
 
 }  // namespace
 
-std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalRendezvous> rendezvous, std::vector<int> ranks,
+std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
                                              Liveness& liveness, const FabricOptions& options) {
   std::string note;
   auto segments = share_segments(*rendezvous, options.arena_bytes, note);
+  auto inboxes = share_inboxes(*rendezvous);
   auto plan = agree_on_plan(*rendezvous, ranks, options);
-  auto fabric = std::make_unique<ShmFabric>(std::move(segments), std::move(plan), liveness);
+  auto fabric = std::make_unique<ShmFabric>(std::move(segments), std::move(inboxes), std::move(plan), liveness);
   if (!note.empty() && rendezvous->rank() == 0) log(LogLevel::warning, note);
   rendezvous->watch(liveness, ranks);
   fabric->rendezvous_ = std::move(rendezvous);
   return fabric;
 }
 
-ShmFabric::ShmFabric(Segments segments, HostPlan plan, Liveness& liveness)
+ShmFabric::ShmFabric(Segments segments, Inboxes inboxes, HostPlan plan, Liveness& liveness)
     : arena_(std::make_shared<Arena>(std::move(segments), plan.local_rank)),
+      external_(std::make_shared<ExternalSegments>(std::move(inboxes), plan.local_rank)),
       retired_(std::make_shared<RetiredBlocks>()),
       plan_(std::move(plan)),
       liveness_(liveness) {}
@@ -109,7 +111,7 @@ Link ShmFabric::connect(std::span<const int> members, const BootstrapAllgather& 
     local_ranks.push_back(static_cast<int>(at - plan_.ranks.begin()));
     blocks.push_back(find_block(*arena_, all, member, local_ranks.back(), bytes));
   }
-  auto view = std::make_shared<GroupView>(arena_, retired_, static_cast<int>(mine - members.begin()),
+  auto view = std::make_shared<GroupView>(arena_, external_, retired_, static_cast<int>(mine - members.begin()),
                                           std::move(local_ranks), std::move(blocks));
   return {std::make_unique<Group>(view, staging, Waiter(plan_.spin, plan_.crowded, liveness_), liveness_),
           std::make_unique<Channel>(view, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};

@@ -8,6 +8,7 @@
 #include "bootstrap/local_rendezvous.h"
 #include "transport/fabric.h"
 #include "transport/shm/arena.h"
+#include "transport/shm/external_segments.h"
 #include "transport/shm/group_view.h"
 #include "transport/shm/host_plan.h"
 
@@ -17,16 +18,19 @@ class ShmFabric final : public Fabric {
  public:
   // Makes the fabric of a host. Collective over the rendezvous, whose ranks are the local ranks. The fabric keeps the
   // rendezvous as a watch that reports ranks that have died. Throws Error.
-  static std::unique_ptr<ShmFabric> create(std::unique_ptr<LocalRendezvous> rendezvous, std::vector<int> ranks,
+  static std::unique_ptr<ShmFabric> create(std::unique_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
                                            Liveness& liveness, const FabricOptions& options);
 
   // Makes a fabric for ranks that are threads of one process and share the segments.
-  ShmFabric(Segments segments, HostPlan plan, Liveness& liveness);
+  ShmFabric(Segments segments, Inboxes inboxes, HostPlan plan, Liveness& liveness);
 
   // Connects members that are all on this host.
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override;
   void* allocate(std::size_t bytes) override { return arena_->allocate(bytes); }
   void release(void* memory) override { arena_->release(memory); }
+  std::shared_ptr<void> register_shared_memory(const void* data, std::size_t bytes) override {
+    return external_->add(data, bytes);
+  }
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
   void announce_shutdown() override;
@@ -35,6 +39,7 @@ class ShmFabric final : public Fabric {
 
  private:
   std::shared_ptr<Arena> arena_;
+  std::shared_ptr<ExternalSegments> external_;
   std::shared_ptr<RetiredBlocks> retired_;
   HostPlan plan_;
   Liveness& liveness_;

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::uint64_t kLine = 64;
 
+// Returns true if `next` is the place behind the `bytes` bytes at `place`.
+bool is_next(Place place, std::uint64_t bytes, Place next) {
+  return place.segment == next.segment && place.offset + bytes == next.offset;
+}
+
 }  // namespace
 
 Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness)
@@ -18,6 +23,7 @@ Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, co
       staging_(staging),
       waiter_(waiter),
       liveness_(liveness),
+      seen_changes_(static_cast<std::size_t>(view_->size())),
       most_chunk_(staging.usual_chunk_bytes) {}
 
 void Group::set_chunk_bytes(std::size_t bytes) {
@@ -78,30 +84,49 @@ Status Group::barrier() {
   return guarded([&] { sync(); });
 }
 
-std::byte* Group::reach(int member, std::uint64_t offset, std::uint64_t bytes) const {
-  auto* data = view_->arena().at(view_->local_rank_of(member), offset, bytes);
+void Group::exchange_descriptors() {
+  auto& external = view_->external();
+  my_descriptor().changes = external.changes();
+  sync();
+  bool changed = false;
+  for (int member = 0; member < size(); ++member) {
+    auto& seen = seen_changes_[static_cast<std::size_t>(member)];
+    const auto changes = descriptor_of(member).changes;
+    changed = changed || (member != rank() && changes > seen);
+    seen = std::max(seen, changes);
+  }
+  if (changed) external.receive();
+}
+
+void Group::next_descriptor() {
+  ++descriptors_;
+  reached_.clear();
+}
+
+std::byte* Group::reach(int member, Place place, std::uint64_t bytes) {
+  auto data = view_->at(member, place, bytes);
   if (data == nullptr) {
     throw Error(ErrorKind::transport,
                 "collective over shared memory: rank " + std::to_string(member) +
                     " of the group described memory outside its segment; its process is corrupted");
   }
-  return data;
+  if (place.segment == Place::kArena) return data.get();
+  return reached_.emplace_back(std::move(data)).get();
 }
 
 void Group::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
   auto& descriptor = my_descriptor();
-  const auto& arena = view_->arena();
   descriptor.reachable = 0;
   descriptor.runs = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(in[i].count) * element_size;
     if (bytes == 0) continue;
-    const auto from = arena.offset_of(in[i].data, bytes);
-    const auto to = arena.offset_of(out[i].data, bytes);
+    const auto from = view_->place_of(in[i].data, bytes);
+    const auto to = in[i].data == out[i].data ? from : view_->place_of(out[i].data, bytes);
     if (!from || !to) return;
     if (descriptor.runs > 0) {
       auto& last = descriptor.run[descriptor.runs - 1];
-      if (last.in + last.bytes == *from && last.out + last.bytes == *to) {
+      if (is_next(last.in, last.bytes, *from) && is_next(last.out, last.bytes, *to)) {
         last.bytes += bytes;
         continue;
       }
@@ -114,10 +139,10 @@ void Group::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
 
 void Group::describe_range(const void* data, std::uint64_t bytes) {
   auto& descriptor = my_descriptor();
-  const auto at = view_->arena().offset_of(data, bytes);
-  descriptor.reachable = at.has_value() ? 1 : 0;
+  const auto place = view_->place_of(data, bytes);
+  descriptor.reachable = place.has_value() ? 1 : 0;
   descriptor.runs = 1;
-  descriptor.run[0] = {at.value_or(0), 0, bytes};
+  descriptor.run[0] = {place.value_or(Place{}), {}, bytes};
 }
 
 bool Group::all_reachable() const {
@@ -127,7 +152,7 @@ bool Group::all_reachable() const {
   return true;
 }
 
-Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t count) const {
+Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t count) {
   const auto& descriptor = descriptor_of(member);
   const auto runs = std::min<std::size_t>(descriptor.runs, BufferDescriptor::kRuns);
   Runs result(runs);

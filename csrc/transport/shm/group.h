@@ -83,13 +83,15 @@ class Group final : public Transport {
   const BufferDescriptor& descriptor_of(int member) const {
     return view_->header(member).descriptors[descriptors_ % 2];
   }
-  void next_descriptor() { ++descriptors_; }
-  // Returns the address of a range that a peer has described. Throws Error if the range is not inside the peer's
-  // segment.
-  std::byte* reach(int member, std::uint64_t offset, std::uint64_t bytes) const;
+  // Publishes this member's descriptor and waits for those of all members.
+  void exchange_descriptors();
+  void next_descriptor();
+  // Returns the address of a range that a peer has described, valid until next_descriptor(). Throws Error if the range
+  // is not inside the peer's segment.
+  std::byte* reach(int member, Place place, std::uint64_t bytes);
   void describe_pieces(Pieces in, Pieces out, std::size_t element_size);
   void describe_range(const void* data, std::uint64_t bytes);
-  Runs runs_of(int member, std::size_t element_size, std::int64_t count) const;
+  Runs runs_of(int member, std::size_t element_size, std::int64_t count);
   bool all_reachable() const;
 
   // Prepares the staging ring for a pipeline of `bytes` bytes per member. Returns the bytes of a chunk, which are the
@@ -119,6 +121,8 @@ class Group final : public Transport {
   const Liveness& liveness_;
   std::uint32_t step_ = 0;
   std::uint32_t descriptors_ = 0;
+  std::vector<std::uint64_t> seen_changes_;          // by member: of its external segments
+  std::vector<std::shared_ptr<std::byte>> reached_;  // external memory that this operation uses
   std::uint32_t smalls_ = 0;
   bool all_arrived_ = false;     // all members have reached this operation
   std::size_t most_chunk_;       // the longest chunk

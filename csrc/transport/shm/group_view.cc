@@ -18,9 +18,11 @@ void RetiredBlocks::sweep(Arena& arena) {
   });
 }
 
-GroupView::GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<RetiredBlocks> retired, int rank,
-                     std::vector<int> local_ranks, std::vector<std::byte*> blocks)
+GroupView::GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<ExternalSegments> external,
+                     std::shared_ptr<RetiredBlocks> retired, int rank, std::vector<int> local_ranks,
+                     std::vector<std::byte*> blocks)
     : arena_(std::move(arena)),
+      external_(std::move(external)),
       retired_(std::move(retired)),
       rank_(rank),
       local_ranks_(std::move(local_ranks)),
@@ -30,6 +32,16 @@ GroupView::~GroupView() {
   for (int member = 0; member < size(); ++member) header(member).left.fetch_add(1, std::memory_order_acq_rel);
   retired_->add({block(rank_), &header(rank_).left, static_cast<std::uint32_t>(size())});
   retired_->sweep(*arena_);
+}
+
+std::optional<Place> GroupView::place_of(const void* data, std::size_t bytes) const {
+  if (const auto offset = arena_->offset_of(data, bytes)) return Place{Place::kArena, *offset};
+  return external_->find(data, bytes, local_ranks_);
+}
+
+std::shared_ptr<std::byte> GroupView::at(int member, Place place, std::uint64_t bytes) const {
+  if (place.segment != Place::kArena) return external_->at(local_rank_of(member), place, bytes);
+  return {std::shared_ptr<void>(), arena_->at(local_rank_of(member), place.offset, bytes)};  // mapped as long as this
 }
 
 }  // namespace perseus::shm

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "transport/shm/arena.h"
+#include "transport/shm/external_segments.h"
 #include "transport/shm/member_header.h"
 
 namespace perseus::shm {
@@ -35,8 +37,9 @@ class RetiredBlocks {
 class GroupView {
  public:
   // `blocks[r]` begins with member r's MemberHeader.
-  GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<RetiredBlocks> retired, int rank,
-            std::vector<int> local_ranks, std::vector<std::byte*> blocks);
+  GroupView(std::shared_ptr<Arena> arena, std::shared_ptr<ExternalSegments> external,
+            std::shared_ptr<RetiredBlocks> retired, int rank, std::vector<int> local_ranks,
+            std::vector<std::byte*> blocks);
   // Records in all blocks that this member will not read them again.
   ~GroupView();
   GroupView(const GroupView&) = delete;
@@ -45,12 +48,19 @@ class GroupView {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(blocks_.size()); }
   Arena& arena() const { return *arena_; }
+  ExternalSegments& external() const { return *external_; }
   int local_rank_of(int member) const { return local_ranks_[static_cast<std::size_t>(member)]; }
   std::byte* block(int member) const { return blocks_[static_cast<std::size_t>(member)]; }
   MemberHeader& header(int member) const { return *reinterpret_cast<MemberHeader*>(block(member)); }
 
+  // Returns the place of a range of this member's memory, if all members can reach it.
+  std::optional<Place> place_of(const void* data, std::size_t bytes) const;
+  // Returns the address of a place in a member's memory, or null if there is none. Hold the pointer while it is used.
+  std::shared_ptr<std::byte> at(int member, Place place, std::uint64_t bytes) const;
+
  private:
   std::shared_ptr<Arena> arena_;
+  std::shared_ptr<ExternalSegments> external_;
   std::shared_ptr<RetiredBlocks> retired_;
   int rank_;
   std::vector<int> local_ranks_;

@@ -7,14 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/shm/external_segments.h"
 #include "transport/shm/flag.h"
 
 namespace perseus::shm {
 
-// A run of a member's buffer in its own segment.
+// A run of a member's buffer in its own segments.
 struct BufferRun {
-  std::uint64_t in = 0;  // offsets
-  std::uint64_t out = 0;
+  Place in;
+  Place out;
   std::uint64_t bytes = 0;
 };
 
@@ -24,7 +25,8 @@ struct alignas(64) BufferDescriptor {
 
   std::uint32_t reachable = 0;
   std::uint32_t runs = 0;
-  std::uint64_t number = 0;  // for use by the operation
+  std::uint64_t number = 0;   // for use by the operation
+  std::uint64_t changes = 0;  // of the member's external segments
   BufferRun run[kRuns];
 };
 

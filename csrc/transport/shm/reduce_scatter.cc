@@ -25,7 +25,7 @@ Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* o
     auto* to = buffered.empty() ? static_cast<std::byte*>(out) : buffered.data();
 
     describe_range(in, static_cast<std::uint64_t>(total * size_each));
-    sync();
+    exchange_descriptors();
     if (all_reachable()) {
       scatter_from_arena(reduction, to, counts);
       sync();

@@ -6,16 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
+#include "base/system_error.h"
 
 namespace perseus::shm {
 
@@ -32,8 +27,8 @@ std::string size_text(std::size_t bytes) { return std::to_string(bytes >> 20) + 
 
 Error unavailable(const std::string& what, int error) {
   const std::string limit = error == EFBIG ? "ulimit -f" : "ulimit -v";
-  return {ErrorKind::unavailable,
-          what + ": " + std::strerror(error) + ". Set PERSEUS_ARENA_BYTES to less, or raise the limit (" + limit + ")"};
+  return {ErrorKind::unavailable, what + ": " + system_error_text(error) +
+                                      ". Set PERSEUS_ARENA_BYTES to less, or raise the limit (" + limit + ")"};
 }
 
 UniqueFd new_memory() {
@@ -42,28 +37,6 @@ UniqueFd new_memory() {
   if (!fd && errno == EINVAL) fd.reset(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw unavailable("cannot make shared memory", errno);
   return fd;
-}
-
-// A mapping as /proc/self/maps lists it.
-struct Mapping {
-  std::uintptr_t begin = 0, end = 0;
-  std::uint64_t offset = 0, inode = 0;
-  int protection = 0;
-  bool shared = false;
-};
-
-// Parses a line such as "7f10a000-7f10b000 rw-s 00001000 00:01 2051 /memfd:perseus-arena (deleted)".
-std::optional<Mapping> mapping_in(const std::string& line) {
-  std::istringstream words(line);
-  std::string rights, device, path;
-  char dash = 0;
-  Mapping mapping;
-  words >> std::hex >> mapping.begin >> dash >> mapping.end >> rights >> mapping.offset >> device >> std::dec >>
-      mapping.inode >> path;
-  if (words.fail() || rights.size() != 4 || path != std::string("/memfd:") + kName) return std::nullopt;
-  mapping.protection = (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0);
-  mapping.shared = rights[3] == 's';
-  return mapping;
 }
 
 }  // namespace
@@ -121,25 +94,11 @@ void Segment::decommit(std::size_t offset, std::size_t bytes) {
                                                 static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }
 
-// Only the kernel knows all mappings, because a framework's tensor may be a second one; see show_at().
 void Segment::make_private() const {
-  struct stat status{};
-  if (fstat(fd_.get(), &status) != 0) return;
-  std::vector<Mapping> mappings;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const auto mapping = mapping_in(line);
-    if (mapping && mapping->shared && mapping->inode == status.st_ino) mappings.push_back(*mapping);
-  }
-  for (const auto& mapping : mappings) {
-    // mmap() over the mapping could fail after removing it. If mremap() fails, the old mapping stays.
-    const auto bytes = mapping.end - mapping.begin;
-    void* const copy = mmap(nullptr, bytes, mapping.protection, MAP_PRIVATE | MAP_NORESERVE, fd_.get(),
-                            static_cast<off_t>(mapping.offset));
-    if (copy == MAP_FAILED) continue;
-    auto* const place = reinterpret_cast<void*>(mapping.begin);
-    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) munmap(copy, bytes);
-  }
+  // mmap() over the mapping could fail after removing it. If mremap() fails, the old mapping stays.
+  void* const copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_.get(), 0);
+  if (copy == MAP_FAILED) return;
+  if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, base_) == MAP_FAILED) munmap(copy, bytes_);
 }
 
 }  // namespace perseus::shm

@@ -29,7 +29,7 @@ class Segment {
   // Frees pages; they read as zero afterwards.
   void decommit(std::size_t offset, std::size_t bytes);
 
-  // Makes every mapping of memory from create() copy-on-write. Call it in a forked child, whose later writes then reach
+  // Makes the mapping of memory from create() copy-on-write. Call it in a forked child, whose later writes then reach
   // no other process.
   void make_private() const;
 

@@ -106,11 +106,21 @@ void scale_in_library(const Context& context, Native& native) {
   native.around.scale = {};
 }
 
+Status no_native(const Library& library, const Device& device, const Reduction& reduction) {
+  const auto what = std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.wire_dtype));
+  return {ErrorKind::invalid_argument,
+          library.title() + " has no " + what + " on " + device.name() +
+              "; convert the tensor, for example from int16 to int32, or move it to the CPU first"};
+}
+
 Native native_or_throw(const Context& context, const Reduction& reduction) {
-  supports(context.through.library(), context.device(), reduction).throw_if_failed();
-  auto native = *find_native(context.through.library(), context.device(), reduction);
-  scale_in_library(context, native);
-  return native;
+  auto native = find_native(context.through.library(), context.device(), reduction);
+  if (!native) {
+    const auto reason = no_native(context.through.library(), context.device(), reduction);
+    throw Error(reason.kind(), reason.text());
+  }
+  scale_in_library(context, *native);
+  return *native;
 }
 
 // Reduces `count` elements that the library can process in one call or that are staged at once.
@@ -148,6 +158,7 @@ Reduction without_scale(Reduction reduction) {
 void combine(const Context& context, const Reduction& reduction, const std::byte* contributions, std::size_t stride,
              void* to, std::int64_t count) {
   std::vector<const void*> from;
+  from.reserve(size(context.through.size()));
   for (std::size_t r = 0; r < size(context.through.size()); ++r) from.push_back(contributions + r * stride);
   context.device().reduce(reduction, from, to, count);
 }
@@ -271,10 +282,7 @@ void scatter_by_device(const Context& context, const Reduction& reduction, const
 
 Status supports(const Library& library, const Device& device, const Reduction& reduction) {
   if (device.reduces() || find_native(library, device, reduction)) return {};
-  const auto what = std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.wire_dtype));
-  return {ErrorKind::invalid_argument,
-          library.title() + " has no " + what + " on " + device.name() +
-              "; convert the tensor, for example from int16 to int32, or move it to the CPU first"};
+  return no_native(library, device, reduction);
 }
 
 void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pieces out) {

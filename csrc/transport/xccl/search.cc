@@ -30,7 +30,10 @@ std::string first_file(const LibrarySpec& spec) {
 
 OpenedLibrary open_library(const LibrarySpec& spec, const std::string& given,
                            const std::function<void(const std::string& path)>& prepare) {
-  if (void* loaded = dlopen(spec.file.c_str(), RTLD_NOW | RTLD_NOLOAD)) return {loaded, spec.file};
+  // The library of the setting counts, although a framework may have loaded its own.
+  if (given.empty()) {
+    if (void* loaded = dlopen(spec.file.c_str(), RTLD_NOW | RTLD_NOLOAD)) return {loaded, spec.file};
+  }
   const auto found = given.empty() ? first_file(spec) : given;
   const auto path = found.empty() ? spec.file : found;
   if (prepare) prepare(path);

@@ -27,8 +27,9 @@ struct OpenedLibrary {
   std::string path;
 };
 
-// Returns the library that this process has loaded already, else the first one in the folders, else the one that the
-// loader finds. `prepare` is called with the path before a file is opened. Throws Error(unavailable).
+// Returns the library `given`, if it is not empty, else the one that this process has loaded already, else the first
+// one in the folders, else the one that the loader finds. `prepare` is called with the path before a file is opened.
+// Throws Error(unavailable).
 OpenedLibrary open_library(const LibrarySpec& spec, const std::string& given,
                            const std::function<void(const std::string& path)>& prepare = {});
 

@@ -32,7 +32,7 @@ def sized(count: int) -> list[tuple[int, ...]]:
     return [(count,)] * dist.get_world_size()
 
 
-# By name: how many elements what is read and what is written have for `size` ranks, and the call.
+# For each name: the numbers of elements of the inputs and of the outputs for `size` ranks, and the call.
 FORMS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]] | None, Form]] = {
     "all_reduce": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
     "maximum": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.MAX, async_op=True)),

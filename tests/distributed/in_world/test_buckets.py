@@ -1,9 +1,10 @@
-"""Large buckets of torch's DistributedDataParallel, which move to memory that the ranks of a host share."""
+"""Large buckets of torch's DistributedDataParallel, and tensors of the program, in memory that processes share."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from perseus_like.torch import gradient_memory
-from perseus_like.torch.compat.storage import keeps_identity
+import perseus_like.torch as hvd
+from perseus_like.torch import shared_memory
+from perseus_like.torch.compat.core import keeps_identity
 
 ROWS = 2  # of each rank
 WIDTH = 600
 STEPS = 5
 
+on_the_host = pytest.mark.skipif("pretended_device" in sys.modules, reason="tensors on a device are not shared")
 moved = pytest.mark.skipif(not keeps_identity(), reason=f"buckets do not move with torch {torch.__version__}")
 
 
@@ -61,7 +64,7 @@ def test_trains_as_one_process_does(views: bool, cap: int, rank: int, size: int)
 def test_buckets_that_stay_are_reported_once(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gradient_memory, "_warned", set())
+    monkeypatch.setattr(shared_memory, "_warned", set())
     model = nn.parallel.DistributedDataParallel(make_model())
     train(model, slice(rank * ROWS, (rank + 1) * ROWS), size)
     found = [record.message for record in caplog.records if "stay in private memory" in record.message]
@@ -69,15 +72,41 @@ def test_buckets_that_stay_are_reported_once(
     assert f"torch {torch.__version__} does not say when their memory goes" in found[0]
 
 
+def files_of(process: int) -> set[str]:
+    """Returns the inodes of torch's files that the process maps."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {line.split()[4] for line in lines if "/dev/shm/torch_" in line}
+
+
+@on_the_host
 @moved
-def test_a_gradient_in_a_moved_bucket_is_not_sent_to_other_processes(rank: int, size: int) -> None:
-    """The file that a queue of torch.multiprocessing would send is no longer the gradient's memory."""
-    model = nn.parallel.DistributedDataParallel(make_model(), gradient_as_bucket_view=True)
+def test_all_ranks_of_the_host_map_the_buckets(rank: int, size: int) -> None:
+    model = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=25)
     train(model, slice(rank * ROWS, (rank + 1) * ROWS), size)
-    storage = model.module[0].weight.grad.untyped_storage()
-    descriptor, nbytes = storage._share_fd_cpu_()
-    with pytest.raises(RuntimeError):
-        vars(torch._C.StorageBase)["_new_shared_fd_cpu"](os.dup(descriptor), nbytes)
+    processes: list[Any] = [None] * size
+    dist.all_gather_object(processes, os.getpid())
+    found = [files_of(process) for process in processes]
+    assert found == [found[0]] * size
+    assert len(found[0]) >= size
+    dist.barrier()
+
+
+@on_the_host
+@moved
+def test_shared_tensors_of_the_program_are_reduced_in_place(rank: int, size: int) -> None:
+    tensor = torch.empty(1_000_003).share_memory_()  # type: ignore[no-untyped-call]
+    for step in range(4):
+        tensor.fill_(rank + step)
+        dist.all_reduce(tensor)
+        assert tensor.unique().tolist() == [size * step + sum(range(size))]
+        hvd.allreduce_(tensor, op=hvd.Average)
+        assert tensor.unique().tolist() == [size * step + sum(range(size))]
+    processes: list[Any] = [None] * size
+    dist.all_gather_object(processes, os.getpid())
+    found = [files_of(process) for process in processes]
+    assert len(found[0]) >= size
+    assert found == [found[0]] * size
+    dist.barrier()
 
 
 def test_memory_comes_back(rank: int, size: int) -> None:

@@ -166,7 +166,7 @@ def test_a_timeout_names_the_collective_and_who_is_missing(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = size - 1
-    # Not for the group's start, which takes its time. Of two ranks: a third might be late by more than the limit, too.
+    # The group's start has a longer limit. The group has two ranks, because a third one might also exceed the limit.
     monkeypatch.setattr(backend, "_start_limit", lambda _: timedelta(seconds=200))
     group = dist.new_group([0, last], timeout=timedelta(seconds=0.5))
 

@@ -86,7 +86,7 @@ def test_chains_that_start_collectives_while_the_caller_goes_on(size: int) -> No
 
 
 def test_callbacks_do_not_run_into_one_another() -> None:
-    """Those of torch's ZeRO share lists with each other. What they wait for comes nevertheless."""
+    """Callbacks of torch's ZeRO share lists with each other. The work that they wait for is complete nevertheless."""
     running, most, ones = 0, 0, torch.ones(1 << 16)
 
     def callback(future: Any) -> Any:

@@ -151,7 +151,7 @@ def test_context_parallel(size: int) -> None:
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
-    # By twos: with more ranks torch's own search for placements takes minutes.
+    # The mesh has two ranks. With more, torch's own search for placements takes minutes.
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "context"))["context"]
     generator = torch.Generator().manual_seed(3)
     whole_ones = [torch.randn(1, 2, 16, 4, generator=generator) for _ in range(3)]

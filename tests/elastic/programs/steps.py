@@ -42,7 +42,7 @@ def expected_weights(steps: int) -> np.ndarray:
 
 
 def last_step(step: int, last: int | None) -> int | None:
-    """Where training ends: it goes on until the test makes a file, and then for some steps more."""
+    """Returns the last step. Training goes on until the test makes a file, and then for some steps more."""
     return step + 4 * STEPS_PER_COMMIT if last is None and Path("finish").exists() else last
 
 

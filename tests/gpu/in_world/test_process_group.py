@@ -50,7 +50,7 @@ def coalesced(source: Tensors, target: Tensors) -> Any:
     return manager
 
 
-# By name: how many elements what is read and what is written have for rank r of n, and the call.
+# For each name: the numbers of elements of the inputs and of the outputs for rank r of n, and the call.
 Sizes = Callable[[int, int], list[int]]
 FORMS: dict[str, tuple[Sizes, Sizes | None, Callable[[Tensors, Tensors], Any]]] = {
     "all_reduce": (lambda r, n: [1000], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),

@@ -13,7 +13,7 @@ INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 DTYPES = [np.dtype(dtype) for dtype in [*INTEGERS, *FLOATS]]
 
-# Of one rounding to the type, relative to the largest term.
+# The error of one rounding to the dtype, relative to the largest term.
 TOLERANCES = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-14}
 
 

@@ -137,7 +137,7 @@ def deferred() -> Any:
 
 @pytest.mark.parametrize("built_on", [(), (0,), (1,), (0, 1)], ids=str)
 def test_ranks_begin_alike_wherever_the_model_is_built(built_on: tuple[int, ...], rank: int, size: int) -> None:
-    """Its first batch makes the model's variables, and the optimizer's; on rank 1 they have other values."""
+    """The first batch makes the variables of model and optimizer. On rank 1 they have other values."""
     keras.utils.set_random_seed(rank)
     model = deferred()
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
@@ -189,7 +189,7 @@ def test_rank_0_keeps_the_best_model(rank: int) -> None:
 
 
 class Fragile(keras.layers.Dense):  # type: ignore[misc,name-defined]
-    """Whoever writes one is stopped in the middle of a file, in the method `breaks_in`."""
+    """Raises an error while it is written to a file, in the method `breaks_in`."""
 
     breaks_in = ""
 

@@ -57,7 +57,7 @@ def test_different_shapes_end_fit_alike(eagerly: bool, rank: int) -> None:
     assert texts[0] == texts[1]
     assert "rank 0" in texts[0]
     assert "rank 1" in texts[0]
-    # Of the group's members that differ, any may be named.
+    # The error may name any member of the group that differs.
     shapes = [("[3,8]", "[3,9]"), ("[8]", "[9]"), ("[8,2]", "[9,2]")]
     assert any(f"float32{one}" in texts[0] and f"float32{other}" in texts[0] for one, other in shapes)
 
@@ -71,7 +71,7 @@ def test_different_models_are_an_error_before_the_first_batch(rank: int) -> None
 
 
 class Forked(keras.Model):  # type: ignore[misc,name-defined]
-    """Of two layers with weights, the second may be of no use."""
+    """Has two layers with weights. If `uses_both` is false, the second has no effect."""
 
     def __init__(self, uses_both: bool) -> None:
         super().__init__()

@@ -168,6 +168,20 @@ def test_passes_are_summed(rank: int) -> None:
     assert values_of(trained) == [[-2 * 3 * 1.5], [-3.0]]
 
 
+def test_gradients_that_the_program_keeps_or_changes(rank: int, size: int) -> None:
+    """The reduced gradients are those that the optimizer is given; those that the program keeps do not change."""
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+    trained = variables([np.zeros(3), np.zeros((600, 1000)), np.zeros(())])
+    kept = tensors([np.full(3, 1.0 + rank), np.full((600, 1000), 2.0 + rank), 3.0 + rank])
+    optimizer.apply_gradients(zip(kept, trained, strict=True))
+    changed = [gradient * 2 for gradient in kept]
+    optimizer.apply_gradients(zip(changed, trained, strict=True))
+    mean = (size - 1) / 2
+    for number, (gradient, variable) in enumerate(zip(kept, trained, strict=True)):
+        assert np.unique(values_of([gradient])[0]).tolist() == [1.0 + number + rank]
+        assert np.unique(values_of([variable])[0]).tolist() == [-3 * (1.0 + number + mean)]
+
+
 def test_passes_within_a_loss_scale_optimizer_of_keras_2() -> None:
 
     if not KERAS_2:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,3 +249,22 @@ def test_a_factor_that_is_no_number_is_agreed_upon(rank: int, size: int) -> None
     """A loss that has become NaN is used as a factor: the result is NaN, not an error about ranks that differ."""
     for _ in range(3):
         assert np.isnan(hvd.allreduce(np.ones(3), name="by nan", prescale_factor=float("nan"))).all()
+
+
+def test_shared_memory_of_the_program_is_reduced_in_place(rank: int, size: int) -> None:
+    block = SharedMemory(create=True, size=3_000_000)
+    try:
+        assert block.buf is not None
+        array = np.frombuffer(block.buf, np.float32)[10:700_010].reshape(7, -1)
+        for step in range(4):
+            array[:] = rank + step
+            assert hvd.allreduce_(array, op=hvd.Sum) is array
+            assert (array == size * step + sum(range(size))).all()
+        names = hvd.allgather_object(block.name.lstrip("/"))
+        maps = Path("/proc/self/maps").read_text()
+        reached = [f"/dev/shm/{name}" in maps for name in names]
+        assert all(reached) or os.environ.get("PERSEUS_CPU_TRANSPORT") == "oneccl"  # oneCCL has buffers of its own
+        del array
+    finally:
+        block.close()
+        block.unlink()

@@ -24,7 +24,7 @@ def start_weights() -> Arrays:
 
 
 def batches(size: int, rank: int | None = None) -> list[tuple[Any, Any]]:
-    """Of one rank, or of all ranks together."""
+    """Returns the batches of one rank, or of all ranks together."""
     random = np.random.default_rng(4)
     found = []
     for _ in range(STEPS):
@@ -144,7 +144,7 @@ def test_passes_of_a_session_are_summed(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_gradients_applied_by_hand(passes: int, rank: int, size: int) -> None:
-    """By keyword, and as an iterator, which can be read once."""
+    """Pairs are passed by keyword, and as an iterator, which can be read once."""
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.Variable(tf.zeros([1]), use_resource=True)
         step = v1.train.get_or_create_global_step()

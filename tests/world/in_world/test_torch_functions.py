@@ -242,7 +242,7 @@ def test_objects(kind: str, rank: int, size: int) -> None:
 
 
 def test_an_object_that_cannot_be_sent_is_an_error_on_all_ranks(rank: int, size: int) -> None:
-    """Nobody waits for it; the rank whose fault it is sees the original error."""
+    """No rank waits for it. The rank that cannot send it sees the original error."""
     last = size - 1
     obj = (entry for entry in "generators have a state that nobody can pickle") if rank == last else "fine"
     expected: Any = (

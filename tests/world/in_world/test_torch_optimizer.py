@@ -131,7 +131,7 @@ def test_sparse_gradients(sparse_as_dense: bool, passes: int, rank: int, size: i
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_sparse_adam(sparse_as_dense: bool, set_to_none: bool, rank: int, size: int) -> None:
-    """It takes sparse gradients only, however they have travelled."""
+    """SparseAdam gets sparse gradients, also if they were reduced as dense ones."""
     torch.manual_seed(3)
     alone = torch.nn.Embedding(20, 4, sparse=True).double()
     together = copy.deepcopy(alone)

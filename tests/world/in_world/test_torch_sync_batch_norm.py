@@ -33,7 +33,7 @@ def uneven(rank: int) -> int:
 
 
 def batches(size: int, rest: tuple[int, ...], dtype: Any, rows: Callable[[int], int] = uneven, seed: int = 0) -> Any:
-    """Of every rank: far from zero, and of another mean on each rank."""
+    """Returns the batch of every rank. Values are far from zero, and the mean differs between ranks."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for r in range(size):

@@ -26,28 +26,30 @@ MEBIBYTE = 1 << 20
 
 
 class DistributedDataParallel(torch.nn.Module, Joinable):
-    """torch's class of this name, with the same arguments, over this project's own buckets and collectives.
+    """Does the same as torch's class of this name, with the same arguments, by buckets and collectives of this library.
 
-    All ranks begin with the parameters and buffers of the first one. When `backward` returns, `grad` of each parameter
-    is the average over all ranks; it may be a view of a bucket in memory that the ranks share, and is then overwritten
-    by the next backward pass: clone what is to be kept.
+    All ranks begin with the parameters and buffers of the first rank. When `backward` returns, `grad` of each parameter
+    is the average over all ranks. It may be a view of a bucket, which the next backward pass overwrites. Clone
+    gradients that you keep.
 
     Args:
         module: the model; a `state_dict()` has its names behind "module.", as torch's has.
-        device_ids, output_device, dim: where the module is; on the CPU they say nothing.
-        broadcast_buffers, forward_sync_buffers: the first rank's buffers go to all before a training step.
-        init_sync: False leaves parameters and buffers as they are, and unchecked.
+        device_ids, output_device, dim: the devices of the module. They have no effect on the CPU.
+        broadcast_buffers, forward_sync_buffers: if true, the first rank's buffers are broadcast before a training step.
+        init_sync: if false, parameters and buffers are neither broadcast nor compared.
         process_group: the ranks that train together: a ProcessSet, or a group of torch.distributed whose backend is
             perseus; all ranks without one.
-        bucket_cap_mb: how much travels at once, 25 without it.
-        gradient_as_bucket_view: gradients are views of buckets in any case; with or without it.
-        find_unused_parameters: parameters may be left out by a pass. Where other ranks have used one, this rank counts
-            as zero; where none has, its gradient stays as it was.
-        static_graph: every pass is like the first one, in which unused parameters are found.
-        device_mesh: of one dimension, in place of `process_group`.
+        bucket_cap_mb: the size of a bucket in MiB. The default is 25.
+        gradient_as_bucket_view: has no effect, because gradients are views of buckets in any case.
+        find_unused_parameters: a pass need not use all parameters. If other ranks have used a parameter that this rank
+            has not, this rank contributes zeros. If no rank has used it, its gradient does not change.
+        static_graph: every pass uses the same parameters as the first one.
+        device_mesh: a mesh of one dimension, in place of `process_group`.
 
-    RuntimeError if no parameter wants a gradient, or if there is no running job; ValueError for what is not supported;
-    DisagreementError, the same on all ranks, if their models differ.
+    Raises:
+        RuntimeError: no parameter requires a gradient, or there is no running job.
+        ValueError: an argument is not supported.
+        DisagreementError: the models of the ranks differ. All ranks raise it.
     """
 
     def __init__(
@@ -136,8 +138,9 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, forward and backward passes add to this rank's own gradients. The first pass outside of it reduces
-        the sum.
+        """Returns a context in which backward passes add to this rank's own gradients.
+
+        The first pass after it reduces the sum.
         """
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
@@ -153,11 +156,14 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Iterator[None]:
-        """Within it, ranks may have different numbers of batches. Who has none left helps the others until all are
-        done; then all have the parameters of who was the last. Only for models that all ranks train.
+        """Returns a context in which ranks may have different numbers of batches. All ranks must train the model.
 
-        `divide_by_initial_world_size`: sums of gradients are divided by the number of all ranks, and not of those that
-        have batches. `throw_on_early_termination`: RuntimeError on all ranks instead, when one has none left.
+        A rank without batches takes part in the collectives of the others until all ranks are done. Then all ranks get
+        the parameters of the last rank that trained.
+
+        `divide_by_initial_world_size`: divide sums of gradients by the number of all ranks, and not by the number of
+        ranks that have batches. `throw_on_early_termination`: raise RuntimeError on all ranks once one rank has no
+        batches.
         """
         if not enable or self._reducer is None:
             yield
@@ -215,10 +221,10 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         return self.require_forward_param_sync and self.broadcast_buffers and any(True for _ in self._named_buffers())
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """From now on `hook(state, bucket)` communicates each bucket; it gives a future of what the bucket becomes.
+        """Makes `hook(state, bucket)` communicate each bucket. It returns a future of the bucket's new contents.
 
-        torch's hooks work as they are, PowerSGD among them. They communicate by torch.distributed, which must know the
-        same ranks. TypeError for what is no hook, RuntimeError for a second one.
+        torch's own hooks work, such as PowerSGD. They communicate by torch.distributed, which must have the same ranks.
+        TypeError if `hook` is not a hook, RuntimeError if there is one already.
         """
         if self._comm_hook is not None:
             raise RuntimeError("register_comm_hook: this model has a communication hook already")

@@ -19,7 +19,7 @@ from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
 from ...buckets import Communicate, GradientBuckets, Owner
-from ...compat.autograd import NO_BACKWARD, at_end_of_backward, current_backward
+from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import not_compiled
 
 _log = logging.getLogger("perseus_like")

@@ -1,4 +1,4 @@
-#include "device/open.h"
+#include "device/device.h"
 
 #include "base/error.h"
 #include "device/cuda/device.h"

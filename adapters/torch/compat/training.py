@@ -1,0 +1,69 @@
+"""torch's classes for training: optimizers, learning-rate schedules, GradScaler and batch normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard, TypeVar
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+BatchNormBase = _BatchNorm
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+_FLAG = "_step_supports_amp_scaling"
+
+
+def mark_stepped(optimizer: Any) -> None:
+    """Makes the learning-rate schedules of `optimizer` count a step that another object has made for it.
+
+    Relies on: schedules reading `Optimizer._opt_called`. Those of torch 2.1 count calls of `Optimizer.step` instead.
+    Tried with: all.
+    Notices: a schedule warns although the step was marked.
+    Lost then: a schedule warns that it was called before the optimizer.
+    """
+    optimizer._opt_called = True
+
+
+def without_hooks(step: F) -> F:
+    """Decorates a method `step` that calls another `step`, so that torch runs the hooks of the other one alone.
+
+    Relies on: the attribute `hooked`, by which `Optimizer` marks a `step` that it has replaced by one with hooks.
+    Tried with: all.
+    Notices: a hook runs more than once in a step.
+    Lost then: hooks of steps run twice.
+    """
+    step.hooked = True  # type: ignore[attr-defined]
+    return step
+
+
+def before_scaler_steps(cls: C) -> C:
+    """Decorates a class of optimizers. `cls._before_scaler_step()` runs before GradScaler looks for infinities.
+
+    Relies on: `GradScaler.step` reading the optimizer's attribute `_step_supports_amp_scaling` first.
+    Tried with: all.
+    Notices: `GradScaler.step` does not read the attribute.
+    Lost then: each rank looks for infinities in its own gradients, and ranks may skip different steps.
+    """
+
+    def read(self: Any) -> bool:
+        self._before_scaler_step()
+        return bool(self.__dict__.get(_FLAG, False))
+
+    def write(self: Any, value: bool) -> None:
+        self.__dict__[_FLAG] = value
+
+    setattr(cls, _FLAG, property(read, write))
+    return cls
+
+
+def is_batch_norm(module: torch.nn.Module) -> TypeGuard[BatchNormBase]:
+    """Returns True for a module of batch normalization, for any number of dimensions.
+
+    Relies on: the class `torch.nn.modules.batchnorm._BatchNorm`, its constructor, its parameters and buffers, and its
+    method `_check_input_dim`.
+    Tried with: all.
+    Notices: the class is missing, or BatchNorm1d, 2d or 3d is not derived from it.
+    Lost then: `import perseus_like.torch` fails with Python's ImportError, or modules are not converted.
+    """
+    return isinstance(module, BatchNormBase)
