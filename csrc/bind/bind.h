@@ -21,7 +21,6 @@ void bind_memory(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
 void bind_streams(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
-void bind_measure(pybind11::module_& module);
 
 // A collective in progress, as Python holds it. The tensors live until the work is complete, even if this is dropped.
 struct PythonHandle {

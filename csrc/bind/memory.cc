@@ -72,6 +72,15 @@ void bind_memory(py::module_& module) {
   module.def("register_shared_memory", &register_shared_memory);
   module.def("allocate", &allocate);
   module.def("copy_past_caches", &copy_past_caches);
+  // The benchmarks' reference, which is not available from Python: a copy with non-temporal stores.
+  module.def(
+      "copy",
+      [](std::uintptr_t to, std::uintptr_t from, std::size_t bytes, bool streaming) {
+        py::gil_scoped_release release;
+        host::copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes,
+                   streaming ? host::Store::streaming : host::Store::cached);
+      },
+      py::arg("to"), py::arg("from_"), py::arg("bytes"), py::arg("streaming"));
 }
 
 }  // namespace perseus::bind

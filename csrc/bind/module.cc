@@ -15,5 +15,4 @@ PYBIND11_MODULE(_core, module) {
   bind_verbs(module);
   bind_streams(module);
   bind_settings(module);
-  bind_measure(module);
 }

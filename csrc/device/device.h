@@ -82,8 +82,8 @@ class Device {
   virtual void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) = 0;
 };
 
-// Opens an accelerator of this machine; `number` is the framework's number. Throws Error that says what to do if there is
-// no such device or no driver.
+// Opens an accelerator of this machine; `number` is the framework's number. Throws Error that says what to do if there
+// is no such device or no driver.
 std::shared_ptr<Device> open_device(int number);
 
 // Returns true if an accelerator's driver is installed. Does not start it, so that forked processes can use it.

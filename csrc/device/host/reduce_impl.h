@@ -64,7 +64,7 @@ struct Reducer {
   static constexpr std::size_t kInBytes = sizeof(MemoryOf<In>);
   static constexpr std::size_t kOutBytes = sizeof(MemoryOf<Out>);
   static constexpr int kLanes = static_cast<int>(kVectorBytes / widest(sizeof(Compute), kInBytes, kOutBytes));
-  static constexpr std::size_t kBlockElements = kBlock * kLanes;
+  static constexpr std::size_t kBlockElements = std::size_t{kBlock} * std::size_t{kLanes};
   using Vector = VectorOf<Compute, kLanes>;
   using InVector = VectorOf<MemoryOf<In>, kLanes>;
   // Elements are independent. If all are bfloat16, adjacent elements may be in two vectors until they are stored.
