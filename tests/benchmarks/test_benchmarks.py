@@ -109,6 +109,12 @@ def test_torch_distributed_is_compared_with_gloo() -> None:
         assert re.search(rf"{work} +perseus .* of gloo", output), output
 
 
+def test_starts_are_measured() -> None:
+    output = run("start", "--rounds", 1)
+    for what in ("import, after torch", r"hvd\.init\(\), 2 ranks", "perseusrun -np 2 true", "torchrun"):
+        assert re.search(rf"^\| {what} \| \d+ ms \|", output, re.MULTILINE), output
+
+
 RECORDED = """
 import json, sys
 from pathlib import Path
