@@ -15,8 +15,8 @@ K = TypeVar("K", bound=Hashable)
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 ALIGNMENT_BYTES = 64
-# A gradient of this size is a request of its own: with others, it would be sent later. It does not stay in a cache
-# until it is reduced.
+# A gradient of this size in host memory is a request of its own: with others, it would be sent later. It does not stay
+# in a cache until it is reduced.
 LARGE_BYTES = 2 << 20
 
 
@@ -27,6 +27,8 @@ class Member(Generic[K]):
     elements: int
     element_bytes: int
     kind: K
+    # It shares a bucket although it is large: on a device, a collective costs more than the wait for a full bucket.
+    fills_bucket: bool = False
 
     @property
     def padded_elements(self) -> int:
@@ -64,7 +66,7 @@ def lay_out(
     """Returns a bucket layout of `members` in the given order of arrival. The size of buckets is limited.
 
     Each of the user's `groups` is a bucket of its own (one per kind) of any size. A gradient of at least
-    `large_bytes` that is in no group is a bucket of its own, too.
+    `large_bytes` that is in no group is a bucket of its own, too, unless it has `fills_bucket`.
     """
     group_of = {index: number for number, group in enumerate(groups or ()) for index in group}
     buckets: list[Bucket[K]] = []
@@ -74,7 +76,8 @@ def lay_out(
         member = members[index]
         key = (member.kind, group_of.get(index))
         bytes_ = member.padded_elements * member.element_bytes
-        if large_bytes is not None and bytes_ >= large_bytes and key[1] is None:
+        is_large = large_bytes is not None and bytes_ >= large_bytes and not member.fills_bucket
+        if is_large and key[1] is None:
             buckets.append(Bucket(member.kind, members=[index]))
             continue
         bucket = open_buckets.get(key)

@@ -18,7 +18,8 @@ Kind = tuple[torch.dtype, torch.device]
 
 
 def member_of(parameter: torch.Tensor) -> Member[Kind]:
-    return Member(parameter.numel(), parameter.element_size(), (parameter.dtype, parameter.device))
+    kind = (parameter.dtype, parameter.device)
+    return Member(parameter.numel(), parameter.element_size(), kind, fills_bucket=parameter.device.type != "cpu")
 
 
 def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:

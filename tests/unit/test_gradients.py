@@ -67,6 +67,12 @@ def test_a_large_gradient_leaves_by_itself() -> None:
     assert [bucket.members for bucket in layout.buckets] == [[1], [0, 2]]
 
 
+def test_large_gradients_on_an_accelerator_fill_buckets() -> None:
+    members = {index: Member(1000, 4, "cuda", fills_bucket=True) for index in range(8)}
+    layout = lay_out(members, range(8), first_bytes=4096, bucket_bytes=3 * 4096, large_bytes=4000)
+    assert [bucket.members for bucket in layout.buckets] == [[0], [1, 2, 3], [4, 5, 6], [7]]
+
+
 def two_buckets() -> Layout[str]:
     return Layout([Bucket("float", members=[0, 1]), Bucket("float", members=[2])], {})
 
