@@ -79,6 +79,10 @@ constexpr std::array kSettings = {
         "1: register gradient buckets on a GPU with NCCL (2.19 and later), which may then use them without a copy of "
         "its own. All ranks need the same value, and join() is refused."},
     Setting{
+        "PERSEUS_NCCL_STREAMS", "", "1",
+        "NCCL communicators of a process set on a GPU, each with a stream of its own. Collectives use them in turn, so "
+        "this number of collectives may overlap."},
+    Setting{
         "PERSEUS_TIMELINE", "HOROVOD_TIMELINE", "",
         "File for a Chrome trace of this job, written from init() on. For NAME.json rank 0 writes this file, rank 1 "
         "writes NAME.rank1.json, and so on. Empty or DYNAMIC: no trace until start_timeline() is called."},
@@ -118,7 +122,8 @@ constexpr std::array kUnused = {
     Unused{"HOROVOD_ADASUM_MPI_CHUNK_SIZE", "Adasum uses the transports, which have chunk sizes of their own."},
     Unused{"HOROVOD_ELASTIC", "perseusrun sets it for the workers of an elastic job; setting it makes no job elastic.",
            true},
-    Unused{"HOROVOD_NUM_NCCL_STREAMS", "The library uses one NCCL stream for each process set."},
+    Unused{"HOROVOD_NUM_NCCL_STREAMS",
+           "The library uses one NCCL stream for each process set. See PERSEUS_NCCL_STREAMS."},
     Unused{"HOROVOD_BATCH_D2D_MEMCOPIES", "One kernel packs all tensors of a batch.", true},
     Unused{"HOROVOD_ENABLE_ASYNC_COMPLETION", "Waiting for device tensors never blocks the host thread.", true},
     Unused{"HOROVOD_DISABLE_NVTX_RANGES", "There are no NVTX ranges.", true},
@@ -293,6 +298,7 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   config.oneccl_library = from.text("PERSEUS_ONECCL_LIBRARY");
   config.nccl_library = from.text("PERSEUS_NCCL_LIBRARY");
   config.nccl_registers = from.integer("PERSEUS_NCCL_REGISTER") != 0;
+  config.nccl_streams = static_cast<int>(std::clamp<std::int64_t>(from.integer("PERSEUS_NCCL_STREAMS"), 1, 64));
   config.timeline = from.text("PERSEUS_TIMELINE");
   if (config.timeline == "DYNAMIC") config.timeline.clear();
   config.timeline_marks_cycles = from.integer("PERSEUS_TIMELINE_MARK_CYCLES") != 0;

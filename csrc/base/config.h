@@ -63,6 +63,7 @@ struct Config {
   std::string oneccl_library;
   std::string nccl_library;
   bool nccl_registers = false;
+  int nccl_streams = 1;
   std::string timeline;  // file, or empty
   bool timeline_marks_cycles = false;
   bool autotune = false;

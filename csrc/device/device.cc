@@ -5,6 +5,14 @@
 
 namespace perseus {
 
+std::int64_t packed_count(const Reduction& reduction, std::span<const Piece> pieces) {
+  std::int64_t end = 0;
+  for (const auto& piece : pieces) {
+    if (piece.count > 0) end = aligned_count(end, size_of(reduction.wire_dtype)) + piece.count;
+  }
+  return end;
+}
+
 std::shared_ptr<Device> open_device(int number) { return cuda::CudaDevice::open(cuda::driver(), number); }
 
 bool has_driver() {

@@ -1,6 +1,7 @@
 // Defines the interface to an accelerator, independent of its vendor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,9 +31,8 @@ class DeviceMemory {
   virtual void pass_to(Stream stream) = 0;
 };
 
-// One accelerator. Only synchronize() and the allocation and release of memory block the caller, except for
-// allocate_on(). Any thread may call; its current device stays as it is. Failures are thrown as Error with the vendor's
-// own text.
+// One accelerator. Only synchronize() and the allocation of pinned memory block the caller. Any thread may call; its
+// current device stays as it is. Failures are thrown as Error with the vendor's own text.
 class Device {
  public:
   virtual ~Device() = default;
@@ -58,12 +58,12 @@ class Device {
   // Makes a stream that runs concurrently with all others. It is destroyed with the last reference.
   virtual std::shared_ptr<const Stream> make_stream() = 0;
 
-  // Allocate device memory, aligned to 256 bytes, and pinned host memory. Both keep a reference to the device. Memory
-  // must not be in use when it is freed.
-  virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+  // Allocates pinned host memory, which keeps a reference to the device. The memory must not be in use when it is
+  // freed, because it is used again.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes) = 0;
 
-  // Allocates device memory that is allocated and freed without blocking, if the driver supports that.
+  // Allocates device memory, aligned to 256 bytes, which keeps a reference to the device. Neither the allocation nor
+  // the release waits for the device.
   virtual std::shared_ptr<DeviceMemory> allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) = 0;
 
   // Fills memory with zeros in the order of the stream.
@@ -72,15 +72,31 @@ class Device {
   // Copies between any device and host memory. The call may block for pageable host memory.
   virtual void copy(Stream stream, void* to, const void* from, std::size_t bytes) = 0;
 
+  // Returns true if the device is connected to a switch that adds (NVLink SHARP).
+  virtual bool has_multicast() const = 0;
+
   // Returns true if pack() and unpack() can scale and convert; otherwise they only copy.
   virtual bool has_kernels() const = 0;
-  // Multiplies pieces (reduction.dtype) by scale.pre, and packs them into `buffer` as reduction.wire_dtype. Throws
-  // Error(unavailable) if that needs kernels and there are none.
+  // Multiplies pieces (reduction.dtype) by scale.pre, and packs them into `buffer` as reduction.wire_dtype, in the
+  // layout of packed_count(). Throws Error(unavailable) if that needs kernels and there are none.
   virtual void pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) = 0;
   // Divides the elements of `buffer` by scale.divisor, multiplies them by scale.post, and unpacks them into pieces
   // (reduction.dtype). `buffer` may be the memory of a single piece.
   virtual void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) = 0;
 };
+
+// Each piece begins at a multiple of this number of bytes in a packed buffer, so that kernels move vectors after a
+// piece of odd size, too.
+inline constexpr std::int64_t kPackAlignment = 16;
+
+// Returns `count` elements, rounded up to that multiple.
+constexpr std::int64_t aligned_count(std::int64_t count, std::size_t element_bytes) {
+  const auto step = std::max<std::int64_t>(1, kPackAlignment / static_cast<std::int64_t>(element_bytes));
+  return (count + step - 1) / step * step;
+}
+
+// Returns the elements of the packed buffer. There is nothing after the last piece, and no place for empty pieces.
+std::int64_t packed_count(const Reduction& reduction, std::span<const Piece> pieces);
 
 // Opens an accelerator of this machine; `number` is the framework's number. Throws Error that says what to do if there
 // is no such device or no driver.

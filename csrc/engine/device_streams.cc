@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -18,16 +19,27 @@ std::size_t aligned(std::int64_t bytes) { return (static_cast<std::size_t>(bytes
 // Returns true for verbs that write into the caller's memory; the others allocate their results.
 bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
 
+// The pause between two looks at a device whose work is about to end.
+constexpr std::chrono::microseconds kPause{200};
+
+std::string label_of(const std::vector<BatchItem>& tasks) {
+  auto label = tasks.front().request->label();
+  if (tasks.size() > 1) label += " and " + std::to_string(tasks.size() - 1) + " more of its batch";
+  return label;
+}
+
 OnDevice& place_of(const BatchItem& task) { return *task.work->completion.on_device; }
 
 }  // namespace
 
 DeviceStreams::DeviceStreams(std::shared_ptr<Device> device, Transport& host, const std::vector<int>& world_ranks,
-                             const DeviceTransports& transports, int streams, Registry& registry)
+                             const DeviceTransports& transports, int streams, std::chrono::milliseconds limit,
+                             Registry& registry)
     : device_(std::move(device)),
       host_(host),
       registry_(registry),
       world_ranks_(world_ranks),
+      limit_(limit),
       copies_(device_->make_stream()) {
   connect(transports, streams);
 }
@@ -36,11 +48,20 @@ DeviceStreams::DeviceStreams(std::shared_ptr<Device> device, Transport& host, co
 DeviceStreams::~DeviceStreams() {
   registry_.end();
   try {
-    for (const auto& link : links_) device_->synchronize(*device_->record(*link.stream));
+    for (const auto& link : links_) await_end(link);
     device_->synchronize(*device_->record(*copies_));
   } catch (const Error& error) {
     log(LogLevel::debug, error.what());
   }
+}
+
+// Blocks until queued work is done. The transport aborts work that waits for a lost rank; without peers, no work does.
+void DeviceStreams::await_end(const Link& link) {
+  const bool has_peers = link.last && link.transport->size() > 1;
+  while (has_peers && !device_->is_done(*link.last) && link.transport->check().ok()) {
+    std::this_thread::sleep_for(kPause);
+  }
+  device_->synchronize(*device_->record(*link.stream));
 }
 
 void DeviceStreams::connect(const DeviceTransports& transports, int streams) {
@@ -50,7 +71,7 @@ void DeviceStreams::connect(const DeviceTransports& transports, int streams) {
     auto stream = device_->make_stream();
     auto transport = transports(device_, stream, exchange, why);
     if (!transport) break;
-    links_.push_back({std::move(stream), std::move(transport), nullptr});
+    links_.push_back({std::move(stream), std::move(transport), nullptr, QueuedWork(limit_)});
   }
   if (!links_.empty()) {
     if (host_.rank() == 0) {
@@ -89,8 +110,15 @@ std::string_view DeviceStreams::name(const Request& request) const {
 }
 
 Status DeviceStreams::check() {
-  for (const auto& link : links_) {
+  for (auto& link : links_) {
     if (auto status = link.transport->check(); !status.ok()) return status;
+    const auto overdue = link.queued.overdue(*device_);
+    if (!overdue) continue;
+    return {ErrorKind::timed_out,
+            *overdue + " of ranks " + to_string(Shape(world_ranks_.begin(), world_ranks_.end())) + ": " +
+                device_->description() + " is not done with it " + std::to_string(limit_.count() / 1000) +
+                " s after it was queued; check whether a device hangs or is much slower than the others, or raise the "
+                "timeout of the group (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS for the whole job)"};
   }
   return {};
 }
@@ -140,7 +168,7 @@ Status DeviceStreams::queue(Link& link, const std::vector<BatchItem>& tasks) {
   auto status = Status();
   switch (tasks.front().request->verb) {
     case Verb::allreduce: {
-      const auto zeros = [this, &link](std::size_t bytes) { return this->zeros(*link.stream, bytes); };
+      const auto zeros = [this, &link](std::size_t bytes) { return this->zeros(link, bytes); };
       status = allreduce(*link.transport, world_ranks_, tasks, zeros, unchecked_);
       break;
     }
@@ -149,7 +177,8 @@ Status DeviceStreams::queue(Link& link, const std::vector<BatchItem>& tasks) {
   }
   mark_done(*link.stream, tasks);
   link.last = last_;
-  keep_zeros();
+  link.queued.add(label_of(tasks), last_);
+  zeros_.clear();
   return status;
 }
 
@@ -261,15 +290,10 @@ void DeviceStreams::keep_pinned() {
   pinned_bytes_ = 0;
 }
 
-void* DeviceStreams::zeros(Stream stream, std::size_t bytes) {
-  auto* memory = zeros_.emplace_back(device_->allocate(bytes)).get();
-  device_->zero(stream, memory, bytes);
+void* DeviceStreams::zeros(const Link& link, std::size_t bytes) {
+  auto* memory = zeros_.emplace_back(device_->allocate_on(link.stream, bytes))->data();
+  device_->zero(*link.stream, memory, bytes);
   return memory;
-}
-
-void DeviceStreams::keep_zeros() {
-  while (!kept_zeros_.empty() && device_->is_done(*kept_zeros_.front().first)) kept_zeros_.pop_front();
-  if (!zeros_.empty()) kept_zeros_.emplace_back(last_, std::exchange(zeros_, {}));
 }
 
 void DeviceStreams::wait_for_tensors(Stream stream, const std::vector<BatchItem>& tasks) {

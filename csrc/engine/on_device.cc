@@ -8,12 +8,20 @@ namespace perseus {
 
 namespace {
 
-void require_no_capture(Device& device, Stream stream, const std::string& what) {
+void require_no_capture(Device& device, Stream stream, const std::string& what,
+                        const std::string& which = "the current stream") {
   if (!device.is_capturing(stream)) return;
   throw Error(ErrorKind::invalid_argument,
-              what +
-                  ": the current stream is being captured into a CUDA graph, of which communication can be no part; "
+              what + ": " + which +
+                  " is being captured into a CUDA graph, of which communication can be no part; "
                   "capture the model alone, and communicate before or after the graph is replayed");
+}
+
+// Both streams are looked at before either is changed.
+void require_no_capture(OnDevice& work, Stream stream) {
+  require_no_capture(*work.device, stream, "synchronize");
+  if (stream == work.stream) return;
+  require_no_capture(*work.device, work.stream, "synchronize", "the stream of the request");
 }
 
 }  // namespace
@@ -26,7 +34,7 @@ std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream strea
 
 void arrive(OnDevice& work, Stream stream) {
   if (!work.done) return;
-  require_no_capture(*work.device, stream, "synchronize");
+  require_no_capture(work, stream);
   work.device->wait(stream, *work.done);
   if (stream != work.stream) work.device->wait(work.stream, *work.done);
   for (const auto& memory : work.results) memory->pass_to(stream);
@@ -35,6 +43,7 @@ void arrive(OnDevice& work, Stream stream) {
 
 void extend(OnDevice& work, Stream stream) {
   if (!work.done) return;
+  require_no_capture(work, stream);
   work.done = work.device->record(stream);
   if (stream != work.stream) work.device->wait(work.stream, *work.done);
 }

@@ -25,7 +25,8 @@ struct OnDevice {
 std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream stream, const std::string& label);
 
 // Makes `stream` wait for the work without blocking the host thread. The stream of the submission waits as well, so
-// memory that its allocator had freed there may be used again. Throws Error.
+// memory that its allocator had freed there may be used again. Throws Error, and Error(invalid_argument) if either
+// stream is being captured; neither stream waits then.
 void arrive(OnDevice& work, Stream stream);
 
 // Makes what was queued on `stream` after arrive() a part of the work: later calls of arrive() wait for it too, and so

@@ -210,8 +210,9 @@ DeviceStreams& PlanExecutor::device_streams(const Batch& batch) {
     if (item.work != nullptr) device = item.work->completion.on_device->device;
   }
   if (!device) device = options_.device();
-  device_streams_ = std::make_unique<DeviceStreams>(std::move(device), transport_, tree_.world_ranks,
-                                                    options_.device_transports, options_.streams, registry_);
+  device_streams_ =
+      std::make_unique<DeviceStreams>(std::move(device), transport_, tree_.world_ranks, options_.device_transports,
+                                      options_.streams, options_.negotiator.stall_shutdown, registry_);
   return *device_streams_;
 }
 

@@ -291,9 +291,10 @@ void ProcessSetEngine::finish_join(const Status& status, int last_rank) {
   joining->finish(status);
 }
 
-// Work that was queued on a device may fail when no caller waits for it any more.
+// Work that was queued on a device may fail when no caller waits for it any more, so the log has the failure, too.
 void ProcessSetEngine::check_device() {
   if (const auto status = executor_.check_device(); !status.ok() && broken_.ok()) {
+    log(LogLevel::error, status.text());
     failed_itself_.store(true, std::memory_order_release);
     break_off(status);
     report_failure(status);

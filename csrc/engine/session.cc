@@ -179,7 +179,7 @@ std::shared_ptr<ProcessSetEngine> Session::make_engine(const std::vector<int>& r
     options.wire_dtype = config_.wire_dtype;
     options.wire_from_bytes = config_.wire_from_bytes;
   }
-  options.streams = config_.streams;
+  options.streams = config_.nccl_streams;
   options.device = [this] { return device_for_zeros(); };
   options.device_transports = [this, ranks](const auto& device, const auto& stream, const BootstrapAllgather& by,
                                             auto& why) {
@@ -189,7 +189,8 @@ std::shared_ptr<ProcessSetEngine> Session::make_engine(const std::vector<int>& r
                             .liveness = *liveness_,
                             .start_timeout = config_.start_timeout,
                             .library = config_.nccl_library,
-                            .python_prefix = python_prefix_};
+                            .python_prefix = python_prefix_,
+                            .abort_group = abort_group_};
     return make_device_transport(device, stream, group, why);
   };
   const bool is_world = static_cast<int>(ranks.size()) == topology_->size();

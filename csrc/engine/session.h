@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/process_set_engine.h"
 #include "engine/stall_watch.h"
+#include "transport/device_transport.h"
 #include "transport/fabric.h"
 
 namespace perseus {
@@ -128,6 +129,7 @@ class Session {
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Topology> topology_;
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
+  std::shared_ptr<xccl::AbortGroup> abort_group_ = make_abort_group(*liveness_);
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
   std::unique_ptr<Watch> host_watch_;
   std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds and handles also own it

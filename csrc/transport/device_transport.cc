@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,25 +17,26 @@ namespace {
 // Adapts a device stream to the interface that NCCL-like libraries need.
 class OnStream final : public xccl::Device {
  public:
-  OnStream(std::shared_ptr<perseus::Device> device, std::shared_ptr<const Stream> stream)
-      : device_(std::move(device)), stream_(std::move(stream)) {}
+  OnStream(std::shared_ptr<perseus::Device> device, std::shared_ptr<const Stream> stream, bool wants_plain_sums)
+      : device_(std::move(device)), stream_(std::move(stream)), wants_plain_sums_(wants_plain_sums) {}
 
   std::string name() const override { return device_->description(); }
   void* stream() const override { return reinterpret_cast<void*>(*stream_); }
   void activate() override { device_->activate(); }
 
   void* allocate(std::size_t bytes) override {
-    auto memory = device_->allocate(bytes);
-    auto* address = memory.get();
+    auto memory = device_->allocate_on(stream_, bytes);
+    auto* address = memory->data();
     memory_[address] = std::move(memory);
     return address;
   }
-  void release(void* memory) override {
-    device_->synchronize(*device_->record(*stream_));
-    memory_.erase(memory);
-  }
+  // The memory is freed in the order of the stream.
+  void release(void* memory) override { memory_.erase(memory); }
 
   void copy(void* to, const void* from, std::size_t bytes) override { device_->copy(*stream_, to, from, bytes); }
+  std::int64_t packed_count(const Reduction& reduction, Pieces pieces) const override {
+    return perseus::packed_count(reduction, pieces);
+  }
   void pack(const Reduction& reduction, Pieces from, void* to) override {
     device_->pack(*stream_, reduction, from, to);
   }
@@ -46,6 +48,7 @@ class OnStream final : public xccl::Device {
     throw Error(ErrorKind::unavailable,
                 name() + " cannot reduce contributions itself; use a reduction that NCCL supports");
   }
+  bool wants_plain_sums() const override { return wants_plain_sums_; }
   bool done() override {
     if (!last_) last_ = device_->record(*stream_);
     if (!device_->is_done(*last_)) return false;
@@ -56,7 +59,8 @@ class OnStream final : public xccl::Device {
  private:
   std::shared_ptr<perseus::Device> device_;
   std::shared_ptr<const Stream> stream_;
-  std::map<void*, std::shared_ptr<void>> memory_;
+  bool wants_plain_sums_;
+  std::map<void*, std::shared_ptr<DeviceMemory>> memory_;
   std::shared_ptr<DeviceEvent> last_;  // the event for which done() waits
 };
 
@@ -150,6 +154,8 @@ class NcclTransport final : public DeviceTransport {
 
 }  // namespace
 
+std::shared_ptr<xccl::AbortGroup> make_abort_group(Liveness& liveness) { return xccl::AbortGroup::make(liveness); }
+
 std::unique_ptr<DeviceTransport> make_device_transport(const std::shared_ptr<Device>& device,
                                                        const std::shared_ptr<const Stream>& stream,
                                                        const DeviceGroup& group, std::string& why) {
@@ -161,20 +167,27 @@ std::unique_ptr<DeviceTransport> make_device_transport(const std::shared_ptr<Dev
   } catch (const Error& error) {
     missing = error.what();
   }
-  // 'k' means with kernels and '-' without; then follows the reason if there is no library.
-  const auto notes = group.exchange((device->has_kernels() ? "k" : "-") + missing);
+  // 'k' means with kernels, 'm' means with kernels and a switch that adds, and '-' means without kernels; then follows
+  // the reason if there is no library.
+  const auto* const mine = !device->has_kernels() ? "-" : device->has_multicast() ? "m" : "k";
+  const auto notes = group.exchange(mine + missing);
   const auto lacks = std::find_if(notes.begin(), notes.end(), [](const auto& note) { return note.size() > 1; });
   if (lacks != notes.end()) {
     const auto place = static_cast<std::size_t>(lacks - notes.begin());
     why = "rank " + std::to_string(group.members[place]) + ": " + lacks->substr(1);
     return nullptr;
   }
-  const bool kernels = std::all_of(notes.begin(), notes.end(), [](const auto& note) { return note.starts_with('k'); });
+  const auto all_have = [&](std::string_view kinds) {
+    return std::all_of(notes.begin(), notes.end(),
+                       [&](const auto& note) { return !note.empty() && kinds.find(note.front()) != kinds.npos; });
+  };
+  const bool kernels = all_have("km"), plain_sums = all_have("m");
   xccl::Options options;
   options.start_timeout = group.start_timeout;
   options.queue_only = true;
-  auto nccl = xccl::connect({library, "", std::make_shared<OnStream>(device, stream)}, group.members, group.rank,
-                            group.exchange, group.liveness, options);
+  options.abort_group = group.abort_group;
+  auto nccl = xccl::connect({library, "", std::make_shared<OnStream>(device, stream, plain_sums)}, group.members,
+                            group.rank, group.exchange, group.liveness, options);
   return std::make_unique<NcclTransport>(device, stream, std::move(nccl), kernels);
 }
 

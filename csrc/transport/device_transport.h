@@ -17,7 +17,8 @@ namespace perseus {
 
 namespace xccl {
 struct Library;
-}
+class AbortGroup;
+}  // namespace xccl
 
 class DeviceTransport : public Transport {
  public:
@@ -32,6 +33,10 @@ class DeviceTransport : public Transport {
   virtual std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) = 0;
 };
 
+// Returns the group of all device transports of one rank, which are aborted together when a rank is lost or one of the
+// transports fails.
+std::shared_ptr<xccl::AbortGroup> make_abort_group(Liveness& liveness);
+
 // The ranks that connect, as ascending world ranks, and their means to exchange bytes.
 struct DeviceGroup {
   std::span<const int> members;
@@ -39,8 +44,9 @@ struct DeviceGroup {
   BootstrapAllgather exchange;
   Liveness& liveness;
   std::chrono::milliseconds start_timeout{60'000};
-  std::string library;        // the path of NCCL; empty: search for it
-  std::string python_prefix;  // sys.prefix: wheels put libraries below it
+  std::string library;                                 // the path of NCCL; empty: search for it
+  std::string python_prefix;                           // sys.prefix: wheels put libraries below it
+  std::shared_ptr<xccl::AbortGroup> abort_group = {};  // null: the transport is aborted alone
   // Replaces the search for the library; tests provide a table of functions. Throws Error(unavailable).
   std::function<std::shared_ptr<const xccl::Library>()> open_library = {};
 };

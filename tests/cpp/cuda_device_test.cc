@@ -1,7 +1,9 @@
 // Tests a CUDA device over a fake driver: order between streams, packing and failures.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -56,8 +58,9 @@ TEST_P(CudaStreams, AnEventIsReusedAfterItsRelease) {
 
 TEST_P(CudaStreams, TheCurrentDeviceIsRestored) {
   const auto stream = device->make_stream();
-  const auto memory = device->allocate(8), pinned = device->allocate_pinned(8);
-  device->copy(*stream, memory.get(), pinned.get(), 8);
+  const auto memory = device->allocate_on(stream, 8);
+  const auto pinned = device->allocate_pinned(8);
+  device->copy(*stream, memory->data(), pinned.get(), 8);
   device->synchronize(*device->record(*stream));
   EXPECT_FALSE(device->is_capturing(*stream));
   EXPECT_EQ(FakeCuda::pushed(), 0);
@@ -122,25 +125,58 @@ TEST(CudaDevice, MemoryIsNotFreedInsideAGraph) {
   EXPECT_EQ(fake.calls("cuMemFreeAsync"), 2);
 }
 
-TEST(CudaDevice, ADriverWithoutStreamOrderedMemoryUsesPlainMemory) {
+// cuMemFree would wait for the whole device.
+TEST(CudaDevice, ADriverWithoutStreamOrderedMemoryUsesMemoryAgain) {
   FakeCuda fake;
+  fake.fail("cuMemPoolCreate", 801);
   const auto device = CudaDevice::open(fake.driver(), 0);
-  fake.fail("cuMemAllocAsync", 801);
-  auto memory = device->allocate_on(device->make_stream(), 4);
-  EXPECT_EQ(fake.calls("cuMemAlloc"), 1);
+  const auto stream = device->make_stream();
+  auto memory = device->allocate_on(stream, 1000);
+  auto* const address = memory->data();
   memory.reset();
-  EXPECT_EQ(fake.calls("cuMemFree"), 1);
+  memory = device->allocate_on(stream, 1000);
+  EXPECT_NE(memory->data(), address) << "the stream may still use the first memory";
+  memory.reset();
+  device->synchronize(*device->record(*stream));
+  memory = device->allocate_on(stream, 900);
+  EXPECT_EQ(memory->data(), address);
+  EXPECT_NE(device->allocate_on(stream, 100)->data(), address);
+  EXPECT_EQ(fake.calls("cuMemFree"), 0);
+}
+
+// A framework's stream waits for something that happens much later, perhaps for another process set.
+TEST(CudaDevice, NeitherMemoryNorPackingWaitsForOtherStreams) {
+  FakeCuda fake(FakeStreams::threads);
+  const auto device = CudaDevice::open(fake.driver(), 0);
+  const auto stream = device->make_stream();
+  const auto busy = fake.make_stream();
+  std::promise<void> gate;
+  fake.enqueue(busy, [opened = gate.get_future().share()] { opened.wait(); });
+  std::vector<float> a(200), b(200), packed(400);
+  auto work = std::async(std::launch::async, [&] {
+    for (std::int64_t layout = 1; layout <= 200; ++layout) {
+      const auto memory = device->allocate_on(stream, static_cast<std::size_t>(layout) * 100);
+      device->zero(*stream, memory->data(), static_cast<std::size_t>(layout) * 100);
+      device->allocate_pinned(static_cast<std::size_t>(layout));
+      const std::vector<Piece> pieces = {{a.data(), layout}, {b.data(), layout}};
+      device->pack(*stream, {}, pieces, packed.data());
+    }
+    device->synchronize(*device->record(*stream));
+  });
+  EXPECT_EQ(work.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "a call waits for the device";
+  gate.set_value();
+  work.get();
 }
 
 TEST(CudaDevice, ZerosAreWrittenInTheOrderOfTheStream) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
   const auto stream = device->make_stream();
-  const auto memory = device->allocate(100);
-  device->zero(*stream, memory.get(), 100);
-  EXPECT_NE(std::memcmp(memory.get(), std::vector<char>(100).data(), 100), 0);
+  const auto memory = device->allocate_on(stream, 100);
+  device->zero(*stream, memory->data(), 100);
+  EXPECT_NE(std::memcmp(memory->data(), std::vector<char>(100).data(), 100), 0);
   device->synchronize(*device->record(*stream));
-  EXPECT_EQ(std::memcmp(memory.get(), std::vector<char>(100).data(), 100), 0);
+  EXPECT_EQ(std::memcmp(memory->data(), std::vector<char>(100).data(), 100), 0);
 }
 
 TEST(CudaDevice, DetectsAStreamUnderCapture) {
@@ -155,10 +191,12 @@ TEST(CudaDevice, DetectsAStreamUnderCapture) {
 TEST(CudaDevice, FailuresHaveTheDriversText) {
   FakeCuda fake;
   const auto device = CudaDevice::open(fake.driver(), 0);
-  fake.fail("cuMemAlloc", 2);
-  EXPECT_EQ(refusal([&] { device->allocate(64); }), "cuMemAlloc: CUDA_ERROR_OF_THE_TEST (2): the test wants it so");
+  const auto stream = device->make_stream();
+  fake.fail("cuMemAllocFromPoolAsync", 2);
+  EXPECT_EQ(refusal([&] { device->allocate_on(stream, 64); }),
+            "cuMemAllocFromPoolAsync: CUDA_ERROR_OF_THE_TEST (2): the test wants it so");
   try {
-    device->allocate(64);
+    device->allocate_on(stream, 64);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::unavailable);
   }

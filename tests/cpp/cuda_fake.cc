@@ -15,7 +15,7 @@ namespace {
 
 using namespace cuda;  // NOLINT: the names of the driver's types
 
-constexpr Result kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kNotFound = 500;
+constexpr Result kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kNotFound = 500, kCaptureIsolation = 905;
 
 FakeCuda* the_fake = nullptr;
 thread_local std::vector<ContextHandle> contexts;
@@ -72,6 +72,10 @@ struct FakeCalls {
   static Result device_name(char* name, int length, DeviceNumber) {
     std::strncpy(name, "pretended", static_cast<std::size_t>(length));
     return the_fake->begin("cuDeviceGetName", false);
+  }
+  static Result device_attribute(int* value, int, DeviceNumber) {
+    *value = the_fake->has_multicast_ ? 1 : 0;
+    return the_fake->begin("cuDeviceGetAttribute", false);
   }
   static Result retain(ContextHandle* context, DeviceNumber device) {
     const auto result = the_fake->begin("cuDevicePrimaryCtxRetain", false);
@@ -131,6 +135,8 @@ struct FakeCalls {
     const Lock lock(the_fake->mutex_);
     auto mark = static_cast<FakeCuda::Event*>(event)->mark;
     if (result != kSuccess || !mark) return result;
+    // The event is no part of the graph, whose capture ends with an error.
+    if (the_fake->queue_of(stream)->capturing) return kCaptureIsolation;
     the_fake->put(*the_fake->queue_of(stream), {[] {}, std::move(mark), nullptr});
     return kSuccess;
   }
@@ -206,10 +212,28 @@ struct FakeCalls {
     return new_memory("cuMemAlloc", reinterpret_cast<void**>(memory), bytes);
   }
   static Result free(Pointer memory) { return free_memory("cuMemFree", reinterpret_cast<void*>(memory)); }
-  // Runs in the order of the stream; other streams may not have waited for it.
-  static Result allocate_async(Pointer* memory, std::size_t bytes, StreamHandle stream) {
-    const auto result = new_memory("cuMemAllocAsync", reinterpret_cast<void**>(memory), bytes);
+  static Result pool_create(PoolHandle* pool, const PoolProperties* properties) {
+    const auto result = the_fake->begin("cuMemPoolCreate", false);
     if (result != kSuccess) return result;
+    EXPECT_TRUE(properties->allocation_type == 1 && properties->location_type == 1 && properties->handle_types == 0);
+    ++the_fake->pools_;
+    *pool = &the_fake->pools_;
+    return kSuccess;
+  }
+  static Result pool_destroy(PoolHandle) {
+    --the_fake->pools_;
+    return the_fake->begin("cuMemPoolDestroy", false);
+  }
+  static Result pool_set(PoolHandle, int attribute, void* value) {
+    // Otherwise the pool makes one stream wait for another.
+    if (attribute == kPoolReusesByDependencies) the_fake->reuses_by_dependencies_ = *static_cast<int*>(value) != 0;
+    return the_fake->begin("cuMemPoolSetAttribute", false);
+  }
+  // Runs in the order of the stream; other streams may not have waited for it.
+  static Result allocate_from_pool(Pointer* memory, std::size_t bytes, PoolHandle, StreamHandle stream) {
+    const auto result = new_memory("cuMemAllocFromPoolAsync", reinterpret_cast<void**>(memory), bytes);
+    if (result != kSuccess) return result;
+    EXPECT_FALSE(the_fake->reuses_by_dependencies_) << "streams of two process sets would wait for each other";
     const Lock lock(the_fake->mutex_);
     the_fake->put(*the_fake->queue_of(stream), {[] {}, nullptr, nullptr});
     return kSuccess;
@@ -291,6 +315,7 @@ FakeCuda::FakeCuda(FakeStreams streams, int devices) : streams_(streams), device
       .device_count = &FakeCalls::device_count,
       .device = &FakeCalls::device,
       .device_name = &FakeCalls::device_name,
+      .device_attribute = &FakeCalls::device_attribute,
       .retain = &FakeCalls::retain,
       .release = &FakeCalls::release,
       .push = &FakeCalls::push,
@@ -308,7 +333,10 @@ FakeCuda::FakeCuda(FakeStreams streams, int devices) : streams_(streams), device
       .event_synchronize = &FakeCalls::event_synchronize,
       .allocate = &FakeCalls::allocate,
       .free = &FakeCalls::free,
-      .allocate_async = &FakeCalls::allocate_async,
+      .pool_create = &FakeCalls::pool_create,
+      .pool_destroy = &FakeCalls::pool_destroy,
+      .pool_set = &FakeCalls::pool_set,
+      .allocate_from_pool = &FakeCalls::allocate_from_pool,
       .free_async = &FakeCalls::free_async,
       .allocate_host = &FakeCalls::allocate_host,
       .free_host = &FakeCalls::free_host,
@@ -342,6 +370,7 @@ FakeCuda::~FakeCuda() {
   if (left_ == 0) {
     EXPECT_EQ(retained_, 0) << "primary contexts";
     EXPECT_EQ(modules_, 0) << "modules";
+    EXPECT_EQ(pools_, 0) << "memory pools";
     EXPECT_TRUE(events_.empty()) << events_.size() << " events";
   }
   EXPECT_EQ(memory_.size(), left_) << "blocks of memory";
@@ -370,6 +399,7 @@ int FakeCuda::calls(const std::string& call) {
 }
 
 int FakeCuda::pushed() { return static_cast<int>(contexts.size()); }
+int FakeCuda::current() { return contexts.empty() ? -1 : current_device(); }
 
 std::vector<std::string> FakeCuda::launched() {
   const std::scoped_lock lock(mutex_);

@@ -42,12 +42,15 @@ class FakeCuda {
   // Makes the call of this name fail with this code from now on; 0: it succeeds again.
   void fail(const std::string& call, cuda::Result result);
   void pretend_version(int version) { version_ = version; }
+  void pretend_multicast() { has_multicast_ = true; }
   // Makes the destructor expect that this many blocks of memory were never freed. Their device stays open.
   void leave(std::size_t blocks) { left_ = blocks; }
 
   int calls(const std::string& call);
   // Returns the number of contexts pushed and not popped on this thread.
   static int pushed();
+  // Returns the current device of this thread; -1: none.
+  static int current();
   std::vector<std::string> launched();
 
  private:
@@ -94,6 +97,7 @@ class FakeCuda {
   const int devices_;
   cuda::Driver driver_{};
   int version_ = 13000;
+  bool has_multicast_ = false;
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
@@ -105,7 +109,8 @@ class FakeCuda {
   std::map<std::string, int> calls_;
   std::map<std::string, std::unique_ptr<Function>> functions_;
   std::vector<std::string> launched_;
-  std::atomic<int> retained_ = 0, modules_ = 0;
+  std::atomic<int> retained_ = 0, modules_ = 0, pools_ = 0;
+  std::atomic<bool> reuses_by_dependencies_ = true;
 };
 
 }  // namespace perseus::testing

@@ -32,11 +32,10 @@ std::vector<Packing> packings() {
   return all;
 }
 
-// Tensors of many sizes, some of them unaligned for vectors, and one buffer for all.
+// Tensors of many sizes, some of them unaligned for vectors, and one buffer for all, in which each tensor is aligned.
 struct Tensors {
   std::vector<reference::Bytes> memory;
   std::vector<Piece> pieces;
-  std::int64_t total = 0;
 
   Tensors(DType dtype, const std::vector<std::int64_t>& counts, std::uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -44,7 +43,6 @@ struct Tensors {
       const auto skipped = i % 3;  // elements
       memory.push_back(reference::random_elements(dtype, static_cast<std::size_t>(counts[i]) + skipped, random));
       pieces.push_back({memory.back().data() + skipped * size_of(dtype), counts[i]});
-      total += counts[i];
     }
   }
 };
@@ -67,15 +65,17 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
 
   void expect_packed(const Reduction& how) {
     const Tensors tensors(packing.dtype, kCounts, 1);
-    reference::Bytes buffer(static_cast<std::size_t>(tensors.total) * size_of(packing.wire_dtype));
+    const auto width = size_of(packing.wire_dtype);
+    reference::Bytes buffer(static_cast<std::size_t>(packed_count(how, tensors.pieces)) * width);
     device->pack(*stream, how, tensors.pieces, buffer.data());
     finish();
-    reference::Bytes expected(size_of(packing.wire_dtype));
-    const auto* at = buffer.data();
+    reference::Bytes expected(width);
+    const auto* begin = buffer.data();
     for (const auto& piece : tensors.pieces) {
       const auto* from = static_cast<const std::uint8_t*>(piece.data);
-      for (std::int64_t i = 0; i < piece.count;
-           ++i, at += size_of(packing.wire_dtype), from += size_of(packing.dtype)) {
+      const auto* at = begin;
+      begin += static_cast<std::size_t>(aligned_count(piece.count, width)) * width;
+      for (std::int64_t i = 0; i < piece.count; ++i, at += width, from += size_of(packing.dtype)) {
         reference::pack_one(how, from, expected.data());
         ASSERT_TRUE(reference::same(packing.wire_dtype, at, expected.data()))
             << "element " << i << " of " << piece.count;
@@ -87,7 +87,8 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
   void expect_unpacked(const Reduction& how) {
     const Tensors tensors(packing.dtype, kCounts, 2);
     std::mt19937_64 random(3);
-    const auto buffer = reference::random_elements(packing.wire_dtype, static_cast<std::size_t>(tensors.total), random);
+    const auto count = static_cast<std::size_t>(packed_count(how, tensors.pieces));
+    const auto buffer = reference::random_elements(packing.wire_dtype, count, random);
     device->unpack(*stream, how, buffer.data(), tensors.pieces);
     finish();
     const auto* from = buffer.data();
@@ -120,7 +121,8 @@ class CudaPacking : public ::testing::TestWithParam<Packing> {
               << "element " << i << " of " << piece.count;
         }
       }
-      from += static_cast<std::size_t>(piece.count) * size_of(how.wire_dtype);
+      const auto width = size_of(how.wire_dtype);
+      from += static_cast<std::size_t>(aligned_count(piece.count, width)) * width;
     }
   }
 };
@@ -148,17 +150,17 @@ class CudaLaunches : public ::testing::Test {
 };
 
 TEST_F(CudaLaunches, OneKernelPacksAnyNumberOfTensors) {
-  std::vector<float> values(5000, 1.0F), packed(5000);
+  std::vector<float> values(5000, 1.0F), packed(4 * 5000);
   std::vector<Piece> pieces;
   for (auto& value : values) pieces.push_back({&value, 1});
   device->pack(*stream, {.scale = {2.0, 1.0, 1}}, pieces, packed.data());
   device->synchronize(*device->record(*stream));
-  EXPECT_EQ(packed, std::vector<float>(5000, 2.0F));
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(packed[4 * i], 2.0F);  // each at a multiple of 16 bytes
   EXPECT_EQ(fake.launched(), std::vector<std::string>{"perseus_pack_float32_float32"});
 }
 
 TEST_F(CudaLaunches, TheTableOfTheSameTensorsIsCopiedOnce) {
-  std::vector<float> a(10), b(20), packed(30);
+  std::vector<float> a(10), b(20), packed(32);
   const std::vector<Piece> pieces = {{a.data(), 10}, {b.data(), 20}};
   for (int step = 0; step < 5; ++step) device->pack(*stream, {}, pieces, packed.data());
   device->synchronize(*device->record(*stream));
@@ -177,7 +179,8 @@ TEST_F(CudaLaunches, TablesAreReplacedWhileTheyAreInUse) {
     device->synchronize(*device->record(*stream));
     for (std::int64_t i = 0; i < layout; ++i) {
       ASSERT_EQ(packed[static_cast<std::size_t>(i)], a[static_cast<std::size_t>(i)]);
-      ASSERT_EQ(packed[static_cast<std::size_t>(layout + i)], b[static_cast<std::size_t>(i)]);
+      ASSERT_EQ(packed[static_cast<std::size_t>(aligned_count(layout, sizeof(float)) + i)],
+                b[static_cast<std::size_t>(i)]);
     }
   }
 }
@@ -198,7 +201,7 @@ TEST(CudaWithoutKernels, CopiesReplaceThem) {
   const auto device = CudaDevice::open(fake.driver(), 0);
   ASSERT_FALSE(device->has_kernels());
   const auto stream = device->make_stream();
-  std::vector<float> a(10, 3.0F), b(5, 4.0F), packed(15);
+  std::vector<float> a(10, 3.0F), b(5, 4.0F), packed(17);
   const std::vector<Piece> pieces = {{a.data(), 10}, {b.data(), 5}};
   device->pack(*stream, {}, pieces, packed.data());
   std::vector<float> c(10), d(5);

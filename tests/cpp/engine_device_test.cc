@@ -239,6 +239,29 @@ TEST(OnDevice, AStreamUnderCaptureIsRejected) {
   }
 }
 
+// The stream of the request waits for the result, too.
+TEST(OnDevice, ACaptureOfTheStreamOfTheRequestIsRejected) {
+  FakeCuda fake;
+  const auto device = cuda::CudaDevice::open(fake.driver(), 0);
+  const auto asked = fake.make_stream(), waits = fake.make_stream();
+  auto place = on_device(device, asked, "allreduce 'x'");
+  place->done = device->record(asked);
+  fake.capture(asked, true);
+  for (const auto& touch : {&arrive, &extend}) {
+    try {
+      touch(*place, waits);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::invalid_argument) << error.what();
+      EXPECT_NE(std::string(error.what()).find("the stream of the request is being captured into"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(fake.calls("cuStreamWaitEvent"), 0) << "neither stream was changed";
+  EXPECT_FALSE(place->arrived);
+  fake.capture(asked, false);
+  arrive(*place, waits);
+}
+
 // A handle that is dropped keeps its tensors for as long as the device works on them.
 TEST(OnDevice, TensorsAreInUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
   FakeCuda fake;

@@ -25,29 +25,42 @@ struct Job {
   int streams = 2;
   OpenLibrary open = [](int) { return queued_library(); };
   std::chrono::milliseconds start_timeout{20'000};
+  std::chrono::milliseconds timeout{0};  // of a collective; 0: none
+  bool multicast = false;                // a switch adds
 };
 
 class NcclTest : public ::testing::Test {
  protected:
   void run(const Job& job, const std::function<void(DeviceRank&, World&)>& body) {
+    run_with_options(job, [&](FakeCuda& fake, World& world, const EngineOptions& options) {
+      DeviceRank rank(world, fake, job.streams, options);
+      body(rank, world);
+      rank.engine().close(std::chrono::seconds(10));
+    });
+  }
+
+  // Runs a job whose ranks make their engines themselves.
+  void run_with_options(const Job& job, const std::function<void(FakeCuda&, World&, const EngineOptions&)>& body) {
     FakeCuda fake(FakeStreams::threads, job.ranks);
+    if (job.multicast) fake.pretend_multicast();
     orders.enqueue = [&fake](xccl::Stream stream, std::function<void()> work) {
       EXPECT_GT(FakeCuda::pushed(), 0) << "NCCL goes by the current device";
       fake.enqueue(reinterpret_cast<Stream>(stream), std::move(work));
     };
+    orders.current_device = [] { return FakeCuda::current(); };
     std::vector<int> members(static_cast<std::size_t>(job.ranks));
     std::iota(members.begin(), members.end(), 0);
     run_world(Ranks::threads, job.ranks, [&](World& world) {
       EngineOptions options;
+      options.negotiator.stall_shutdown = job.timeout;
+      const auto abort_group = make_abort_group(world.liveness);
       options.device_transports = [&](const auto& device, const auto& stream, const BootstrapAllgather& exchange,
                                       auto& why) {
-        DeviceGroup group{members, world.rank, exchange, world.liveness, job.start_timeout, "", "", {}};
+        DeviceGroup group{members, world.rank, exchange, world.liveness, job.start_timeout, "", "", abort_group, {}};
         group.open_library = [&] { return job.open(world.rank); };
         return make_device_transport(device, stream, group, why);
       };
-      DeviceRank rank(world, fake, job.streams, options);
-      body(rank, world);
-      rank.engine().close(std::chrono::seconds(10));
+      body(fake, world, options);
     });
   }
 

@@ -100,6 +100,79 @@ TEST_F(NcclTest, ALostRankEndsQueuedWork) {
   });
 }
 
+// An abort may wait for the device, so it ends only if all communicators of the device are aborted.
+TEST_F(NcclTest, AllCommunicatorsOfADeviceAreAbortedTogether) {
+  for (const bool in_group : {false, true}) {
+    orders.groups_aborts = in_group;
+    orders.aborted = 0;
+    run({.ranks = 2, .streams = 4}, [](DeviceRank& rank, World& world) {
+      std::vector<DeviceTensor> tensors(4, DeviceTensor(10));
+      warm_up(rank, world, tensors.front());
+      std::promise<void> gate;
+      if (rank.rank() == 1) rank.hold(gate.get_future().share());
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        ASSERT_EQ(rank.allreduce("x" + std::to_string(i), tensors[i]), "");
+      }
+      world.exchange("");
+      if (rank.rank() == 0) world.liveness.report_lost(1, "has ended");
+      EXPECT_NE(failure_of(rank).find("rank 1 has ended"), std::string::npos);
+      if (rank.rank() == 0) rank.read(tensors.back());  // rank 1 has not submitted it
+      world.exchange("");
+      gate.set_value();
+      rank.read(tensors.back());
+    });
+    EXPECT_EQ(orders.aborted, 2 * 4);
+  }
+}
+
+// The engine of one process set fails; work of the other one waits on the same device.
+TEST_F(NcclTest, TheCommunicatorsOfAllProcessSetsAreAbortedTogether) {
+  orders.fail_rank = 0;
+  const Job job{.ranks = 2, .streams = 2};
+  run_with_options(job, [&](FakeCuda& fake, World& world, const EngineOptions& options) {
+    DeviceRank one(world, fake, job.streams, options), two(world, fake, job.streams, options);
+    DeviceTensor a(10), b(10);
+    warm_up(one, world, a);
+    warm_up(two, world, b);
+    std::promise<void> gate;
+    if (world.rank == 1) two.hold(gate.get_future().share());
+    ASSERT_EQ(two.allreduce("b", b), "");
+    world.exchange("");
+    if (world.rank == 0) orders.fail_all_reduce = 3;
+    world.exchange("");
+    one.allreduce("a", a);
+    for (auto* each : {&one, &two}) {
+      const auto text = failure_of(*each);
+      EXPECT_NE(text.find("code 3: internal error"), std::string::npos) << text;
+    }
+    if (world.rank == 0) two.read(b);
+    world.exchange("");
+    gate.set_value();
+    two.read(b);
+    two.engine().close(std::chrono::seconds(10));
+    one.engine().close(std::chrono::seconds(10));
+  });
+  EXPECT_EQ(orders.aborted, 2 * 4);
+}
+
+// The call has returned long ago, and no peer is lost.
+TEST_F(NcclTest, QueuedWorkThatIsNotDoneInTimeFailsWithItsNameAndRanks) {
+  run({.ranks = 2, .streams = 1, .timeout = std::chrono::seconds(5)}, [](DeviceRank& rank, World& world) {
+    DeviceTensor tensor(10);
+    warm_up(rank, world, tensor);
+    std::promise<void> gate;
+    if (rank.rank() == 1) rank.hold(gate.get_future().share());
+    ASSERT_EQ(rank.allreduce("late", tensor), "");
+    const auto text = failure_of(rank);
+    EXPECT_NE(text.find("allreduce 'late' of ranks [0, 1]: "), std::string::npos) << text;
+    EXPECT_NE(text.find("is not done with it 5 s after it was queued"), std::string::npos) << text;
+    if (rank.rank() == 0) rank.read(tensor);  // the abort has ended it
+    world.exchange("");
+    gate.set_value();
+    rank.read(tensor);
+  });
+}
+
 TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
   const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
                   if (rank == 2) throw Error(ErrorKind::unavailable, "NCCL is not installed. Install it");

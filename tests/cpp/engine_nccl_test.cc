@@ -98,6 +98,26 @@ TEST_F(NcclTest, ABucketIsNeitherPackedNorUnpacked) {
   });
 }
 
+// NVLink SHARP adds, and does not scale.
+TEST_F(NcclTest, ASwitchIsAskedForPlainSums) {
+  run({.ranks = 3, .multicast = true}, [](DeviceRank& rank, World&) {
+    if (!rank.device().has_kernels()) GTEST_SKIP() << "built without nvcc: there are no kernels";
+    DeviceTensor bucket(1000), other(7);
+    rank.fill(bucket, static_cast<float>(rank.rank() + 1));
+    auto work = rank.work(Verb::allreduce, "bucket", {&bucket});
+    work->request.scale = {2.0, 1.0, rank.size()};
+    ASSERT_EQ(rank.finish(rank.submit(work)), "");
+    EXPECT_EQ(rank.read(bucket), all(1000, 4.0F));
+    rank.fill(other, 3.0F);
+    work = rank.work(Verb::allreduce, "both", {&bucket, &other});
+    work->request.scale.divisor = rank.size();
+    ASSERT_EQ(rank.finish(rank.submit(work)), "");
+    EXPECT_EQ(rank.read(bucket), all(1000, 4.0F));
+    EXPECT_EQ(rank.read(other), all(7, 3.0F));
+  });
+  EXPECT_EQ(orders.own_ops, 0);
+}
+
 TEST_F(NcclTest, BucketsStayRegisteredUntilTheirRelease) {
   run({.ranks = 2, .streams = 2}, [this](DeviceRank& rank, World& world) {
     DeviceTensor bucket(100), other(50);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/host/kernels.h"
-#include "xccl_fake_group.h"
+#include "xccl_fake_communicators.h"
 
 namespace perseus::testing {
 namespace {
@@ -19,8 +19,6 @@ using xccl::Comm;
 using xccl::DataType;
 using xccl::Op;
 using xccl::UniqueId;
-
-constexpr int kFailed = 3, kAborted = 6;
 
 DType dtype_of(DataType type) {
   switch (type) {
@@ -36,32 +34,17 @@ DType dtype_of(DataType type) {
   std::abort();
 }
 
-FakeGroups& groups() {
-  static FakeGroups the_groups;
-  return the_groups;
-}
-
-std::atomic<FakeOrders*> orders{nullptr};
-
-struct FakeComm {
-  std::shared_ptr<FakeGroup> group;
-  int rank, size;
-  std::atomic<int> async_error{0};
-  std::map<Op, double> factors;
-};
-
-FakeComm& comm_of(Comm comm) { return *static_cast<FakeComm*>(comm); }
-
 // The calls of a thread since group_start(), which are queued as one.
 struct Batch {
   int depth = 0;
   std::vector<std::function<int()>> sends, others;
+  std::vector<Comm> aborts;
   xccl::Stream stream = nullptr;
 };
 thread_local Batch batch;
 
 void put_on(xccl::Stream stream, const std::function<int()>& work) {
-  const auto* said = orders.load();
+  const auto* said = fake_orders();
   if (said != nullptr && said->enqueue) {
     said->enqueue(stream, work);
   } else {
@@ -70,11 +53,14 @@ void put_on(xccl::Stream stream, const std::function<int()>& work) {
 }
 
 // Runs now if there is no stream, else in the order of the stream.
-int launch(FakeComm& comm, xccl::Stream stream, std::function<int()> work, bool is_send = false) {
+int launch(const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
+           bool is_send = false) {
   if (stream == nullptr) return work();
-  const auto guarded = [&comm, work = std::move(work)] {
+  begin_queued(*comm);
+  const auto guarded = [comm, work = std::move(work)] {
     const int code = work();
-    if (code != xccl::kSuccess) comm.async_error = code;
+    if (code != xccl::kSuccess) comm->async_error = code;
+    end_queued(*comm);
     return code;
   };
   if (batch.depth == 0) {
@@ -92,8 +78,9 @@ int group_start() {
 }
 
 int group_end() {
-  if (--batch.depth > 0 || batch.stream == nullptr) return xccl::kSuccess;
+  if (--batch.depth > 0) return xccl::kSuccess;
   const auto all = std::exchange(batch, {});
+  if (!all.aborts.empty()) return fake_abort(all.aborts);
   // All messages are sent before the first wait.
   for (const auto& work : all.sends) put_on(all.stream, work);
   for (const auto& work : all.others) put_on(all.stream, work);
@@ -102,11 +89,11 @@ int group_end() {
 
 int collective(FakeComm& comm, const FakeCall& call) {
   std::vector<FakeCall> all;
-  if (!comm.group->meet(comm.rank, call, all)) return kAborted;
+  if (!comm.group->meet(comm.rank, call, all)) return kFakeAborted;
   const auto result = all[static_cast<std::size_t>(comm.rank)].result(all, comm.rank);
-  if (!comm.group->barrier()) return kAborted;
+  if (!comm.group->barrier()) return kFakeAborted;
   if (call.out != nullptr) std::memcpy(call.out, result.data(), result.size());
-  return comm.group->barrier() ? xccl::kSuccess : kAborted;
+  return comm.group->barrier() ? xccl::kSuccess : kFakeAborted;
 }
 
 const char* bytes_of(const FakeCall& call) { return static_cast<const char*>(call.in); }
@@ -140,77 +127,96 @@ double factor_of(const FakeComm& comm, Op op) { return op < xccl::kFirstOwnOp ? 
 std::size_t width(DataType type) { return size_of(dtype_of(type)); }
 
 int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
-  const auto* said = orders.load();
-  if (said != nullptr && said->fail_all_reduce != 0 && said->fail_rank == mine.rank) return said->fail_all_reduce;
-  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int) {
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
+  const auto* said = fake_orders();
+  if (said != nullptr && said->fail_all_reduce != 0 && said->fail_rank == mine->rank) return said->fail_all_reduce;
+  if (said != nullptr && said->in_all_reduce) {
+    ++mine->held;
+    said->in_all_reduce(mine->rank);
+    --mine->held;
+  }
+  if (said != nullptr && said->all_reduce_waits_for_peers) {
+    mine->group->wait_for_abort();
+    return kFakeAborted;
+  }
+  const auto result = [=, factor = factor_of(*mine, op)](const std::vector<FakeCall>& all, int) {
     return reduced(all, 0, count, type, op, factor);
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int broadcast(const void* in, void* out, std::size_t count, DataType type, int root, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
   const auto result = [=](const std::vector<FakeCall>& all, int) {
     return std::string(bytes_of(all[static_cast<std::size_t>(root)]), count * width(type));
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int reduce(const void* in, void* out, std::size_t count, DataType type, Op op, int root, Comm comm,
            xccl::Stream stream) {
-  auto& mine = comm_of(comm);
-  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int rank) {
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
+  const auto result = [=, factor = factor_of(*mine, op)](const std::vector<FakeCall>& all, int rank) {
     // The memory for the result is also used on other ranks.
     return rank == root ? reduced(all, 0, count, type, op, factor) : std::string(count * width(type), '?');
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int all_gather(const void* in, void* out, std::size_t count, DataType type, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
   const auto result = [=](const std::vector<FakeCall>& all, int) {
     std::string bytes;
     for (const auto& call : all) bytes.append(bytes_of(call), count * width(type));
     return bytes;
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int reduce_scatter(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
-  const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int rank) {
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
+  const auto result = [=, factor = factor_of(*mine, op)](const std::vector<FakeCall>& all, int rank) {
     return reduced(all, static_cast<std::size_t>(rank) * count * width(type), count, type, op, factor);
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int all_to_all(const void* in, void* out, std::size_t count, DataType type, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
   const auto result = [=](const std::vector<FakeCall>& all, int rank) {
     std::string bytes;
     const auto part = count * width(type);
     for (const auto& call : all) bytes.append(bytes_of(call) + static_cast<std::size_t>(rank) * part, part);
     return bytes;
   };
-  return launch(mine, stream, [=, &mine] { return collective(mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
 }
 
 int send(const void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
-  const auto work = [=, &mine] {
-    mine.group->put(mine.rank, peer, std::string(static_cast<const char*>(data), count * width(type)));
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
+  const auto* said = fake_orders();
+  if (said != nullptr && said->fail_send != 0 && said->fail_rank == mine->rank) return said->fail_send;
+  const auto work = [=] {
+    mine->group->put(mine->rank, peer, std::string(static_cast<const char*>(data), count * width(type)));
     return xccl::kSuccess;
   };
   return launch(mine, stream, work, /*is_send=*/true);
 }
 
 int recv(void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
-  auto& mine = comm_of(comm);
-  return launch(mine, stream, [=, &mine] {
+  const FakeUse use(comm);
+  const auto& mine = use.comm;
+  return launch(mine, stream, [=] {
     std::string bytes;
-    if (!mine.group->take(peer, mine.rank, bytes)) return kAborted;
-    if (bytes.size() != count * width(type)) return kFailed;
+    if (!mine->group->take(peer, mine->rank, bytes)) return kFakeAborted;
+    if (bytes.size() != count * width(type)) return kFakeFailed;
     std::memcpy(data, bytes.data(), bytes.size());
     return xccl::kSuccess;
   });
@@ -222,65 +228,37 @@ int get_version(int* version) {
 }
 
 int get_unique_id(UniqueId* id) {
-  const int number = groups().next_id();
+  const int number = fake_groups().next_id();
   std::memcpy(id->bytes, &number, sizeof number);
   return xccl::kSuccess;
 }
 
-// All communicators that were not destroyed. Streams may still use an aborted one, and an abandoned call may return
-// one.
-struct Alive {
-  std::mutex mutex;
-  std::map<FakeComm*, std::unique_ptr<FakeComm>> comms;
-};
-// Never destroyed, because the thread of an abandoned call may use one until the process ends.
-Alive& alive() {
-  static auto* all = new Alive;
-  return *all;
-}
-
-int comm_init_rank(Comm* comm, std::size_t ranks, UniqueId id, int rank) {
-  const auto* said = orders.load();
-  if (said != nullptr && said->fail_init != 0 && said->fail_rank == rank) return said->fail_init;
-  int number = 0;
-  std::memcpy(&number, id.bytes, sizeof number);
-  auto group = groups().join(number, static_cast<int>(ranks));
-  if (!group->barrier()) return kAborted;
-  std::unique_ptr<FakeComm> made(new FakeComm{std::move(group), rank, static_cast<int>(ranks), {0}, {}});
-  auto* address = made.get();
-  *comm = address;
-  const std::scoped_lock lock(alive().mutex);
-  alive().comms[address] = std::move(made);
-  return xccl::kSuccess;
-}
-
 void count(std::atomic<int> FakeOrders::* what) {
-  if (auto* said = orders.load()) ++(said->*what);
+  if (auto* said = fake_orders()) ++(said->*what);
 }
 
 int comm_destroy(Comm comm) {
   count(&FakeOrders::destroyed);
-  std::unique_lock lock(alive().mutex);
-  const auto ended = alive().comms.extract(&comm_of(comm));
-  lock.unlock();
-  return xccl::kSuccess;
+  return fake_comm_destroy(comm);
 }
 
 int comm_abort(Comm comm) {
   count(&FakeOrders::aborted);
-  comm_of(comm).group->abort();
+  const auto* said = fake_orders();
+  if (batch.depth == 0 || said == nullptr || !said->groups_aborts) return fake_abort({comm});
+  batch.aborts.push_back(comm);
   return xccl::kSuccess;
 }
 
 int comm_get_async_error(Comm comm, int* code) {
-  const auto* said = orders.load();
-  *code = said != nullptr && said->async_error != 0 && said->fail_rank == comm_of(comm).rank
-              ? said->async_error.load()
-              : comm_of(comm).async_error.load();
+  const FakeUse use(comm);
+  const auto* said = fake_orders();
+  *code = said != nullptr && said->async_error != 0 && said->fail_rank == use.comm->rank ? said->async_error.load()
+                                                                                         : use.comm->async_error.load();
   return xccl::kSuccess;
 }
 
-const char* get_error_string(int code) { return code == kFailed ? "internal error" : "remote process exited"; }
+const char* get_error_string(int code) { return code == kFakeFailed ? "internal error" : "remote process exited"; }
 const char* get_last_error(Comm) { return "the cable is out"; }
 
 int red_op_create(Op* op, void* scalar, DataType type, int, Comm comm) {
@@ -299,21 +277,27 @@ int red_op_create(Op* op, void* scalar, DataType type, int, Comm comm) {
     std::memcpy(&narrow, wide.data(), sizeof narrow);
     factor = narrow;
   }
-  auto& factors = comm_of(comm).factors;
+  const FakeUse use(comm);
+  auto& factors = use.comm->factors;
   *op = xccl::kFirstOwnOp + static_cast<Op>(factors.size());
   factors[*op] = factor;
   return xccl::kSuccess;
 }
 
-int red_op_destroy(Op op, Comm comm) { return comm_of(comm).factors.erase(op) == 1 ? xccl::kSuccess : kFailed; }
+int red_op_destroy(Op op, Comm comm) {
+  const FakeUse use(comm);
+  return use.comm->factors.erase(op) == 1 ? xccl::kSuccess : kFakeFailed;
+}
 
-int comm_register(Comm, void* memory, std::size_t, void** handle) {
+int comm_register(Comm comm, void* memory, std::size_t, void** handle) {
+  const FakeUse use(comm);
   count(&FakeOrders::registered);
   *handle = memory;
   return xccl::kSuccess;
 }
 
-int comm_deregister(Comm, void*) {
+int comm_deregister(Comm comm, void*) {
+  const FakeUse use(comm);
   count(&FakeOrders::deregistered);
   return xccl::kSuccess;
 }
@@ -326,7 +310,7 @@ std::shared_ptr<xccl::Library> common_library(const std::string& name) {
   auto& call = library->call;
   call.get_version = get_version;
   call.get_unique_id = get_unique_id;
-  call.comm_init_rank = comm_init_rank;
+  call.comm_init_rank = fake_comm_init_rank;
   call.comm_destroy = comm_destroy;
   call.get_error_string = get_error_string;
   call.get_last_error = get_last_error;
@@ -340,11 +324,13 @@ std::shared_ptr<xccl::Library> common_library(const std::string& name) {
 
 }  // namespace
 
-FakeOrders::FakeOrders() { orders = this; }
+bool fake_group_is_open() { return batch.depth > 0; }
+
+FakeOrders::FakeOrders() { set_fake_orders(this); }
 
 FakeOrders::~FakeOrders() {
-  groups().abort_all();
-  orders = nullptr;
+  fake_groups().abort_all();
+  set_fake_orders(nullptr);
 }
 
 std::shared_ptr<xccl::Library> blocking_library() {
@@ -369,6 +355,7 @@ std::shared_ptr<xccl::Library> queued_library() {
   call.group_end = group_end;
   call.red_op_create_pre_mul_sum = red_op_create;
   call.red_op_destroy = red_op_destroy;
+  library->traits.groups_aborts = fake_orders() != nullptr && fake_orders()->groups_aborts;
   call.comm_register = comm_register;
   call.comm_deregister = comm_deregister;
   return library;

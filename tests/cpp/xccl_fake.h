@@ -26,16 +26,28 @@ std::shared_ptr<xccl::Library> queued_library();
 struct FakeOrders {
   std::atomic<int> fail_all_reduce{0};  // the code that AllReduce returns on fail_rank
   std::atomic<int> fail_init{0};        // the code that CommInitRank returns on fail_rank
+  std::atomic<int> fail_send{0};        // the code that Send returns on fail_rank
   std::atomic<int> fail_rank{0};
   std::atomic<int> async_error{0};  // the result of CommGetAsyncError
   std::atomic<int> aborted{0}, destroyed{0}, own_ops{0}, registered{0}, deregistered{0};
 
+  // Aborts in a group are executed at the same time, as from NCCL 2.22 on. Set it before a library is made.
+  bool groups_aborts = false;
+  // AllReduce blocks until the communicator is aborted, as if it connected to a peer that does not answer.
+  std::atomic<bool> all_reduce_waits_for_peers{false};
+  std::function<void(int rank)> in_all_reduce;  // runs inside of AllReduce
+
+  // Returns the current device of this thread, on which a new communicator is.
+  std::function<int()> current_device;
   // Executes queued work if streams are not FakeStreams.
   std::function<void(xccl::Stream, std::function<void()>)> enqueue;
 
   FakeOrders();
   ~FakeOrders();  // calls that still wait return with an error
 };
+
+// Returns true if this thread has begun a group of calls and not ended it.
+bool fake_group_is_open();
 
 // Runs work in order on its own thread.
 class FakeStream {

@@ -68,6 +68,11 @@ class FakeGroup {
     return true;
   }
 
+  void wait_for_abort() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return aborted_; });
+  }
+
   void abort() {
     const std::scoped_lock lock(mutex_);
     aborted_ = true;

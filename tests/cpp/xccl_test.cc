@@ -12,55 +12,10 @@
 #include "device/host/kernels.h"
 #include "transport/xccl/nccl.h"
 #include "transport/xccl/oneccl.h"
-#include "transport_world.h"
-#include "xccl_fake.h"
+#include "xccl_cases.h"
 
 namespace perseus::testing {
 namespace {
-
-using xccl::Participant;
-using xccl::XcclTransport;
-
-Participant joining(std::shared_ptr<const xccl::Library> library, bool on_stream = false) {
-  Participant mine{std::move(library), "", std::make_shared<xccl::HostDevice>()};
-  if (on_stream) mine.device = std::make_shared<FakeDevice>(/*reduces=*/false);
-  return mine;
-}
-
-std::vector<int> everybody(const World& world) {
-  std::vector<int> members(static_cast<std::size_t>(world.size));
-  std::iota(members.begin(), members.end(), 0);
-  return members;
-}
-
-std::unique_ptr<XcclTransport> connect_all(World& world, const Participant& mine, const xccl::Options& options = {}) {
-  return xccl::connect(mine, everybody(world), world.rank, world.exchange, world.liveness, options);
-}
-
-Status sum(Transport& transport, std::vector<float>& values, const Scale& scale = {}) {
-  const Reduction reduction{DType::float32, DType::float32, ReduceOp::sum, scale};
-  const Piece piece{values.data(), static_cast<std::int64_t>(values.size())};
-  return transport.allreduce(reduction, {&piece, 1}, {&piece, 1});
-}
-
-void expect_text(const Status& status, ErrorKind kind, const std::string& part) {
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.kind(), kind) << status.text();
-  EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
-}
-
-// Returns the text of the Error that `body` throws.
-template <class Body>
-std::string thrown_by(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::unavailable);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 TEST(Xccl, AllRanksGetOneTextIfALibraryIsMissing) {
   run_world(Ranks::threads, 3, [](World& world) {
@@ -136,15 +91,16 @@ TEST(Xccl, AnErrorHasTheCallAndTheLibrarysText) {
   FakeOrders orders;
   orders.fail_rank = 0;
   run_world(Ranks::threads, 1, [&](World& world) {
-    const auto transport = connect_all(world, joining(queued_library(), true));
+    auto transport = connect_all(world, joining(queued_library(), true));
     orders.fail_all_reduce = 3;
     std::vector<float> values(10);
     const auto status = sum(*transport, values);
     expect_text(status, ErrorKind::transport,
                 "fakeAllReduce of Queued 2.3.4 failed with code 3: internal error: the cable is out");
-    EXPECT_EQ(orders.aborted, 1);
     // The failure is permanent.
     expect_text(sum(*transport, values), ErrorKind::transport, "fakeAllReduce");
+    transport.reset();
+    EXPECT_EQ(orders.aborted, 1);
   });
 }
 
@@ -152,47 +108,13 @@ TEST(Xccl, ALaterErrorIsSeenAndAborts) {
   FakeOrders orders;
   orders.fail_rank = 0;
   run_world(Ranks::threads, 2, [&](World& world) {
-    const auto transport = connect_all(world, joining(queued_library(), true));
+    auto transport = connect_all(world, joining(queued_library(), true));
     if (world.rank == 1) return;  // makes rank 0 wait
     orders.async_error = 6;
     std::vector<float> values(10);
     expect_text(sum(*transport, values), ErrorKind::transport,
                 "fakeCommGetAsyncError of Queued 2.3.4 failed with code 6: remote process exited: the cable is out");
-    EXPECT_EQ(orders.aborted, 1);
-  });
-}
-
-class LostPeer : public ::testing::TestWithParam<Ranks> {};
-
-TEST_P(LostPeer, EndsEveryWait) {
-  FakeOrders orders;
-  const bool queued = GetParam() == Ranks::queued;
-  run_world(Ranks::threads, 3, [&](World& world) {
-    auto transport = connect_all(world, joining(queued ? queued_library() : blocking_library(), queued));
-    world.exchange("connected");
-    if (world.rank == 2) {
-      world.liveness.report_lost(2, "died");
-      return;
-    }
-    std::vector<float> values(10);
-    expect_text(sum(*transport, values), ErrorKind::peer_lost, "rank 2 died");
-    expect_text(transport->barrier(), ErrorKind::peer_lost, "rank 2 died");
     transport.reset();
-    EXPECT_EQ(orders.destroyed, 0) << "a communicator that has lost a rank is not ended in order";
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Xccl, LostPeer, ::testing::Values(Ranks::blocking, Ranks::queued));
-
-TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
-  FakeOrders orders;
-  run_world(Ranks::threads, 2, [&](World& world) {
-    const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
-    if (world.rank == 1) return;
-    std::vector<float> values(10);
-    EXPECT_TRUE(sum(*transport, values).ok());
-    transport->give_up({ErrorKind::unavailable, "no memory"});
-    expect_text(transport->check(), ErrorKind::unavailable, "no memory");
     EXPECT_EQ(orders.aborted, 1);
   });
 }
@@ -244,6 +166,20 @@ TEST(Xccl, AnAverageOf16BitsDoesNotOverflow) {
       EXPECT_EQ(result, 60000.0F);
     });
   }
+}
+
+// 100000 is more than float16 holds; half of it is not.
+TEST(Xccl, AnAverageIsScaledBeforeItIsConvertedTo16Bits) {
+  FakeOrders orders;
+  run_world(Ranks::threads, 2, [](World& world) {
+    const auto transport = connect_all(world, joining(queued_library(), true));
+    float value = world.rank == 0 ? 100'000.0F : 0.0F;
+    const Piece piece{&value, 1};
+    const Reduction average{DType::float32, DType::float16, ReduceOp::sum, {1.0, 1.0, 2}};
+    ASSERT_TRUE(transport->allreduce(average, {&piece, 1}, {&piece, 1}).ok());
+    EXPECT_EQ(value, 50'000.0F);
+  });
+  EXPECT_EQ(orders.own_ops, 0) << "the factor is applied while packing";
 }
 
 TEST(Xccl, UnsupportedReductionsAreReportedBefore) {
@@ -339,6 +275,12 @@ TEST(XcclSearch, AnotherLibraryIsDetected) {
   EXPECT_EQ(
       text,
       "libm.so.6 has no ncclGetVersion: it is too old or another library; install a newer one or correct its path");
+}
+
+TEST(XcclSearch, AnOldNcclIsReportedByItsVersion) {
+  const auto text = thrown_by([] { xccl::open_nccl({PERSEUS_OLD_NCCL, ""}); });
+  EXPECT_NE(text.find("libnccl.so.2 is NCCL 2.11.4; 2.13 or later is needed. Install it with"), std::string::npos)
+      << text;
 }
 
 TEST(XcclSearch, VersionsAreFormatted) {

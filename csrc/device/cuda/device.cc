@@ -1,6 +1,8 @@
 #include "device/cuda/device.h"
 
+#include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -13,7 +15,7 @@ constexpr unsigned kNonBlockingStream = 1;     // CU_STREAM_NON_BLOCKING
 constexpr unsigned kBlockingSyncNoTiming = 3;  // CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
 constexpr int kRelaxedCapture = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr Result kCaptureImplicit = 906;       // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: a stream that this one waits for
-constexpr Result kNotSupported = 801;          // CUDA_ERROR_NOT_SUPPORTED
+constexpr int kMulticastSupported = 132;       // CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED
 constexpr unsigned kPortable = 1;              // CU_MEMHOSTALLOC_PORTABLE
 
 StreamHandle handle_of(Stream stream) { return reinterpret_cast<StreamHandle>(stream); }
@@ -38,19 +40,9 @@ class CudaDevice::Event final : public DeviceEvent {
 
 class CudaDevice::Memory final : public DeviceMemory {
  public:
-  Memory(std::shared_ptr<CudaDevice> device, std::shared_ptr<const Stream> made_on, Pointer memory, bool in_order)
-      : device_(std::move(device)),
-        made_on_(std::move(made_on)),
-        memory_(memory),
-        in_order_(in_order),
-        last_(*made_on_) {}
-  ~Memory() override {
-    if (in_order_) {
-      device_->free_on(last_, memory_);
-    } else {
-      device_->free_device(data());
-    }
-  }
+  Memory(std::shared_ptr<CudaDevice> device, std::shared_ptr<const Stream> made_on, Pointer memory)
+      : device_(std::move(device)), made_on_(std::move(made_on)), memory_(memory), last_(*made_on_) {}
+  ~Memory() override { device_->free_on(last_, memory_); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -61,7 +53,6 @@ class CudaDevice::Memory final : public DeviceMemory {
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<const Stream> made_on_;
   Pointer memory_;
-  bool in_order_;
   Stream last_;
 };
 
@@ -92,9 +83,13 @@ CudaDevice::CudaDevice(Private, const Driver& driver, int number) : driver_(driv
   std::array<char, 256> name{};
   driver_.check("cuDeviceGetName", driver_.device_name(name.data(), static_cast<int>(name.size()) - 1, device_));
   name_ = "CUDA device " + std::to_string(number) + " (" + name.data() + ")";
+  int multicast = 0;  // a driver that does not know the attribute reports a failure
+  has_multicast_ = driver_.device_attribute(&multicast, kMulticastSupported, device_) == kSuccess && multicast != 0;
   driver_.check("cuDevicePrimaryCtxRetain", driver_.retain(&context_, device_));
   try {
     load_kernels();
+    const Current current(*this);
+    pool_ = std::make_unique<MemoryPool>(driver_, device_);
   } catch (...) {
     driver_.release(device_);
     throw;
@@ -105,7 +100,9 @@ CudaDevice::~CudaDevice() {
   quietly([this] {
     kernels_.reset();
     for (auto* event : idle_events_) driver_.event_destroy(event);
-    for (const auto& [stream, memory] : to_free_) driver_.free(memory);
+    for (const auto& [stream, memory] : to_free_) pool_->free_at_end(memory);
+    for (const auto& [bytes, memory] : idle_pinned_) driver_.free_host(memory);
+    pool_.reset();
   });
   driver_.release(device_);
 }
@@ -180,33 +177,29 @@ std::shared_ptr<const Stream> CudaDevice::make_stream() {
           }};
 }
 
-std::shared_ptr<void> CudaDevice::allocate(std::size_t bytes) {
-  const Current current(*this);
-  Pointer memory = 0;
-  driver_.check("cuMemAlloc", driver_.allocate(&memory, bytes == 0 ? 1 : bytes));
-  return adopt(reinterpret_cast<void*>(memory), &CudaDevice::free_device);
-}
-
+// Pinned memory is used again, because the driver may wait for the whole device when it is freed.
 std::shared_ptr<void> CudaDevice::allocate_pinned(std::size_t bytes) {
-  const Current current(*this);
   void* memory = nullptr;
-  driver_.check("cuMemHostAlloc", driver_.allocate_host(&memory, bytes == 0 ? 1 : bytes, kPortable));
-  return adopt(memory, &CudaDevice::free_host);
+  auto size = std::max<std::size_t>(bytes, 1);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = idle_pinned_.lower_bound(size); found != idle_pinned_.end()) {
+      std::tie(size, memory) = *found;
+      idle_pinned_.erase(found);
+    }
+  }
+  if (memory == nullptr) {
+    const Current current(*this);
+    driver_.check("cuMemHostAlloc", driver_.allocate_host(&memory, size, kPortable));
+  }
+  return {memory, [device = shared_from_this(), size](void* given) { device->keep_pinned(given, size); }};
 }
 
-std::shared_ptr<void> CudaDevice::adopt(void* memory, void (CudaDevice::*free)(void*) const) {
-  return {memory, [device = shared_from_this(), free](void* given) { (device.get()->*free)(given); }};
+void CudaDevice::keep_pinned(void* memory, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  idle_pinned_.emplace(bytes, memory);
 }
 
-void CudaDevice::free_device(void* memory) const {
-  quietly([&] { driver_.free(pointer(memory)); });
-}
-
-void CudaDevice::free_host(void* memory) const {
-  quietly([&] { driver_.free_host(memory); });
-}
-
-// Drivers before CUDA 11.2 and some virtual devices do not support this; memory is then allocated with blocking calls.
 std::shared_ptr<DeviceMemory> CudaDevice::allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) {
   std::vector<std::pair<Stream, Pointer>> left;
   {
@@ -215,16 +208,7 @@ std::shared_ptr<DeviceMemory> CudaDevice::allocate_on(const std::shared_ptr<cons
   }
   for (const auto& [last, memory] : left) free_on(last, memory);
   const Current current(*this);
-  Pointer memory = 0;
-  const auto size = bytes == 0 ? 1 : bytes;
-  const auto result =
-      driver_.allocate_async == nullptr ? kNotSupported : driver_.allocate_async(&memory, size, handle_of(*stream));
-  if (result == kNotSupported) {
-    driver_.check("cuMemAlloc", driver_.allocate(&memory, size));
-  } else {
-    driver_.check("cuMemAllocAsync", result);
-  }
-  return std::make_shared<Memory>(shared_from_this(), stream, memory, result != kNotSupported);
+  return std::make_shared<Memory>(shared_from_this(), stream, pool_->allocate(bytes, handle_of(*stream)));
 }
 
 // Delays freeing on a stream that is being captured, because it would become part of the graph.
@@ -232,7 +216,7 @@ void CudaDevice::free_on(Stream stream, Pointer memory) {
   quietly([&] {
     int status = 0;
     const bool asked = driver_.stream_is_capturing(handle_of(stream), &status) == kSuccess;
-    if (asked && status == 0 && driver_.free_async(memory, handle_of(stream)) == kSuccess) return;
+    if (asked && status == 0 && pool_->free(memory, handle_of(stream))) return;
     const std::scoped_lock lock(mutex_);
     to_free_.emplace_back(stream, memory);
   });
@@ -255,20 +239,20 @@ void CudaDevice::copy(Stream stream, void* to, const void* from, std::size_t byt
 void CudaDevice::pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) {
   if (launch(stream, Direction::pack, reduction, from, buffer)) return;
   auto* to = static_cast<std::byte*>(buffer);
+  const auto width = size_of(reduction.dtype);
   for (const auto& piece : from) {
-    const auto bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
-    copy(stream, to, piece.data, bytes);
-    to += bytes;
+    copy(stream, to, piece.data, static_cast<std::size_t>(piece.count) * width);
+    to += static_cast<std::size_t>(aligned_count(piece.count, width)) * width;
   }
 }
 
 void CudaDevice::unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) {
   if (launch(stream, Direction::unpack, reduction, to, const_cast<void*>(buffer))) return;
   const auto* from = static_cast<const std::byte*>(buffer);
+  const auto width = size_of(reduction.dtype);
   for (const auto& piece : to) {
-    const auto bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
-    if (piece.data != from) copy(stream, piece.data, from, bytes);
-    from += bytes;
+    if (piece.data != from) copy(stream, piece.data, from, static_cast<std::size_t>(piece.count) * width);
+    from += static_cast<std::size_t>(aligned_count(piece.count, width)) * width;
   }
 }
 

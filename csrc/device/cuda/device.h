@@ -1,6 +1,7 @@
 // Implements Device for a CUDA device by the functions of the driver.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "device/cuda/driver.h"
 #include "device/cuda/kernels.h"
+#include "device/cuda/memory_pool.h"
 #include "device/device.h"
 
 namespace perseus::cuda {
@@ -32,11 +34,11 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   void synchronize(const DeviceEvent& event) override;
   bool is_capturing(Stream stream) override;
   std::shared_ptr<const Stream> make_stream() override;
-  std::shared_ptr<void> allocate(std::size_t bytes) override;
   std::shared_ptr<void> allocate_pinned(std::size_t bytes) override;
   std::shared_ptr<DeviceMemory> allocate_on(const std::shared_ptr<const Stream>& stream, std::size_t bytes) override;
   void zero(Stream stream, void* memory, std::size_t bytes) override;
   void copy(Stream stream, void* to, const void* from, std::size_t bytes) override;
+  bool has_multicast() const override { return has_multicast_; }
   bool has_kernels() const override { return kernels_ != nullptr; }
   void pack(Stream stream, const Reduction& reduction, std::span<const Piece> from, void* buffer) override;
   void unpack(Stream stream, const Reduction& reduction, const void* buffer, std::span<const Piece> to) override;
@@ -73,9 +75,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     action();
     driver_.pop(&ours);
   }
-  std::shared_ptr<void> adopt(void* memory, void (CudaDevice::*free)(void*) const);
-  void free_device(void* memory) const;
-  void free_host(void* memory) const;
+  void keep_pinned(void* memory, std::size_t bytes);
   void free_on(Stream stream, Pointer memory);
   bool launch(Stream stream, Direction direction, const Reduction& reduction, std::span<const Piece> pieces,
               void* buffer);
@@ -85,11 +85,14 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   std::string name_;
   DeviceNumber device_ = 0;
   ContextHandle context_ = nullptr;
+  bool has_multicast_ = false;
   std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<MemoryPool> pool_;
 
   std::mutex mutex_;  // guards the rest
   std::vector<EventHandle> idle_events_;
   std::vector<std::pair<Stream, Pointer>> to_free_;  // memory to free after the stream's graph capture
+  std::multimap<std::size_t, void*> idle_pinned_;    // freed pinned memory, by its bytes
 };
 
 }  // namespace perseus::cuda

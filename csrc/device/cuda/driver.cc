@@ -69,6 +69,7 @@ Driver open_driver(const char* library) {
   from.get(driver.device_count, "cuDeviceGetCount");
   from.get(driver.device, "cuDeviceGet");
   from.get(driver.device_name, "cuDeviceGetName");
+  from.get(driver.device_attribute, "cuDeviceGetAttribute");
   from.get(driver.retain, "cuDevicePrimaryCtxRetain");
   from.get(driver.release, "cuDevicePrimaryCtxRelease_v2");
   from.get(driver.push, "cuCtxPushCurrent_v2");
@@ -86,7 +87,10 @@ Driver open_driver(const char* library) {
   from.get(driver.event_synchronize, "cuEventSynchronize");
   from.get(driver.allocate, "cuMemAlloc_v2");
   from.get(driver.free, "cuMemFree_v2");
-  from.find(driver.allocate_async, "cuMemAllocAsync");
+  from.find(driver.pool_create, "cuMemPoolCreate");
+  from.find(driver.pool_destroy, "cuMemPoolDestroy");
+  from.find(driver.pool_set, "cuMemPoolSetAttribute");
+  from.find(driver.allocate_from_pool, "cuMemAllocFromPoolAsync");
   from.find(driver.free_async, "cuMemFreeAsync");
   from.get(driver.allocate_host, "cuMemHostAlloc");
   from.get(driver.free_host, "cuMemFreeHost");

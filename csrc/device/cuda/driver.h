@@ -16,10 +16,24 @@ using StreamHandle = void*;
 using EventHandle = void*;
 using ModuleHandle = void*;
 using FunctionHandle = void*;
+using PoolHandle = void*;
 using Pointer = std::uint64_t;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
+
+// CUmemPoolProps for the memory of one device, which no other process opens.
+struct PoolProperties {
+  int allocation_type = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+  int handle_types = 0;     // CU_MEM_HANDLE_TYPE_NONE
+  int location_type = 1;    // CU_MEM_LOCATION_TYPE_DEVICE
+  DeviceNumber device = 0;
+  void* security = nullptr;
+  unsigned char reserved[64] = {};
+};
+
+inline constexpr int kPoolReusesByDependencies = 3;  // CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, an int
+inline constexpr int kPoolReleaseThreshold = 4;      // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, a uint64
 
 struct Driver {
   Result (*init)(unsigned flags);
@@ -29,6 +43,7 @@ struct Driver {
   Result (*device_count)(int* count);
   Result (*device)(DeviceNumber*, int ordinal);
   Result (*device_name)(char* name, int length, DeviceNumber);
+  Result (*device_attribute)(int* value, int attribute, DeviceNumber);
   Result (*retain)(ContextHandle*, DeviceNumber);
   Result (*release)(DeviceNumber);
   Result (*push)(ContextHandle);
@@ -47,7 +62,10 @@ struct Driver {
   Result (*allocate)(Pointer*, std::size_t bytes);
   Result (*free)(Pointer);
   // Null before CUDA 11.2.
-  Result (*allocate_async)(Pointer*, std::size_t bytes, StreamHandle);
+  Result (*pool_create)(PoolHandle*, const PoolProperties*);
+  Result (*pool_destroy)(PoolHandle);
+  Result (*pool_set)(PoolHandle, int attribute, void* value);
+  Result (*allocate_from_pool)(Pointer*, std::size_t bytes, PoolHandle, StreamHandle);
   Result (*free_async)(Pointer, StreamHandle);
   Result (*allocate_host)(void**, std::size_t bytes, unsigned flags);
   Result (*free_host)(void*);

@@ -1,16 +1,20 @@
 #include "device/cuda/kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "base/error.h"
+#include "device/device.h"
 
 namespace perseus::cuda {
 
 namespace {
 
-constexpr std::size_t kMostTables = 64;
-constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
+constexpr std::size_t kKeptTables = 64;     // from this number on, tables are used again
+constexpr std::size_t kLeastSegments = 64;  // capacity of the smallest table
+constexpr unsigned kNoTiming = 2;           // CU_EVENT_DISABLE_TIMING
 
 bool same_segment(const Segment& a, const Segment& b) {
   return a.data == b.data && a.count == b.count && a.offset == b.offset && a.first_tile == b.first_tile;
@@ -58,7 +62,7 @@ std::vector<Segment> plan_segments(const Launch& launch, std::size_t element_byt
     if (piece.count == 0) continue;
     const auto count = piece.count * per_element;
     segments.push_back({piece.data, count, offset, tiles});
-    offset += count;
+    offset = aligned_count(offset + count, launch.wire_bytes);
     tiles += (count + tile - 1) / tile;
   }
   return segments;
@@ -106,31 +110,48 @@ const Kernels::Table& Kernels::table_of(StreamHandle stream, std::vector<Segment
     tables_.splice(tables_.begin(), tables_, found);
     return tables_.front();
   }
-  if (tables_.size() >= kMostTables) {
-    free(tables_.back());
-    tables_.pop_back();
+  if (const auto unused = unused_table(segments.size()); unused != tables_.end()) {
+    tables_.splice(tables_.begin(), tables_, unused);
+  } else {
+    tables_.push_front(make_table(segments.size()));
   }
-  tables_.push_front(make_table(stream, std::move(segments)));
+  fill(tables_.front(), stream, std::move(segments));
   return tables_.front();
 }
 
-Kernels::Table Kernels::make_table(StreamHandle stream, std::vector<Segment> segments) {
+// Returns the table that was not used for the longest time, if its stream is done with it. Neither waits nor frees
+// memory, because either would wait for other streams: two process sets would block each other.
+std::list<Kernels::Table>::iterator Kernels::unused_table(std::size_t segments) {
+  if (tables_.size() < kKeptTables) return tables_.end();
+  const auto found = std::find_if(tables_.rbegin(), tables_.rend(), [&](const Table& table) {
+    return table.capacity >= segments && driver_.event_query(table.used) == kSuccess;
+  });
+  return found == tables_.rend() ? tables_.end() : std::prev(found.base());
+}
+
+Kernels::Table Kernels::make_table(std::size_t segments) const {
   Table table;
-  table.stream = stream;
-  table.segments = std::move(segments);
-  const auto bytes = table.segments.size() * sizeof(Segment);
+  table.capacity = std::bit_ceil(std::max(segments, kLeastSegments));
+  const auto bytes = table.capacity * sizeof(Segment);
   try {
     driver_.check("cuEventCreate", driver_.event_create(&table.used, kNoTiming));
     driver_.check("cuMemAlloc", driver_.allocate(&table.memory, bytes));
     driver_.check("cuMemHostAlloc", driver_.allocate_host(&table.staging, bytes, 0));
-    std::memcpy(table.staging, table.segments.data(), bytes);
-    driver_.check("cuMemcpyAsync", driver_.copy(table.memory, reinterpret_cast<Pointer>(table.staging), bytes, stream));
-    driver_.check("cuEventRecord", driver_.event_record(table.used, stream));
   } catch (const Error&) {
     free(table);
     throw;
   }
   return table;
+}
+
+void Kernels::fill(Table& table, StreamHandle stream, std::vector<Segment> segments) const {
+  const auto bytes = segments.size() * sizeof(Segment);
+  std::memcpy(table.staging, segments.data(), bytes);
+  table.segments.clear();  // no request finds the table if the copy fails
+  driver_.check("cuMemcpyAsync", driver_.copy(table.memory, reinterpret_cast<Pointer>(table.staging), bytes, stream));
+  driver_.check("cuEventRecord", driver_.event_record(table.used, stream));
+  table.stream = stream;
+  table.segments = std::move(segments);
 }
 
 void Kernels::free(const Table& table) const {

@@ -47,9 +47,11 @@ class Kernels {
            void* buffer);
 
  private:
-  // A list of segments in device memory. Tables are kept, because the same tensors come in every training step.
+  // A list of segments in device memory. Tables are kept, because the same tensors come in every training step. The
+  // memory of a table that no stream uses any more takes in another list, so that nothing is allocated or freed.
   struct Table {
     std::vector<Segment> segments;
+    std::size_t capacity = 0;  // segments that fit into the memory
     Pointer memory = 0;
     void* staging = nullptr;  // the source of the copy, in pinned memory
     EventHandle used = nullptr;
@@ -57,7 +59,9 @@ class Kernels {
   };
 
   const Table& table_of(StreamHandle stream, std::vector<Segment> segments);
-  Table make_table(StreamHandle stream, std::vector<Segment> segments);
+  std::list<Table>::iterator unused_table(std::size_t segments);
+  Table make_table(std::size_t segments) const;
+  void fill(Table& table, StreamHandle stream, std::vector<Segment> segments) const;
   void free(const Table& table) const;
   FunctionHandle function(const std::string& name);
 

@@ -13,16 +13,10 @@ namespace {
 constexpr std::chrono::microseconds kLongestPause{200};
 // Some libraries wait for the peers when a communicator is destroyed.
 constexpr std::chrono::seconds kDestroyTimeout{2};
+// The longest wait for an abort, which waits for the device. If the device hangs, the abort never ends.
+constexpr std::chrono::seconds kAbortTimeout{10};
 
 }  // namespace
-
-void Communicator::Handle::abort(const Library& library) {
-  const std::scoped_lock lock(mutex);
-  if (aborted) return;
-  aborted = true;
-  // The result is ignored, because this follows a failure.
-  if (comm != nullptr && library.call.comm_abort != nullptr && !library.traits.blocking) library.call.comm_abort(comm);
-}
 
 Communicator::Communicator(std::shared_ptr<const Library> library, std::shared_ptr<Device> device, const UniqueId& id,
                            int rank, int size, Liveness& liveness, const Options& options)
@@ -36,9 +30,9 @@ Communicator::Communicator(std::shared_ptr<const Library> library, std::shared_p
   start(id, options.start_timeout);
   if (library_->traits.blocking) return;
   caller_.reset();
-  liveness_.on_lost([handle = std::weak_ptr(handle_), library = library_] {
-    if (const auto still_there = handle.lock()) still_there->abort(*library);
-  });
+  if (library_->call.comm_abort == nullptr) return;
+  abort_group_ = options.abort_group ? options.abort_group : AbortGroup::make(liveness_);
+  abort_group_->add(handle_);
 }
 
 // Makes the communicator. The library waits here for all ranks and cannot be interrupted.
@@ -68,16 +62,17 @@ void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
   } catch (const Error& error) {
     throw Error(error.kind(), error.what() + (library_->advice.empty() ? "" : ". " + library_->advice));
   }
-  handle_->comm = made->comm;
+  handle_ = std::make_shared<CommHandle>(library_, device_, made->comm);
 }
 
 Communicator::~Communicator() {
   if (has_abandoned_call()) return;
   if (liveness_.any_lost()) abort();
-  const std::scoped_lock lock(handle_->mutex);
-  const auto comm = handle_->comm;
-  if (handle_->aborted || comm == nullptr) return;
-  handle_->aborted = true;
+  if (!handle_->close()) {
+    if (abort_group_) handle_->await_end(std::chrono::steady_clock::now() + kAbortTimeout);
+    return;
+  }
+  auto* const comm = handle_->comm();
   for (const auto& [key, op] : own_ops_) library_->call.red_op_destroy(op, comm);
   // A failure here is ignored, because no caller is left.
   const auto destroy = [comm, keep = library_] { return keep->call.comm_destroy(comm); };
@@ -96,21 +91,50 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::run_call(const char* function, std::function<int()> call) {
-  if (handle_->is_aborted()) check();
-  const int code = caller_ ? caller_->run(std::move(call), [this] { check(); }) : call();
-  if (code == kSuccess || code == library_->traits.in_progress) return;
-  // A lost peer is the usual cause, and its text is more useful.
+void Communicator::abort(const std::string& why) {
+  if (abort_group_) {
+    abort_group_->abort(why);
+  } else {
+    handle_->close();
+  }
+}
+
+void Communicator::throw_aborted() const {
   liveness_.status().throw_if_failed();
-  library_->check(code, function, handle_->comm);
+  const auto why = abort_group_ ? abort_group_->why() : "";
+  throw Error(ErrorKind::transport, library_->title() + " was aborted after a failure on " + device_->name() +
+                                        (why.empty() ? "; the first error of this rank has the cause" : ": " + why));
 }
 
-void Communicator::group_start() {
-  if (library_->traits.point_to_point) library_->check(library_->call.group_start(), "GroupStart");
+void Communicator::run_call(const char* function, std::function<int()> call) {
+  const CommHandle::Call in_call(*handle_);
+  if (!in_call.begun()) throw_aborted();
+  check_code(function, caller_ ? caller_->run(std::move(call), [this] { check(); }) : call());
 }
 
-void Communicator::group_end() {
-  if (library_->traits.point_to_point) run("GroupEnd", [](const Functions& call, Comm) { return call.group_end(); });
+// A lost peer or an abort is the usual cause of a failure, and its text is more useful.
+void Communicator::check_code(const char* function, int code) {
+  if (code == kSuccess || code == library_->traits.in_progress) return;
+  if (liveness_.any_lost() || handle_->is_closed()) throw_aborted();
+  library_->check(code, function, handle_->comm());
+}
+
+Communicator::Group::Group(Communicator& through) : through_(through), call_(*through.handle_) {
+  if (!through.library_->traits.point_to_point) return;
+  if (!call_.begun()) through.throw_aborted();
+  through.check_code("GroupStart", through.library_->call.group_start());
+  open_ = true;
+}
+
+// Ignores the result, because the group is closed after a failure.
+Communicator::Group::~Group() {
+  if (open_) through_.library_->call.group_end();
+}
+
+void Communicator::Group::end() {
+  if (!open_) return;
+  open_ = false;
+  through_.check_code("GroupEnd", through_.library_->call.group_end());
 }
 
 Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
@@ -128,29 +152,24 @@ Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
   return found->second;
 }
 
-void Communicator::deregister(void* handle) {
-  const std::scoped_lock lock(handle_->mutex);
-  if (!handle_->aborted) library_->call.comm_deregister(handle_->comm, handle);
+void Communicator::deregister(void* registered) {
+  const CommHandle::Call in_call(*handle_);
+  if (in_call.begun()) library_->call.comm_deregister(handle_->comm(), registered);
 }
 
 void Communicator::check() {
-  if (liveness_.any_lost()) {
-    abort();
-    liveness_.status().throw_if_failed();
-  }
-  if (handle_->is_aborted()) {
-    throw Error(ErrorKind::transport, library_->title() + " was aborted after a failure on " + device_->name() +
-                                          "; the first error of this rank has the cause");
-  }
+  if (liveness_.any_lost()) abort();
+  const CommHandle::Call in_call(*handle_);
+  if (!in_call.begun()) throw_aborted();
   const auto get = library_->call.comm_get_async_error;
   if (get == nullptr || library_->traits.blocking) return;
   int state = kSuccess;
-  library_->check(get(handle_->comm, &state), "CommGetAsyncError", handle_->comm);
+  library_->check(get(handle_->comm(), &state), "CommGetAsyncError", handle_->comm());
   if (state == kSuccess || state == library_->traits.in_progress) return;
   try {
-    library_->check(state, "CommGetAsyncError", handle_->comm);
-  } catch (const Error&) {
-    abort();
+    library_->check(state, "CommGetAsyncError", handle_->comm());
+  } catch (const Error& error) {
+    abort(error.what());
     throw;
   }
 }

@@ -5,10 +5,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <string>
 #include <utility>
 
 #include "bootstrap/liveness.h"
+#include "transport/xccl/abort_group.h"
 #include "transport/xccl/caller.h"
 #include "transport/xccl/device.h"
 #include "transport/xccl/library.h"
@@ -20,11 +21,12 @@ struct Options {
   // Verbs return when their work is queued on the device stream. A thread that waits for the work calls check()
   // meanwhile and once more at its end, because an abort also completes the stream.
   bool queue_only = false;
+  std::shared_ptr<AbortGroup> abort_group = {};  // null: the communicator has its own
 };
 
-// A communicator of the library. One thread at a time uses it. If a peer is lost or the library reports an error, the
-// communicator is aborted, which ends the work that waits in it. A library that cannot abort (Traits::blocking) is
-// called on its own thread, which is then abandoned. Members throw Error.
+// A communicator of the library. One thread at a time uses it. If a peer is lost or the library reports an error, all
+// communicators of the abort group are aborted, which ends the work that waits in them. A library that cannot abort
+// (Traits::blocking) is called on its own thread, which is then abandoned. Members throw Error.
 class Communicator {
  public:
   // Collective over `size` ranks, all of which have the same `id`.
@@ -43,19 +45,31 @@ class Communicator {
   // name without the prefix. `call` holds everything by value, because it may be abandoned.
   template <class Call>
   void run(const char* function, Call call) {
-    run_call(function, [library = library_, comm = handle_->comm, call] { return call(library->call, comm); });
+    run_call(function, [library = library_, comm = handle_->comm(), call] { return call(library->call, comm); });
   }
 
-  // Calls between these two are queued as one. They do nothing if the library has no groups.
-  void group_start();
-  void group_end();
+  // The calls until end() are queued as one. If end() is not reached, the destructor closes the thread's group, which
+  // would otherwise take in all later calls of the thread. Does nothing if the library has no groups.
+  class Group {
+   public:
+    explicit Group(Communicator& through);
+    ~Group();
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+    void end();
+
+   private:
+    Communicator& through_;
+    CommHandle::Call call_;  // the library uses the communicator until the end
+    bool open_ = false;
+  };
 
   // Returns an operation that multiplies every contribution by `factor` and adds, and keeps it for later calls.
   // `scalar` is `factor` as a `type`.
   Op pre_mul_sum(DataType type, double factor, void* scalar);
 
   // Ends a registration of XcclTransport::register_memory(), and ignores failures.
-  void deregister(void* handle);
+  void deregister(void* registered);
 
   // Throws the failure of work in progress, after aborting it. Cheap enough for a wait loop.
   void check();
@@ -66,33 +80,24 @@ class Communicator {
   // Returns true if a call was abandoned, which may still use its memory.
   bool has_abandoned_call() const { return caller_ && caller_->abandoned(); }
 
-  // Aborts the communicator, if the library can: threads that wait in one of its calls return with an error.
-  void abort() { handle_->abort(*library_); }
+  // Closes this communicator and all others of its abort group, and aborts them if the library can: threads that wait
+  // in one of its calls return with an error. Does not wait for the end of the abort. `why`: see AbortGroup.
+  void abort(const std::string& why = "");
 
  private:
-  // Shared with the callback for Liveness, which may run on another thread at any time.
-  struct Handle {
-    std::mutex mutex;  // held while the library ends it
-    Comm comm = nullptr;
-    bool aborted = false;  // guarded by mutex
-
-    void abort(const Library& library);
-    bool is_aborted() {
-      const std::scoped_lock lock(mutex);
-      return aborted;
-    }
-  };
-
   void start(const UniqueId& id, std::chrono::milliseconds limit);
   void run_call(const char* function, std::function<int()> call);
+  void check_code(const char* function, int code);
+  [[noreturn]] void throw_aborted() const;
 
   std::shared_ptr<const Library> library_;
   std::shared_ptr<Device> device_;
   int rank_, size_;
   Liveness& liveness_;
   bool queue_only_;
-  std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
-  std::unique_ptr<Caller> caller_;  // null if no call of the library blocks
+  std::shared_ptr<CommHandle> handle_;
+  std::shared_ptr<AbortGroup> abort_group_;  // null if the library cannot abort
+  std::unique_ptr<Caller> caller_;           // null if no call of the library blocks
   std::map<std::pair<DataType, double>, Op> own_ops_;
 };
 

@@ -63,7 +63,7 @@ struct Parts {
 // Exchanges parts with every other rank in one group of calls. The rank's part for itself is not copied.
 void exchange_in_group(Communicator& through, const Parts& leaving, const Parts& arriving) {
   auto* stream = through.device().stream();
-  through.group_start();
+  Communicator::Group group(through);
   // Each rank begins with its neighbour, so that not all ranks send to the same rank at once.
   for (int step = 1; step < through.size(); ++step) {
     const int to = (through.rank() + step) % through.size();
@@ -79,7 +79,7 @@ void exchange_in_group(Communicator& through, const Parts& leaving, const Parts&
       });
     }
   }
-  through.group_end();
+  group.end();
 }
 
 // The longest part that any rank sends to any other, and whether all parts are equally long.
@@ -152,9 +152,10 @@ void broadcast(const Context& context, Pieces buffers, int root) {
   for (std::int64_t begin = 0; begin < scattered.count(); begin += kStagedBytes) {
     const auto bytes = std::min(kStagedBytes, scattered.count() - begin);
     const auto pieces = scattered.cut(begin, bytes);
-    auto* staged = context.staging.get(Staging::packed, size(bytes));
+    const auto packed = context.device().packed_count(kBytes, pieces);
+    auto* staged = context.staging.get(Staging::packed, size(packed));
     if (context.through.rank() == root) context.device().pack(kBytes, pieces, staged);
-    broadcast_bytes(context.through, staged, bytes, root);
+    broadcast_bytes(context.through, staged, packed, root);
     if (context.through.rank() != root) context.device().unpack(kBytes, staged, pieces);
   }
 }

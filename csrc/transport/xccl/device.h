@@ -32,11 +32,20 @@ class Device {
 
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
 
+  // Returns the elements of memory that pack() fills; a device may leave gaps between pieces. It is at least the number
+  // of elements, and that number for a single piece.
+  virtual std::int64_t packed_count(const Reduction& reduction, Pieces pieces) const {
+    static_cast<void>(reduction);
+    std::int64_t count = 0;
+    for (const auto& piece : pieces) count += piece.count;
+    return count;
+  }
+
   // Multiplies all elements of `from` (reduction.dtype) by scale.pre, converts them to reduction.wire_dtype and writes
-  // them to consecutive memory.
+  // them to packed_count() elements of memory.
   virtual void pack(const Reduction& reduction, Pieces from, void* to) = 0;
 
-  // Divides reduced consecutive elements (reduction.wire_dtype) by scale.divisor, multiplies them by scale.post,
+  // Divides reduced packed elements (reduction.wire_dtype) by scale.divisor, multiplies them by scale.post,
   // converts them to reduction.dtype and writes them to all elements of `to`. `from` may be the memory of a single
   // piece.
   virtual void unpack(const Reduction& reduction, const void* from, Pieces to) = 0;
@@ -47,6 +56,10 @@ class Device {
 
   // Combines packed contributions in their order into `to` (reduction.wire_dtype), and applies divisor and post.
   virtual void reduce(const Reduction& reduction, std::span<const void* const> from, void* to, std::int64_t count) = 0;
+
+  // Returns true if the library is to be asked for plain sums, because a switch adds those alone; pack() and unpack()
+  // then scale. All ranks give the same answer.
+  virtual bool wants_plain_sums() const { return false; }
 
   // Returns true if all queued work is done, including the library's.
   virtual bool done() = 0;

@@ -45,6 +45,13 @@ void Library::check(int code, const char* function, Comm comm) const {
                                         (reason.empty() ? "" : ": " + reason));
 }
 
+int version_of(void* opened, const std::string& prefix, const std::string& path) {
+  int (*get_version)(int*) = nullptr;
+  Finder(opened, prefix, path).require(get_version, "GetVersion");
+  int version = 0;
+  return get_version(&version) == kSuccess ? version : 0;
+}
+
 Functions find_functions(void* opened, const std::string& prefix, const std::string& path) {
   const Finder finder(opened, prefix, path);
   Functions table;

@@ -17,6 +17,8 @@ struct Traits {
   bool point_to_point = true;
   // The library adds 16-bit floats in 16 bits. Unless that is allowed, the ranks exchange them and add in float32.
   bool adds_16_bits = true;
+  // Aborts between group_start and group_end are executed at the same time.
+  bool groups_aborts = false;
   // The code of comm_get_async_error for work in progress.
   int in_progress = 7;
   // The most bytes of one call.
@@ -37,6 +39,9 @@ struct Library {
   // Throws Error(transport) with the function's name and the library's own text if `code` is a failure.
   void check(int code, const char* function, Comm comm = nullptr) const;
 };
+
+// Returns the version of a library from a handle of dlopen(). Throws Error(unavailable) if it is another library.
+int version_of(void* opened, const std::string& prefix, const std::string& path);
 
 // Fills the table from a handle of dlopen(). The names begin with `prefix`. Throws Error(unavailable) that names the
 // first required function that is missing.

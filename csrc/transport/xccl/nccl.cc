@@ -3,6 +3,12 @@
 #include "base/error.h"
 
 namespace perseus::xccl {
+namespace {
+
+constexpr int kOldestVersion = 21'300;  // the first version with ncclGetLastError
+constexpr int kGroupsAborts = 22'200;   // the first version that aborts several communicators in a group
+
+}  // namespace
 
 std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths) {
   LibrarySpec spec{.title = "NCCL",
@@ -19,15 +25,14 @@ std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths) {
   library->advice =
       "NCCL_DEBUG=WARN prints details. If the driver is older than NCCL's CUDA, install nvidia-nccl-cu12 instead of "
       "-cu13, or a newer driver; PERSEUS_NCCL_LIBRARY selects another NCCL";
-  library->call = find_functions(opened.handle, library->prefix, opened.path);
-  int version = 0;
-  library->check(library->call.get_version(&version), "GetVersion");
+  const int version = version_of(opened.handle, library->prefix, opened.path);
   library->version = version_text(version);
-  // NCCL has send and receive since 2.7, and operations with a factor since 2.11.
-  if (library->call.send == nullptr || library->call.red_op_create_pre_mul_sum == nullptr) {
+  if (version < kOldestVersion) {
     throw Error(ErrorKind::unavailable,
-                opened.path + " is " + library->title() + "; 2.11 or later is needed. " + spec.remedy);
+                opened.path + " is " + library->title() + "; 2.13 or later is needed. " + spec.remedy);
   }
+  library->call = find_functions(opened.handle, library->prefix, opened.path);
+  library->traits.groups_aborts = version >= kGroupsAborts;
   return library;
 }
 

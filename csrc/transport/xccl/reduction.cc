@@ -85,11 +85,15 @@ std::optional<Native> find_native(const Library& library, const Device& device, 
   return native;
 }
 
-// Moves the factors into the library's operation if that saves a pass over the data.
+// Moves the factors into the library's operation if that saves a pass over the data. Converted data are packed anyway,
+// and scaled then: a value that only fits into the wire dtype after scaling must not become infinite before.
 void scale_in_library(const Context& context, Native& native) {
   const auto& scale = native.around.scale;
-  if (context.device().reduces() || context.through.library().call.red_op_create_pre_mul_sum == nullptr) return;
+  if (context.device().reduces() || context.device().wants_plain_sums() ||
+      context.through.library().call.red_op_create_pre_mul_sum == nullptr)
+    return;
   if (native.op != kSum || !is_floating(native.around.wire_dtype) || scale.is_identity()) return;
+  if (native.around.wire_dtype != native.around.dtype) return;
   const double factor = scale.pre * scale.post / static_cast<double>(scale.divisor);
   std::array<std::byte, sizeof(double)> scalar{};
   const auto convert = [&](DType from, const void* value) {
@@ -127,7 +131,9 @@ Native native_or_throw(const Context& context, const Reduction& reduction) {
 void allreduce_natively(const Context& context, const Native& native, const Scattered& in, const Scattered& out,
                         std::int64_t begin, std::int64_t count) {
   const auto& around = native.around;
-  const auto bytes = size(count * width_of(around.wire_dtype));
+  // The pieces have the same sizes on all ranks, so the packed buffers have the same layout.
+  const auto packed = context.device().packed_count(around, out.cut(begin, count));
+  const auto bytes = size(packed * width_of(around.wire_dtype));
   const auto place = [&](const Scattered& memory) -> std::byte* {
     const auto pieces = memory.cut(begin, count);
     return pieces.size() == 1 && around.wire_dtype == around.dtype ? static_cast<std::byte*>(pieces.front().data)
@@ -142,7 +148,7 @@ void allreduce_natively(const Context& context, const Native& native, const Scat
   }
   context.through.run("AllReduce", [=, type = native.type, op = native.op, stream = context.device().stream()](
                                        const Functions& call, Comm comm) {
-    return call.all_reduce(from, result, size(count), type, op, comm, stream);
+    return call.all_reduce(from, result, size(packed), type, op, comm, stream);
   });
   if (place(out) != nullptr && native.gives_output()) return;
   context.device().unpack(around, result, out.cut(begin, count));
@@ -209,7 +215,7 @@ void reduce_parts(const Context& context, const Native& native, const std::byte*
   const auto longest = *std::max_element(counts.begin(), counts.end());
   // Libraries may use the memory for the result also on other ranks.
   auto* scratch = context.staging.get(Staging::received, size(std::min(longest, most) * width));
-  context.through.group_start();
+  Communicator::Group group(context.through);
   for (int root = 0; root < context.through.size(); ++root) {
     const auto count = counts[size(root)];
     for (std::int64_t at = 0; at < count; at += most) {
@@ -221,7 +227,7 @@ void reduce_parts(const Context& context, const Native& native, const std::byte*
     }
     from += count * width;
   }
-  context.through.group_end();
+  group.end();
 }
 
 void scatter_natively(const Context& context, const Native& native, const void* in, void* out, Counts counts) {

@@ -23,7 +23,7 @@ Status XcclTransport::guarded(const WorkItem& work) {
     failure_ = {ErrorKind::unavailable,
                 "not enough memory to stage a collective over " + communicator_->library().name};
   }
-  communicator_->abort();
+  communicator_->abort(failure_.text());
   if (communicator_->has_abandoned_call()) keep_lent_memory();
   return failure_;
 }
@@ -54,7 +54,7 @@ Status XcclTransport::barrier() {
 
 void XcclTransport::give_up(const Status& why) {
   if (failure_.ok()) failure_ = why;
-  communicator_->abort();
+  communicator_->abort(why.text());
 }
 
 Status XcclTransport::supports(const Reduction& reduction) const {

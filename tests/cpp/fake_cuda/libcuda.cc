@@ -54,6 +54,9 @@ PERSEUS_EXPORT cuGetErrorString(Result a, const char** b) { return perseus::test
 PERSEUS_EXPORT cuDeviceGetCount(int* a) { return perseus::testing::fake().device_count(a); }
 PERSEUS_EXPORT cuDeviceGet(DeviceNumber* a, int b) { return perseus::testing::fake().device(a, b); }
 PERSEUS_EXPORT cuDeviceGetName(char* a, int b, DeviceNumber c) { return perseus::testing::fake().device_name(a, b, c); }
+PERSEUS_EXPORT cuDeviceGetAttribute(int* a, int b, DeviceNumber c) {
+  return perseus::testing::fake().device_attribute(a, b, c);
+}
 PERSEUS_EXPORT cuDevicePrimaryCtxRetain(ContextHandle* a, DeviceNumber b) {
   return perseus::testing::fake().retain(a, b);
 }
@@ -79,8 +82,15 @@ PERSEUS_EXPORT cuEventQuery(EventHandle a) { return perseus::testing::fake().eve
 PERSEUS_EXPORT cuEventSynchronize(EventHandle a) { return perseus::testing::fake().event_synchronize(a); }
 PERSEUS_EXPORT cuMemAlloc_v2(Pointer* a, std::size_t b) { return perseus::testing::fake().allocate(a, b); }
 PERSEUS_EXPORT cuMemFree_v2(Pointer a) { return perseus::testing::fake().free(a); }
-PERSEUS_EXPORT cuMemAllocAsync(Pointer* a, std::size_t b, StreamHandle c) {
-  return perseus::testing::fake().allocate_async(a, b, c);
+PERSEUS_EXPORT cuMemPoolCreate(PoolHandle* a, const PoolProperties* b) {
+  return perseus::testing::fake().pool_create(a, b);
+}
+PERSEUS_EXPORT cuMemPoolDestroy(PoolHandle a) { return perseus::testing::fake().pool_destroy(a); }
+PERSEUS_EXPORT cuMemPoolSetAttribute(PoolHandle a, int b, void* c) {
+  return perseus::testing::fake().pool_set(a, b, c);
+}
+PERSEUS_EXPORT cuMemAllocFromPoolAsync(Pointer* a, std::size_t b, PoolHandle c, StreamHandle d) {
+  return perseus::testing::fake().allocate_from_pool(a, b, c, d);
 }
 PERSEUS_EXPORT cuMemFreeAsync(Pointer a, StreamHandle b) { return perseus::testing::fake().free_async(a, b); }
 PERSEUS_EXPORT cuMemHostAlloc(void** a, std::size_t b, unsigned c) {

@@ -1,0 +1,103 @@
+// Tests how the communicators of libraries shaped like NCCL end after a failure.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <vector>
+
+#include "xccl_cases.h"
+
+namespace perseus::testing {
+namespace {
+
+class LostPeer : public ::testing::TestWithParam<Ranks> {};
+
+TEST_P(LostPeer, EndsEveryWait) {
+  FakeOrders orders;
+  const bool queued = GetParam() == Ranks::queued;
+  run_world(Ranks::threads, 3, [&](World& world) {
+    auto transport = connect_all(world, joining(queued ? queued_library() : blocking_library(), queued));
+    world.exchange("connected");
+    if (world.rank == 2) {
+      world.liveness.report_lost(2, "died");
+      return;
+    }
+    std::vector<float> values(10);
+    expect_text(sum(*transport, values), ErrorKind::peer_lost, "rank 2 died");
+    expect_text(transport->barrier(), ErrorKind::peer_lost, "rank 2 died");
+    transport.reset();
+    EXPECT_EQ(orders.destroyed, 0) << "a communicator that has lost a rank is not ended in order";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Xccl, LostPeer, ::testing::Values(Ranks::blocking, Ranks::queued));
+
+TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
+  FakeOrders orders;
+  run_world(Ranks::threads, 2, [&](World& world) {
+    auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    if (world.rank == 1) return;
+    std::vector<float> values(10);
+    EXPECT_TRUE(sum(*transport, values).ok());
+    transport->give_up({ErrorKind::unavailable, "no memory"});
+    expect_text(transport->check(), ErrorKind::unavailable, "no memory");
+    transport.reset();
+    EXPECT_EQ(orders.aborted, 1);
+  });
+}
+
+// The abort frees the communicator, which a call of another thread still uses.
+TEST(Xccl, AnAbortWaitsForCallsInProgress) {
+  FakeOrders orders;
+  std::promise<void> entered, gate;
+  const auto opened = gate.get_future().share();
+  orders.in_all_reduce = [&](int rank) {
+    if (rank != 0) return;
+    entered.set_value();
+    opened.wait();
+  };
+  run_world(Ranks::threads, 2, [&](World& world) {
+    auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    world.exchange("connected");
+    if (world.rank == 1) return;
+    std::vector<float> values(10);
+    auto call = std::async(std::launch::async, [&] { return sum(*transport, values); });
+    entered.get_future().wait();
+    world.liveness.report_lost(1, "died");
+    gate.set_value();
+    EXPECT_TRUE(call.get().ok()) << "its work was queued before the abort";
+    expect_text(transport->check(), ErrorKind::peer_lost, "rank 1 died");
+    transport.reset();
+    EXPECT_EQ(orders.destroyed, 0);
+  });
+  EXPECT_EQ(orders.aborted, 2);
+}
+
+// A library that connects at the first collective waits there for a peer that has ended.
+TEST(Xccl, AnAbortEndsACallThatWaitsForALostPeer) {
+  FakeOrders orders;
+  orders.all_reduce_waits_for_peers = true;
+  run_world(Ranks::threads, 2, [&](World& world) {
+    const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    world.exchange("connected");
+    if (world.rank == 1) return world.liveness.report_lost(1, "died");
+    std::vector<float> values(10);
+    expect_text(sum(*transport, values), ErrorKind::peer_lost, "rank 1 died");
+  });
+}
+
+TEST(Xccl, AFailureInAGroupOfCallsClosesTheGroup) {
+  FakeOrders orders;
+  orders.fail_send = 3;
+  run_world(Ranks::threads, 2, [&](World& world) {
+    const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    if (world.rank == 1) return;
+    const std::vector<float> in(4);
+    std::vector<float> out(4);
+    const std::vector<std::int64_t> bytes(2, 2 * sizeof(float));
+    expect_text(transport->alltoall(in.data(), bytes, out.data(), bytes), ErrorKind::transport, "fakeSend");
+    EXPECT_FALSE(fake_group_is_open()) << "all later calls of this thread would be part of the group";
+  });
+}
+
+}  // namespace
+}  // namespace perseus::testing
