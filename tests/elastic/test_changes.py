@@ -48,7 +48,8 @@ def test_workers_and_hosts_come_and_go(start: Start) -> None:
     assert job.next_event("commit")["size"] == 3
     zero = next(event["pid"] for event in job.events if event.get("rank") == 0)
     job.replace(zero)
-    assert job.next_event("commit")["size"] == 2, job.text
+    # On a slow machine, the cool-down ends before the two that are left make a commit.
+    job.next_event("start", lambda event: bool(event["size"] == 2))
     # After the cool-down a new worker comes; then a host more, two of whose slots are too many.
     job.commit_of(3)
     job.hosts("localhost:2,127.0.0.2:1,127.0.0.3:3")
