@@ -1,4 +1,4 @@
-"""A process of a stranger that gets the pid of a worker that has ended."""
+"""Checks that the guard does not kill an unrelated process that has the pid of an ended worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Runs as the first process of a pid namespace, where it chooses the next pid.
+# This program is the first process of a pid namespace, so it can choose the next pid.
 INSIDE = """
 import os, re, signal, subprocess, sys, time
 from pathlib import Path
@@ -51,7 +51,7 @@ print("the stranger lives")
 """
 
 
-def test_the_guard_spares_a_stranger_with_the_pid_of_an_ended_worker(tmp_path: Path) -> None:
+def test_the_guard_does_not_kill_a_process_that_reuses_the_pid_of_a_worker(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare, to choose the next pid in a namespace of its own")
     program = tmp_path / "inside.py"
