@@ -120,12 +120,12 @@ TEST(LocalRendezvous, RejectsConnectionsWithoutTheSecret) {
   const auto address = random_rendezvous_address();
   auto wrong = address;
   wrong.back() = wrong.back() == 'x' ? 'y' : 'x';
-  std::thread stranger([&] {
+  std::thread client([&] {
     const auto [kind, text] = error_of([&] { LocalRendezvous(wrong, 1, 2, seconds(20)); });
     EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
   });
   std::thread member([&] {
-    stranger.join();
+    client.join();
     LocalRendezvous rendezvous(address, 1, 2, seconds(20));
     EXPECT_EQ(rendezvous.allgather("b").front(), "a");
   });
