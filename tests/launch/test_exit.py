@@ -82,7 +82,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(perseusrun: Perseusrun, script: S
     program = script("""
         if rank == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            print("deaf")
+            print("ready")
             while True:
                 signal.pause()
         sys.exit(4)

@@ -82,7 +82,9 @@ def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: 
     assert all(ends(pid) for pid in ranks)
 
 
-def test_user_signals_are_passed_on_and_the_job_goes_on(launched: Launched, script: Script, lines_of: LinesOf) -> None:
+def test_user_signals_are_forwarded_and_the_job_continues(
+    launched: Launched, script: Script, lines_of: LinesOf
+) -> None:
     program = script("""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         print("ready")

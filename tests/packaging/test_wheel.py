@@ -66,8 +66,8 @@ def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> Non
     assert libraries
     system = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|librt|ld-linux.*)\.so(\.\d+)?$")
     for library in libraries:
-        strangers = {name for name in needed(library) if not system.match(name)}
-        assert not strangers, f"{library.name} is linked with {strangers}"
+        unexpected = {name for name in needed(library) if not system.match(name)}
+        assert not unexpected, f"{library.name} is linked with {unexpected}"
 
 
 def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:

@@ -246,7 +246,7 @@ def test_objects(kind: str, rank: int, size: int) -> None:
 def test_an_object_that_cannot_be_sent_is_an_error_on_all_ranks(rank: int, size: int) -> None:
     """No rank waits for the object. The rank that cannot send it gets the original error."""
     last = size - 1
-    obj = (entry for entry in "generators have a state that nobody can pickle") if rank == last else "fine"
+    obj = (entry for entry in "generators cannot be pickled") if rank == last else "fine"
     expected: Any = (
         (TypeError, "generator") if rank == last else (ValueError, f"rank {last} could not pickle.*generator")
     )
