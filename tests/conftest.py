@@ -54,8 +54,8 @@ def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Returns `to_end(command, seconds, folder=…, joined=True, NAME="value")`, which runs a command to its end.
 
-    Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. A command that takes
-    longer than `seconds` fails the test, and the failure shows the command's output.
+    Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
+    longer than `seconds`, the test fails and shows the command's output.
     """
 
     def run(

@@ -1,7 +1,7 @@
 """A pytest plugin for worlds of torch without a GPU. It makes tensors on the CPU look as if they were on CUDA device 0.
 
-The CUDA driver is libcuda.so.1 of tests/cpp/fake_cuda. Its device memory is host memory, and its calls are complete when
-they return. The code between torch's tensors and the driver is the library's real code.
+The CUDA driver is libcuda.so.1 of tests/cpp/fake_cuda. Its device memory is host memory, and its calls are complete
+when they return. The code between torch's tensors and the driver is the library's real code.
 """
 
 from __future__ import annotations

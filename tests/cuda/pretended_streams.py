@@ -104,7 +104,7 @@ _LOOKS = {"get_device", "is_contiguous", "is_conj", "is_neg", "is_complex", "num
 
 
 def _on_elements(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
-    """Calls `function` with the elements in host memory in place of the tensors. The results are on the device, too."""
+    """Calls `function` with the elements in host memory in place of tensors. The results are on the device, too."""
     owners: dict[int, OnDevice] = {}
 
     def inner(value: Any) -> Any:
@@ -128,7 +128,7 @@ def to_device(elements: torch.Tensor) -> OnDevice:
 
 
 def fill_later(tensor: torch.Tensor, elements: torch.Tensor) -> None:
-    """Copies `elements` to `tensor` on the current stream, as a kernel would that runs later. `tensor` is contiguous."""
+    """Copies `elements` to `tensor` on the current stream, as a kernel that runs later. `tensor` is contiguous."""
     assert tensor.is_contiguous()
     assert elements.is_contiguous()
     assert tensor.dtype == elements.dtype

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from pretended_streams import OnDevice, Stream, current, fill_later, on, to_device, values  # type: ignore[import-not-found]
 
 Tensors = list[torch.Tensor]
-# A form starts a collective that reads the tensors of the first list and writes those of the second list. Both may be the
-# same list.
+# A form starts a collective that reads the tensors of the first list and writes those of the second list. Both lists
+# may be the same.
 Form = Callable[[Tensors, Tensors], Any]
 
 
