@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.links import Links, why_not
+from tests.hosts.links import Links, why_unsupported
 from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options: Any = parser.parse_args(arguments)
     chosen = [case for case in CASES if case.name in options.scenarios]
     for case in chosen:
-        if (reason := why_not(case.links)) is not None:
+        if (reason := why_unsupported(case.links)) is not None:
             print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
             return 77
     results: list[dict[str, Any]] = []

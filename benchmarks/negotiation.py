@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.links import why_not
+from tests.hosts.links import why_unsupported
 from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.model:
         show(options.model[0] * 1e-6, options.model[1] * 1e-6, {})
         return 0
-    if (reason := why_not()) is not None:
+    if (reason := why_unsupported()) is not None:
         print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
         return 77
     measured: dict[int, float] = {}
