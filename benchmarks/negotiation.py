@@ -38,7 +38,7 @@ def parents(hosts: int) -> list[int]:
 
 
 def predict(hosts: int, way: float, handling: float) -> float:
-    """Seconds from the moment when all leaders have something to say until the last one has the plan."""
+    """Returns the seconds from the time when all leaders have a report until the last leader has the plan."""
     above = [-1, *parents(hosts)]
     arrivals: list[list[float]] = [[] for _ in range(hosts)]
     for leader in range(hosts - 1, 0, -1):  # those below have higher numbers
@@ -61,7 +61,10 @@ def _handled(arrivals: list[float], handling: float) -> float:
 
 
 def fit(measured: dict[int, float]) -> tuple[float, float]:
-    """The way and the handling that give what two and four hosts have taken: the model is linear in both."""
+    """Returns the times of transfer and handling with which the model gives the measured times of two and four hosts.
+
+    The model is linear in both.
+    """
     (few, few_seconds), (more, more_seconds) = sorted(measured.items())[:2]
     by_way = predict(few, 1.0, 0.0), predict(more, 1.0, 0.0)
     by_handling = predict(few, 0.0, 1.0), predict(more, 0.0, 1.0)
