@@ -1,4 +1,4 @@
-"""Handwritten digits with Keras' `fit`, on whichever backend Keras is set to (TensorFlow or torch).
+"""Trains on handwritten digits with Keras' `fit`, on the backend that Keras uses (TensorFlow or torch).
 
     perseusrun -np 2 python examples/keras/digits.py --checkpoint /tmp/digits.keras
 

@@ -1,4 +1,4 @@
-"""Batches too small for statistics of their own: batch normalization over all ranks' batches.
+"""Trains with batch normalization over all ranks' batches, because one rank's batches are too small for statistics.
 
     perseusrun -np 2 python examples/keras/sync_batch_norm.py
 

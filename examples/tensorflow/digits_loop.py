@@ -1,4 +1,4 @@
-"""Handwritten digits with a training loop of one's own, in a tf.function.
+"""Trains on handwritten digits with a custom training loop in a tf.function.
 
     perseusrun -np 2 python examples/tensorflow/digits_loop.py
 
