@@ -2,7 +2,7 @@
 
     perseusrun -np 2 python examples/keras/digits.py --checkpoint /tmp/digits.keras
 
-Exit code 1 when the test accuracy is below --target.
+The exit code is 1 if the test accuracy is below --target.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     perseusrun -np 2 python examples/pytorch/digits.py --checkpoint digits.pt     # again: continues from the checkpoint
     perseusrun -np 2 python examples/pytorch/digits.py --compare-single --compare-gloo       # `make demo`
 
-Exit code 1 when the test accuracy is below --target, or when --compare-single finds a difference.
+The exit code is 1 if the test accuracy is below --target, or if --compare-single finds a difference.
 """
 
 from __future__ import annotations

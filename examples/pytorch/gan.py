@@ -2,7 +2,8 @@
 
     perseusrun -np 2 python examples/pytorch/gan.py
 
-Real points lie around eight places on a circle. Exit code 1 when less than --target of the drawn ones do.
+Real points lie around eight places on a circle. The exit code is 1 if the share of drawn points near these
+places is less than --target.
 """
 
 from __future__ import annotations

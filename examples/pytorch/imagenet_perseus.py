@@ -4,7 +4,8 @@
     perseusrun -np 2 python examples/pytorch/imagenet_perseus.py --arch small --image-size 32 --epochs 2
 
 The script has the arguments for a world of one process, as such scripts do, but rank and size come from the launcher.
-Without a folder of images, the script makes images whose class is the brightest quarter. Exit code 1 below --target.
+Without a folder of images, the script makes images whose class is the brightest quarter. The exit code is 1 if the
+accuracy is below --target.
 """
 
 from __future__ import annotations

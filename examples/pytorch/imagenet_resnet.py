@@ -1,11 +1,11 @@
-"""A ResNet trained as on ImageNet, with the switches such scripts have; the images are made up as they are read.
+"""Trains a ResNet as on ImageNet, with the options of such scripts, on images that it generates.
 
     perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --depth 18 --image-size 64 --classes 10 --epochs 3
     perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --sync-batch-norm all --batches-per-allreduce 2 --bf16
     perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --checkpoints run/   # again: continues
 
-To train on real images, put a data set of your own in the place of SyntheticImages. Exit code 1 when the accuracy of
-the last epoch is below --target.
+To train on real images, replace SyntheticImages by your own data set. The exit code is 1 if the accuracy of the last
+epoch is below --target.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     perseusrun -np 4 python examples/pytorch/process_sets.py
 
-Exit code 1 when the vote is right less often than --target.
+The exit code is 1 if the vote is right less often than --target.
 """
 
 from __future__ import annotations

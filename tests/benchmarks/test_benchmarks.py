@@ -78,7 +78,7 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
 
 
-def test_other_numbers_of_ranks_have_a_file_of_their_own(tmp_path: Path) -> None:
+def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
 

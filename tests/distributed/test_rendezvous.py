@@ -54,7 +54,7 @@ def test_an_earlier_rendezvous_in_the_same_store_is_not_read(start: Start, submi
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, submit: Submit) -> None:
+def test_a_restarted_rank_replaces_the_lost_one(rank: int, start: Start, submit: Submit) -> None:
     """The other ranks wait for the restarted rank, and do not read the bytes of the lost one."""
     before = start(rank, seconds=0.5)
     assert isinstance(submit(before, b"lost").exception(), TimedOutError)  # it has written its first keys
@@ -66,7 +66,7 @@ def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, s
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_started_again_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
+def test_a_rank_that_is_restarted_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
     ranks = [start(each) for each in range(3)]
     for result in [submit(each, b"") for each in ranks]:
         result.result()

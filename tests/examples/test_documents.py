@@ -43,7 +43,7 @@ def test_environment_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 

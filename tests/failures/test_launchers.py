@@ -25,7 +25,7 @@ SYSTEM = (
 )
 
 
-def hiding(folders: Iterable[str]) -> list[str]:
+def prefix_that_hides(folders: Iterable[str]) -> list[str]:
     """Returns a command prefix that hides the MPI libraries in these folders from the command.
 
     The command runs in its own mount namespace, in which an empty file is mounted over each libmpi.
@@ -41,9 +41,9 @@ def hiding(folders: Iterable[str]) -> list[str]:
 
 
 @pytest.fixture
-def hides_system_libraries() -> list[str]:
+def prefix_that_hides_system_libraries() -> list[str]:
     """Returns a command prefix that hides this machine's MPI, so that a test chooses the libraries that it sees."""
-    return hiding(SYSTEM)
+    return prefix_that_hides(SYSTEM)
 
 
 # With this prefix, the library finds no MPI in the folders of Python.
@@ -54,9 +54,9 @@ report(init=outcome_of(hvd.init), running=hvd.is_initialized())
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_missing_library_is_an_error(run: Any, launcher: str, hides_system_libraries: list[str]) -> None:
+def test_a_missing_library_is_an_error(run: Any, launcher: str, prefix_that_hides_system_libraries: list[str]) -> None:
     marks, extra = LAUNCHERS[launcher]
-    hidden = {"wrapper": hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
+    hidden = {"wrapper": prefix_that_hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
     world = run(1, PROGRAM, launched=False, **hidden, **marks)
     assert world.code == 0, world.output
     facts = world.reports_of(0)
@@ -72,23 +72,23 @@ def test_a_hidden_library_is_not_found(run: Any, tmp_path: Path) -> None:
     library = tmp_path / "libmpi.so.40"
     library.write_bytes(b"\x7fELF, which names ompi_mpi_comm_world")
     marks, _ = LAUNCHERS["Open MPI"]
-    for wrapper in ([], hiding([str(tmp_path)])):
+    for wrapper in ([], prefix_that_hides([str(tmp_path)])):
         more = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path), **marks}
-        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *hiding(SYSTEM)], **more).reports_of(0)["init"][
-            "text"
-        ]
+        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *prefix_that_hides(SYSTEM)], **more).reports_of(0)[
+            "init"
+        ]["text"]
         assert ("no libmpi of Open MPI" in text) == bool(wrapper), text
         assert (str(library) in text) != bool(wrapper), text
 
 
-def test_the_library_of_another_mpi_is_an_error(run: Any, hides_system_libraries: list[str]) -> None:
+def test_the_library_of_another_mpi_is_an_error(run: Any, prefix_that_hides_system_libraries: list[str]) -> None:
     try:
         importlib.metadata.version("mpich")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init))\n"
-    world = run(1, program, launched=False, wrapper=hides_system_libraries, **marks)
+    world = run(1, program, launched=False, wrapper=prefix_that_hides_system_libraries, **marks)
     assert world.code == 0, world.output
     init = world.reports_of(0)["init"]
     assert "UnavailableError" in init["kinds"]

@@ -99,7 +99,7 @@ def test_a_worker_is_killed_and_a_host_joins(test_beds: TestBeds, start: Start) 
     job.assert_trained()
 
 
-def test_a_remote_shell_that_prints_lines_of_its_own(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
+def test_a_remote_shell_that_prints_lines(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
     """A job runs although the remote shell prints lines, as some .bashrc files do.
 
     No command line shows the secret or the value of a forwarded variable.

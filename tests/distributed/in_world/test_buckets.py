@@ -50,7 +50,7 @@ def train(model: Any, rows: slice, size: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("cap", [3, 25], ids=["many", "one"])
 @pytest.mark.parametrize("views", [False, True], ids=["", "views"])
-def test_trains_as_one_process_does(views: bool, cap: int, rank: int, size: int) -> None:
+def test_training_equals_one_process(views: bool, cap: int, rank: int, size: int) -> None:
     model = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=cap, gradient_as_bucket_view=views)
     expected = train(make_model(), slice(None), size)
     for mine, theirs in zip(train(model, slice(rank * ROWS, (rank + 1) * ROWS), size), expected, strict=True):
@@ -61,7 +61,7 @@ def test_trains_as_one_process_does(views: bool, cap: int, rank: int, size: int)
 
 
 @pytest.mark.skipif(keeps_identity(), reason=f"buckets move with torch {torch.__version__}")
-def test_buckets_that_stay_are_reported_once(
+def test_buckets_that_do_not_move_are_reported_once(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shared_memory, "_warned", set())
@@ -109,7 +109,7 @@ def test_shared_tensors_of_the_program_are_reduced_in_place(rank: int, size: int
     dist.barrier()
 
 
-def test_memory_comes_back(rank: int, size: int) -> None:
+def test_memory_of_buckets_is_freed(rank: int, size: int) -> None:
     """When a model is deleted, the memory of its buckets is freed and their descriptors are closed."""
 
     def use() -> tuple[int, int]:

@@ -71,7 +71,7 @@ def test_broadcast_and_gathers(dtype: torch.dtype) -> None:
     assert torch.equal(received.cpu(), torch.cat([each[part] for each in sent]))
 
 
-def test_results_that_the_library_makes() -> None:
+def test_results_in_memory_of_the_library() -> None:
     """The results are on the device, and their memory is reused only after the kernels that read them."""
     rows = torch.ones(1 << 20, device="cuda")
     total = torch.zeros((), dtype=torch.float64, device="cuda")

@@ -209,7 +209,7 @@ def test_memory_that_is_freed_during_a_transfer(size: int) -> None:
         assert (output.min().item(), output.max().item(), other[5].item()) == (1.0, 1.0, -1.0)
 
 
-def test_the_device_and_the_stream_are_left_as_they_were(size: int) -> None:
+def test_the_current_device_and_stream_do_not_change(size: int) -> None:
     side, device = make_stream(), torch.cuda.current_device()
     with torch.cuda.stream(side):
         work = dist.all_reduce(torch.ones(4, device="cuda"), async_op=True)
@@ -370,7 +370,7 @@ def test_fsdp1() -> None:
     assert_as_alone(model.state_dict())
 
 
-def test_beside_the_verbs_of_hvd(size: int) -> None:
+def test_collectives_of_hvd_at_the_same_time(size: int) -> None:
     tensor = torch.ones(4, device="cuda")
     other = tensor.clone()
     work, handle = dist.all_reduce(tensor, async_op=True), hvd.allreduce_async_(other, op=hvd.Sum, name="beside")
