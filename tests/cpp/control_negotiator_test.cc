@@ -320,7 +320,7 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
       return error.kind() == ErrorKind::transport;
     }
   };
-  EXPECT_TRUE(refused(7, {})) << "nobody's child";
+  EXPECT_TRUE(refused(7, {})) << "rank 7 is not a child of rank 0";
   Report joined, left, stall, submission, nobody, unknown;
   joined.joined = {3};
   left.left = {-1};
@@ -330,7 +330,7 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
   unknown.cached = {5};
   for (const auto& report : {joined, left, stall, submission, nobody, unknown}) EXPECT_TRUE(refused(1, report));
   job.submit_all(allreduce("x"));
-  EXPECT_EQ(job.take_all().size(), 1U) << "nothing of it stays";
+  EXPECT_EQ(job.take_all().size(), 1U) << "no part of a rejected message may be kept";
 }
 
 TEST(Negotiator, UrgencyIsForwardedUpTheTree) {

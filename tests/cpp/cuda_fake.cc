@@ -108,7 +108,7 @@ struct FakeCalls {
   static Result stream_create(StreamHandle* stream, unsigned flags, int) {
     const auto result = the_fake->begin("cuStreamCreateWithPriority");
     if (result != kSuccess) return result;
-    EXPECT_EQ(flags, 1U) << "a stream that waits for the default one";
+    EXPECT_EQ(flags, 1U) << "the stream would wait for the default stream";
     *stream = reinterpret_cast<StreamHandle>(the_fake->make_stream(current_device()));
     return kSuccess;
   }
@@ -206,7 +206,7 @@ struct FakeCalls {
     return new_memory("cuMemAlloc", reinterpret_cast<void**>(memory), bytes);
   }
   static Result free(Pointer memory) { return free_memory("cuMemFree", reinterpret_cast<void*>(memory)); }
-  // Runs in the order of the stream; other streams may not have waited for it.
+  // Runs in the order of the stream. Other streams may not have waited for this work.
   static Result allocate_async(Pointer* memory, std::size_t bytes, StreamHandle stream) {
     const auto result = new_memory("cuMemAllocAsync", reinterpret_cast<void**>(memory), bytes);
     if (result != kSuccess) return result;
@@ -281,7 +281,7 @@ struct FakeCalls {
 };
 
 FakeCuda::FakeCuda(FakeStreams streams, int devices) : streams_(streams), devices_(devices) {
-  EXPECT_EQ(the_fake, nullptr) << "one at a time";
+  EXPECT_EQ(the_fake, nullptr) << "only one FakeCuda may exist at a time";
   the_fake = this;
   driver_ = {
       .init = &FakeCalls::init,
@@ -340,13 +340,13 @@ FakeCuda::~FakeCuda() {
     if (queue->thread.joinable()) queue->thread.join();
   }
   if (left_ == 0) {
-    EXPECT_EQ(retained_, 0) << "primary contexts";
-    EXPECT_EQ(modules_, 0) << "modules";
-    EXPECT_TRUE(events_.empty()) << events_.size() << " events";
+    EXPECT_EQ(retained_, 0) << "primary contexts were not released";
+    EXPECT_EQ(modules_, 0) << "modules were not unloaded";
+    EXPECT_TRUE(events_.empty()) << events_.size() << " events were not destroyed";
   }
-  EXPECT_EQ(memory_.size(), left_) << "blocks of memory";
+  EXPECT_EQ(memory_.size(), left_) << "the number of blocks of memory that were not freed";
   EXPECT_EQ(capture_mode, 0);
-  EXPECT_TRUE(contexts.empty()) << "the current device is not what it was";
+  EXPECT_TRUE(contexts.empty()) << "the current device was not restored";
   the_fake = nullptr;
 }
 

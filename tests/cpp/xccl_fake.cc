@@ -61,15 +61,15 @@ struct Batch {
 thread_local Batch batch;
 
 void put_on(xccl::Stream stream, const std::function<int()>& work) {
-  const auto* said = orders.load();
-  if (said != nullptr && said->enqueue) {
-    said->enqueue(stream, work);
+  const auto* current = orders.load();
+  if (current != nullptr && current->enqueue) {
+    current->enqueue(stream, work);
   } else {
     static_cast<FakeStream*>(stream)->add(work);
   }
 }
 
-// Runs now if there is no stream, else in the order of the stream.
+// Runs the work now if there is no stream; otherwise the work runs in the order of the stream.
 int launch(FakeComm& comm, xccl::Stream stream, std::function<int()> work, bool is_send = false) {
   if (stream == nullptr) return work();
   const auto guarded = [&comm, work = std::move(work)] {
@@ -141,8 +141,9 @@ std::size_t width(DataType type) { return size_of(dtype_of(type)); }
 
 int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
   auto& mine = comm_of(comm);
-  const auto* said = orders.load();
-  if (said != nullptr && said->fail_all_reduce != 0 && said->fail_rank == mine.rank) return said->fail_all_reduce;
+  const auto* current = orders.load();
+  if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine.rank)
+    return current->fail_all_reduce;
   const auto result = [=, factor = factor_of(mine, op)](const std::vector<FakeCall>& all, int) {
     return reduced(all, 0, count, type, op, factor);
   };
@@ -240,8 +241,8 @@ Alive& alive() {
 }
 
 int comm_init_rank(Comm* comm, std::size_t ranks, UniqueId id, int rank) {
-  const auto* said = orders.load();
-  if (said != nullptr && said->fail_init != 0 && said->fail_rank == rank) return said->fail_init;
+  const auto* current = orders.load();
+  if (current != nullptr && current->fail_init != 0 && current->fail_rank == rank) return current->fail_init;
   int number = 0;
   std::memcpy(&number, id.bytes, sizeof number);
   auto group = groups().join(number, static_cast<int>(ranks));
@@ -255,7 +256,7 @@ int comm_init_rank(Comm* comm, std::size_t ranks, UniqueId id, int rank) {
 }
 
 void count(std::atomic<int> FakeOrders::* what) {
-  if (auto* said = orders.load()) ++(said->*what);
+  if (auto* current = orders.load()) ++(current->*what);
 }
 
 int comm_destroy(Comm comm) {
@@ -273,9 +274,9 @@ int comm_abort(Comm comm) {
 }
 
 int comm_get_async_error(Comm comm, int* code) {
-  const auto* said = orders.load();
-  *code = said != nullptr && said->async_error != 0 && said->fail_rank == comm_of(comm).rank
-              ? said->async_error.load()
+  const auto* current = orders.load();
+  *code = current != nullptr && current->async_error != 0 && current->fail_rank == comm_of(comm).rank
+              ? current->async_error.load()
               : comm_of(comm).async_error.load();
   return xccl::kSuccess;
 }

@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (!input.empty()) {
       const int from = input.below(3);
       const auto bytes = input.text();
-      if (PointToPoint::is_point_to_point(bytes)) messages.hear(from, bytes);
+      if (PointToPoint::is_point_to_point(bytes)) messages.receive(from, bytes);
       if (input.below(8) == 0) post(messages, memory[2], false, from, input.below(4));
       messages.attend();
     }
