@@ -214,7 +214,7 @@ TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
   const auto gather = request(Verb::allgather, "g", {{DType::float32, {2}}});
   for (unsigned seed = 0; seed < 30; ++seed) {
     Job job(GetParam(), {}, seed);
-    // With a cached id and without.
+    // Odd seeds start with a request that is in the response cache.
     for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
       job.submit_all(gather);
       job.take_all();

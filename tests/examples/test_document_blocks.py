@@ -1,8 +1,8 @@
-"""The Python programs and shell commands of all documents run as they stand there.
+"""Checks that the Python programs and shell commands of all documents run unchanged.
 
-A block of Python that begins with an import is a program of its own; any other continues the block before it. Shell
-commands run in a folder with the first program of the page, or of README, as `train.py`. A block that does not run has
-a comment before it: `<!-- not run: REASON -->`. A block that needs a recent torch has the comment
+A Python block that begins with an import is a program. Any other Python block continues the block before it. Shell
+commands run in a folder with the first program of the page, or of README, as `train.py`. A block that the test must not
+run has a comment before it: `<!-- not run: REASON -->`. A block that needs a recent torch has the comment
 `<!-- torch 2.5 or later -->`. Blocks without a language are output and drawings.
 """
 
@@ -42,7 +42,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Returns the page's blocks, with the blocks of Python that continue a program as a part of it."""
+    """Returns the page's blocks. A Python block that continues a program is a part of that program's block."""
     text, found = page.read_text(), list[Block]()
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start()) + 1

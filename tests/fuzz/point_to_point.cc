@@ -11,7 +11,7 @@ using namespace perseus;
 
 namespace {
 
-// Accepts every message, and maps what peers lay out to 64 bytes.
+// A channel that accepts every message, and finds the data of a peer in an array of 64 bytes.
 class Channel final : public ControlChannel {
  public:
   int rank() const override { return 0; }
