@@ -1,8 +1,9 @@
-"""One float32 tensor of each size: ours in the arena and in private memory, the peers, and plain copies.
+"""Measures the allreduce of one float32 tensor by size: this library, its peers, and plain copies.
 
     python -m benchmarks.allreduce -np 2
 
-Peers write to another tensor, which suits them best; ours reduces in place through `hvd.allreduce_`.
+This library reduces in place by `hvd.allreduce_`, in the arena and in private memory. Peers write to another tensor,
+because that is their fastest way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .record import Bar, Result, Row, publish, ratio
 ARENA, PRIVATE = "ours, arena", "ours, private"
 MEMCPY, STREAMING = "memcpy", "streaming copy"
 COPIES = (MEMCPY, STREAMING)
-# As many bytes to and from the other rank as a private tensor needs, but hardly any to and from memory.
+# This contender moves as many bytes between ranks as a private tensor does, but almost none to and from memory.
 EXCHANGE = "exchange alone"
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -35,7 +36,7 @@ def size_name(count: int) -> str:
 
 
 class Memory:
-    """Tensors of the largest size, of which each row takes the beginning."""
+    """Has tensors of the largest size. Each row of the table uses the first elements of them."""
 
     def __init__(self, count: int) -> None:
         import perseus_like.torch as hvd
@@ -62,7 +63,7 @@ def copies(to: torch.Tensor, source: torch.Tensor) -> list[Contender]:
 
 
 def exchange(private: torch.Tensor, count: int) -> Callable[[], object]:
-    """A group of one small tensor again and again, which stays in this core's cache."""
+    """Returns a function that reduces one small tensor many times as a group. The tensor stays in the core's cache."""
     import perseus_like.torch as hvd
 
     part = 64 * KIB
@@ -83,7 +84,7 @@ def contenders(memory: Memory, count: int, reducers: dict[str, harness.Reducer])
 
 
 def check(world: World, memory: Memory) -> None:
-    """Ours gives the sum of what the ranks put in."""
+    """Raises AssertionError unless this library returns the sum of all ranks' tensors."""
     count = min(memory.private.numel(), 100_003)
     expected = torch.arange(count, dtype=torch.float32).remainder_(1000) * sum(range(1, world.size + 1))
     for name, tensor in (("arena", memory.arena[:count]), ("private", memory.private[:count])):
@@ -111,7 +112,7 @@ def bars(result: Result) -> list[Bar]:
         faster = ratio(row.best(others), row.median(ARENA))
         made.append(Bar("4 MiB, arena", "faster than the best peer", "≥", 4, faster, recorded="oneCCL 0.23 ms"))
     if (row := result.row("64 KiB")) is not None:
-        # The bar is the transport's; through Python and the engine it can only be harder to reach.
+        # The bar is meant for the transport. It is harder to reach through Python and the engine.
         slower = ratio(row.best((ARENA, PRIVATE)), row.best(others))
         quantity = "time from Python / best peer (transport alone: transport.cc)"
         made.append(Bar("64 KiB", quantity, "≤", 1, slower, recorded="Intel MPI 4 µs"))

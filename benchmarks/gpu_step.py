@@ -27,13 +27,13 @@ WARMUP = 10
 
 
 class Clock:
-    """The time of steps, with everything they have put on the device."""
+    """Measures the time of steps, including the work that they have queued on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
 
     def milliseconds(self, step: Callable[[], object], steps: int) -> float:
-        """The median over `steps`."""
+        """Returns the median time of a step."""
         for _ in range(min(WARMUP, steps)):
             step()
         took = []
@@ -67,7 +67,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def join_torch_distributed(backend: str) -> None:
-    """The same ranks, of one host, as torch's own group."""
+    """Makes torch's default process group of the same ranks, which are on one host."""
 
     def store_at(port: int) -> TCPStore:
         limit = timedelta(seconds=60)
@@ -92,7 +92,7 @@ def torchs(make: Callable[[], torch.nn.Module], images: torch.Tensor) -> Callabl
 
 
 def communication(make: Callable[[], torch.nn.Module]) -> Callable[[], None]:
-    """A step's gradients without the step."""
+    """Returns a function that reduces the gradients of a step without the step."""
     gradients = [torch.zeros_like(parameter) for parameter in make().parameters()]
 
     def step() -> None:

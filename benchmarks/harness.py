@@ -22,7 +22,7 @@ from . import ROOT
 FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
 LAUNCH_GRACE_SECONDS = 20
 
-# A function that returns, for a tensor, the function that reduces it once.
+# A reducer returns a function that reduces the given tensor once.
 Reducer = Callable[[Any], Callable[[], object]]
 # The reason that the results show for a peer that is not installed.
 NOT_INSTALLED = "not installed"
@@ -34,9 +34,10 @@ class Missing(Exception):
 
 @dataclass
 class Contender:
-    """One way to do the work. `run` repeats it, and returns the seconds if it has a clock of its own.
+    """One way to do the work.
 
-    If `alone` is true, only rank 0 runs it while the other ranks sleep.
+    `run(count)` does the work `count` times, and returns the seconds if it measures them itself. If `alone` is true,
+    only rank 0 runs it while the other ranks sleep.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Budget:
     most_rounds: int = 200
     burst_seconds: float = 0.002  # operations in a row, as training does them: at least this long
     most_per_round: int = 200
-    # In front of each burst, untimed: until the caches hold what the contender itself leaves there.
+    # Each burst starts with this number of operations whose time does not count. They fill the caches.
     untimed: int = 6
 
 
@@ -151,7 +152,7 @@ def _estimate(world: World, contenders: Sequence[Contender]) -> list[float]:
 
 
 def _timed(world: World, contender: Contender, repeat: int, untimed: int) -> tuple[float, float]:
-    """Seconds of the first operation, and the mean of `repeat` later ones."""
+    """Returns the seconds of the first operation, and the mean of `repeat` later operations."""
     world.barrier()
     if contender.alone and world.rank != 0:
         return 0.0, 0.0
@@ -171,7 +172,7 @@ def _seconds(contender: Contender, count: int) -> float:
 
 
 def parser(description: str, seconds: float) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """Returns a parser of the options that all benchmarks have."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("-np", type=int, default=2, metavar="RANKS", help="ranks, all on this machine (default 2)")
     made.add_argument(
@@ -196,18 +197,18 @@ def in_world() -> bool:
 
 
 def start_world(module: str, arguments: Sequence[str], options: argparse.Namespace, *, with_mpi: bool = False) -> int:
-    """Runs `python -m module arguments` on every rank; gives the exit code."""
+    """Runs `python -m module arguments` on every rank, and returns the exit code."""
     options.output.mkdir(parents=True, exist_ok=True)
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(options.np)]
-    # Only for the ranks: the launcher would import its package from there.
+    # The variable is set for the ranks only, because the launcher would import its package from the source tree.
     launcher += ["-x", f"PYTHONPATH={os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))}"]
     if with_mpi:
         launcher += ["--mpi", "--mpirun", str(mpirun())]
     command = [*launcher, sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
-        # One thread per rank: ranks that share cores must not wait for one another's pools.
+        # Each rank has one thread, because ranks that share cores would wait for the threads of one another.
         environment = {**os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1"}
-        # Not from the source tree, where `-m perseus_like.launch` would find another package than the installed one.
+        # In the source tree, `-m perseus_like.launch` would find another package than the installed one.
         with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL) as world:
             return _wait(world, options.timeout)
 
@@ -228,6 +229,6 @@ def _wait(world: subprocess.Popen[bytes], limit: float) -> int:
 
 
 def mpirun() -> Path | None:
-    """The mpirun of this environment's MPI; one elsewhere may belong to another library than mpi4py takes."""
+    """Returns the mpirun of this environment's MPI. Another one may belong to another library than mpi4py uses."""
     found = shutil.which("mpirun", path=str(Path(sys.executable).parent))
     return Path(found) if found else None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.links import Links, why_not
+from tests.hosts.links import Links, why_unsupported
 from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
@@ -97,11 +97,11 @@ def run(case: Case, options: Any) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder,
     ):
         result = Path(folder, "result.json")
-        # Only for the ranks: the launcher would import its package from there.
+        # The variable is set for the ranks only, because the launcher would import its package from the source tree.
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         mpirun = ["--mpirun", options.mpirun] if options.mpirun else []
         ranks = dict.fromkeys(test_bed.hosts, case.ranks)
-        # Not from the source tree, where `-m perseus_like.launch` would find another package than the installed one.
+        # In the source tree, `-m perseus_like.launch` would find another package than the installed one.
         line = test_bed.perseusrun(ranks, *mpirun, "-x", f"PYTHONPATH={path}", folder=Path(folder))
         environment = {
             **os.environ,
@@ -127,7 +127,7 @@ def verdict(case: Case, measured: dict[str, Any]) -> str:
 
 
 def as_text(case: Case, measured: dict[str, Any]) -> str:
-    """One row of the table in hosts.md."""
+    """Returns a row of the table in hosts.md."""
     seconds = measured["seconds"]
     others = ", ".join(f"{name} {value:.3f}" for name, value in seconds.items() if name != OURS)
     return f"| {case} | {case.bound:.3f} | {seconds[OURS]:.3f} | {others} | {verdict(case, measured)} |"
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options: Any = parser.parse_args(arguments)
     chosen = [case for case in CASES if case.name in options.scenarios]
     for case in chosen:
-        if (reason := why_not(case.links)) is not None:
+        if (reason := why_unsupported(case.links)) is not None:
             print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
             return 77
     results: list[dict[str, Any]] = []

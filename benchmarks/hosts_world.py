@@ -39,7 +39,7 @@ def allreduce(hvd: Any, comm: Any, count: int) -> Contenders:
 
 
 def allgather(hvd: Any, comm: Any, count: int) -> Contenders:
-    """`count` bytes are what everybody has in the end."""
+    """Returns the contenders of an allgather with a result of `count` bytes."""
     part = torch.ones(count // 4 // hvd.size())
     whole = torch.ones(count // 4).numpy()
     return {
@@ -58,7 +58,7 @@ def reduce_scatter(hvd: Any, comm: Any, count: int) -> Contenders:
 
 
 def alltoall(hvd: Any, comm: Any, count: int) -> Contenders:
-    """The ranks of a host have `count` bytes together."""
+    """Returns the contenders of an alltoall in which the ranks of a host have `count` bytes together."""
     mine = torch.ones(count // 4 // hvd.local_size())
     result = mine.clone().numpy()
     return {
@@ -85,7 +85,7 @@ def small(hvd: Any, comm: Any, count: int) -> Contenders:
 
 
 def at_once(hvd: Any, comm: Any, tensors: list[tuple[torch.Tensor, Any]]) -> Contenders:
-    """`tensors`: with the operation of each."""
+    """Returns the contenders that reduce several tensors at once. Each tensor has its own operation."""
     results = [tensor.numpy().copy() for tensor, _ in tensors]
 
     def ours() -> None:
@@ -110,7 +110,7 @@ def buckets(hvd: Any, comm: Any, count: int) -> Contenders:
 
 
 def kinds(hvd: Any, comm: Any, count: int) -> Contenders:
-    """No two of them can be fused."""
+    """Returns the contenders that reduce tensors of which no two can be fused."""
     dtypes = (torch.float32, torch.float64, torch.int32, torch.int64)
     all_kinds = [(dtype, op) for op in ("Sum", "Max", "Min", "Product") for dtype in dtypes]
     each = count // len(all_kinds)
@@ -129,7 +129,7 @@ VERBS: dict[str, Callable[[Any, Any, int], Contenders]] = {
 
 
 def step(hvd: Any, count: int, rows: int) -> Contenders:
-    """A perceptron whose weights are so many bytes, in layers of 4 MiB."""
+    """Returns the contenders that train a perceptron with `count` bytes of weights, in layers of 4 MiB."""
     width, layers = 1024, count // (4 << 20)
     data = torch.randn(rows, width)
 

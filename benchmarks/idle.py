@@ -32,8 +32,8 @@ def processor_share(seconds: float) -> float:
 
 
 def memory_bytes() -> float:
-    """In use by this process, with its part of what it shares: the sum over the ranks counts everything once."""
-    # Returns unused memory of malloc to the system, so that gradients of one phase do not count in the next.
+    """Returns the memory of this process. Of shared memory it counts this process's part, as Pss does."""
+    # This returns unused memory of malloc to the system, so that gradients of one phase do not count in the next.
     ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
@@ -50,7 +50,7 @@ def on_every_rank(options: Any) -> None:
     torch.set_num_threads(1)
     import perseus_like.torch as hvd
 
-    # First as one process would train, with its gradients; then the same in the job.
+    # The process first trains alone, and then in the job.
     model, data = tiny_model() if options.quick else big_model()
     times(STEPS, step(model, sgd(model), data))
     alone = memory_bytes()

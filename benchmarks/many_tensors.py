@@ -54,7 +54,7 @@ def gloo(tensors: Tensors) -> Callable[[], object]:
 
 
 def ddp_buckets(tensors: Tensors) -> list[Tensors]:
-    """Tensors in the order of a backward pass, as many to a bucket as DDP takes."""
+    """Divides tensors into buckets of DDP's size, in the order of a backward pass."""
     buckets: list[Tensors] = [[]]
     filled = 0
     for tensor in reversed(tensors):
@@ -68,7 +68,7 @@ def ddp_buckets(tensors: Tensors) -> list[Tensors]:
 
 
 def gloo_in_buckets(tensors: Tensors) -> Callable[[], object]:
-    """Packs, reduces and unpacks the tensors, as DDP does."""
+    """Returns a function that packs, reduces and unpacks the tensors, as DDP does."""
     buckets = ddp_buckets(tensors)
     flats = [torch.empty(sum(tensor.numel() for tensor in bucket)) for bucket in buckets]
 
@@ -86,7 +86,7 @@ def gloo_in_buckets(tensors: Tensors) -> Callable[[], object]:
 
 
 def plain_copy(tensors: Tensors) -> Callable[[], object]:
-    """The same bytes to another place: what the memory can do."""
+    """Returns a function that copies the same bytes, which shows the speed of the memory."""
     from perseus_like import _core
 
     pairs = [(torch.empty_like(tensor).fill_(0), tensor) for tensor in tensors]

@@ -78,7 +78,7 @@ def mxnet_work(shapes: Sequence[tuple[int, ...]]) -> dict[str, Work]:
 
 
 def in_flight() -> float:
-    """Seconds for operations each of which lasts so long, because the last rank asks for it so much later."""
+    """Returns the seconds of IN_FLIGHT allreduces, each of which lasts DELAY_SECONDS because the last rank is late."""
     import mxnet as mx
 
     import perseus_like.mxnet as hvd
@@ -97,7 +97,7 @@ def in_flight() -> float:
 
 
 def on_every_rank(framework: str, seconds: float, narrow: bool) -> None:
-    """Rank 0 prints the slowest rank's median of each way."""
+    """Measures each way of the work. Rank 0 prints the median of the slowest rank."""
     import numpy as np
 
     import perseus_like.numpy as hvd
@@ -108,7 +108,7 @@ def on_every_rank(framework: str, seconds: float, narrow: bool) -> None:
         for _ in range(3):
             run()
         hvd.barrier()
-        # Rank 0's clock says when all stop.
+        # Rank 0 decides by its clock when all ranks stop.
         deadline = time.perf_counter() + seconds
         times: list[float] = []
         while hvd.broadcast(np.array([time.perf_counter() < deadline]), 0)[0]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.hosts.links import why_not
+from tests.hosts.links import why_unsupported
 from tests.hosts.network_test_bed import NetworkTestBed
 
 from . import ROOT
@@ -38,7 +38,7 @@ def parents(hosts: int) -> list[int]:
 
 
 def predict(hosts: int, way: float, handling: float) -> float:
-    """Seconds from the moment when all leaders have something to say until the last one has the plan."""
+    """Returns the seconds from the time when all leaders have a report until the last leader has the plan."""
     above = [-1, *parents(hosts)]
     arrivals: list[list[float]] = [[] for _ in range(hosts)]
     for leader in range(hosts - 1, 0, -1):  # those below have higher numbers
@@ -61,7 +61,10 @@ def _handled(arrivals: list[float], handling: float) -> float:
 
 
 def fit(measured: dict[int, float]) -> tuple[float, float]:
-    """The way and the handling that give what two and four hosts have taken: the model is linear in both."""
+    """Returns the times of transfer and handling with which the model gives the measured times of two and four hosts.
+
+    The model is linear in both.
+    """
     (few, few_seconds), (more, more_seconds) = sorted(measured.items())[:2]
     by_way = predict(few, 1.0, 0.0), predict(more, 1.0, 0.0)
     by_handling = predict(few, 0.0, 1.0), predict(more, 0.0, 1.0)
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.model:
         show(options.model[0] * 1e-6, options.model[1] * 1e-6, {})
         return 0
-    if (reason := why_not()) is not None:
+    if (reason := why_unsupported()) is not None:
         print(f"no network-namespace test bed here: {reason}", file=sys.stderr)
         return 77
     measured: dict[int, float] = {}

@@ -27,7 +27,7 @@ def main() -> None:
             hvd.synchronize(handle)
 
     def sent_by(count: int) -> float:
-        """Bytes of a step, on this host, once its tensors are known."""
+        """Returns the bytes that this host sends in a step, after the response cache knows the tensors."""
         for _ in range(3):
             step(count)
         hvd.barrier()

@@ -50,7 +50,7 @@ class Bar:
 
 @dataclass
 class Row:
-    """One piece of work and what each contender needed for it."""
+    """One piece of work, and the time that each contender needed for it."""
 
     work: str
     summaries: dict[str, Summary]
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass
 class Result:
-    """All of one benchmark."""
+    """All results of one benchmark."""
 
     benchmark: str
     title: str
@@ -108,12 +108,12 @@ class Result:
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
-    """None where either was not measured."""
+    """Returns `one / other`, or None if one of them was not measured."""
     return None if one is None or other is None or other == 0 else one / other
 
 
 def publish(result: Result, folder: Path) -> None:
-    """On rank 0: prints the tables, writes `folder`/NAME.json, .png and .svg."""
+    """Prints the tables and writes `folder`/NAME.json, .png and .svg, on rank 0 only."""
     if result.world.rank != 0:
         return
     data = result.as_dict()
@@ -132,7 +132,7 @@ def file_name(data: Mapping[str, Any]) -> str:
 
 
 def commit() -> str:
-    """With "+changes" where the tree differs from it; empty outside a repository."""
+    """Returns the commit, with "+changes" if the tree differs from it. Empty outside a repository."""
 
     def git(*arguments: str) -> str:
         ran = subprocess.run(
@@ -148,7 +148,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, system, and how busy it was with other work."""
+    """Returns the processor, memory, system and load of this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
@@ -181,7 +181,7 @@ def versions() -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits: 4.20 µs, 61.7 ms."""
+    """Returns the time with three digits, such as 4.20 µs or 61.7 ms."""
     unit, size = "µs", 1e-6
     if seconds >= 1e-3:
         unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3)
@@ -190,14 +190,14 @@ def duration(seconds: float) -> str:
 
 
 def cell(summary: Mapping[str, Any], base: float | None) -> str:
-    """The median, its ratio to the first of ours, and how far the middle half of the rounds reaches."""
+    """Returns the median, the spread of the middle half of the rounds, and the ratio of the median to `base`."""
     spread = max(summary["high"] - summary["median"], summary["median"] - summary["low"]) / summary["median"]
     text = f"{duration(summary['median'])} ±{spread:.0%}"
     return text if base is None else f"{text} ({summary['median'] / base:.2f})"
 
 
 def as_text(data: Mapping[str, Any]) -> str:
-    """Both tables, in Markdown."""
+    """Returns both tables in Markdown."""
     from tabulate import tabulate
 
     names = list(dict.fromkeys(name for row in data["rows"] for name in row["contenders"]))
@@ -222,7 +222,7 @@ def as_text(data: Mapping[str, Any]) -> str:
 
 
 def warnings(data: Mapping[str, Any]) -> list[str]:
-    """Reasons not to trust the numbers, for the table and the picture."""
+    """Returns the reasons not to trust the numbers, for the table and the picture."""
     found = []
     if data["quick"]:
         found.append("Quick run: the numbers mean nothing.")
@@ -254,7 +254,7 @@ def _verdict(bar: Mapping[str, Any]) -> str:
 
 
 def plot(data: Mapping[str, Any], path: Path) -> None:
-    """Time over size where there are sizes, bars otherwise. Nothing without matplotlib."""
+    """Draws time over size if the rows have sizes, otherwise bars. Does nothing without matplotlib."""
     try:
         import matplotlib as mpl
     except ImportError:

@@ -17,7 +17,7 @@ BEGIN, END = "<!-- last results: begin -->", "<!-- last results: end -->"
 
 
 def where(data: dict[str, Any]) -> str:
-    """Machine, versions and commit on a few lines."""
+    """Returns the machine, the versions and the commit."""
     machine = data["machine"]
     caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
@@ -29,7 +29,7 @@ def where(data: dict[str, Any]) -> str:
 
 
 def crowded(two: dict[str, Any], four: dict[str, Any]) -> list[Bar]:
-    """Four ranks against two with the same bytes in all, from two runs, one right after the other."""
+    """Compares four ranks with two ranks that have the same number of bytes together. The runs follow one another."""
 
     def median(data: dict[str, Any], work: str, name: str) -> float | None:
         rows = [row["contenders"] for row in data["rows"] if row["work"] == work]

@@ -29,7 +29,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(classes: int = 1000) -> nn.Sequential:
-    """He et al., 2016, arXiv:1512.03385; 161 parameters, 25,557,032 numbers."""
+    """ResNet-50 of He et al., 2016, arXiv:1512.03385. It has 161 parameters with 25,557,032 elements."""
     layers: list[nn.Module] = [_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# With this width (ResNet-50 has 64), and norms only on the main path, there are as many bytes and tensors as in the
-# runs whose numbers the bars quote.
+# ResNet-50 has the width 64. With this width, and norms only on the main path, the model has as many bytes and tensors
+# as in the runs whose numbers the bars quote.
 WIDTH = 78
 
 
 def resnet_shapes(width: int = WIDTH) -> list[tuple[int, ...]]:
-    """Shapes of the parameters of a bottleneck network of 50 layers (He et al., 2016, arXiv:1512.03385)."""
+    """Returns the shapes of the parameters of a ResNet of 50 layers (He et al., 2016, arXiv:1512.03385)."""
     shapes: list[tuple[int, ...]] = [(width, 3, 7, 7), (width,), (width,)]
     channels_in = width
     for stage, blocks in enumerate((3, 4, 6, 3)):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 IMPORT, INIT, PERSEUSRUN = "import, after torch", "hvd.init(), 2 ranks", "perseusrun -np 2 true"
 LIMITS = {IMPORT: 0.05, INIT: 0.1, PERSEUSRUN: 0.3}  # seconds
-# Prints the seconds of the import and of init, each on the slower rank.
+# The program prints the seconds of the import and of init, each on the slower rank.
 PROGRAM = f"""
 import json, time
 import torch
@@ -37,7 +37,7 @@ if hvd.rank() == 0:
 
 
 def start_times(python: Path) -> dict[str, float]:
-    """Seconds of the import and of init in a job of two ranks, each on its slower rank."""
+    """Returns the seconds of the import and of init in a job of two ranks, each on the slower rank."""
     done = run([beside(python, "perseusrun"), "--no-prefix", "-np", "2", str(python), "-c", PROGRAM])
     found: dict[str, float] = json.loads(done.splitlines()[-1])
     return found
@@ -68,7 +68,7 @@ def beside(python: Path, name: str) -> str:
 
 
 def launchers(python: Path, horovod: Path | None) -> dict[str, list[str]]:
-    """Commands by their names in the table."""
+    """Returns the commands of the launchers by their names in the table."""
     found = {
         PERSEUSRUN: [beside(python, "perseusrun"), "-np", "2", "true"],
         "torchrun": [beside(python, "torchrun"), "--nproc-per-node", "2", "--no-python", "true"],
@@ -79,7 +79,7 @@ def launchers(python: Path, horovod: Path | None) -> dict[str, list[str]]:
 
 
 def table(times: Mapping[str, Sequence[float]]) -> str:
-    """Medians in Markdown, with what they may be at most."""
+    """Returns a Markdown table of the medians and their limits."""
     lines = ["| what | median | fastest | bar |", "|---|---|---|---|"]
     for name, values in times.items():
         median = statistics.median(values)

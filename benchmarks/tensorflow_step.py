@@ -22,7 +22,7 @@ LIMIT = 1.5
 
 
 def steps(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], Any]]:
-    """Functions of TensorFlow over the same tensors, each traced once; all give new tensors."""
+    """Returns functions of TensorFlow over the same tensors. Each is traced once and returns new tensors."""
     import tensorflow as tf
 
     import perseus_like.tensorflow as hvd

@@ -23,7 +23,10 @@ Call = Callable[[], Any]
 
 
 def medians(calls: Mapping[str, Call], rounds: int, repeats: int) -> dict[str, float]:
-    """The seconds that each takes, all of them in turn, ranks beginning together. A turn begins untimed."""
+    """Returns the median seconds of each call. Calls take turns, and all ranks start a call together.
+
+    The first call of a turn does not count.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

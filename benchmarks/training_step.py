@@ -1,10 +1,11 @@
-"""A whole training step: one process alone while the others sleep, each by itself at once, ours, DDP, Horovod.
+"""Measures a whole training step: one process alone, all processes without communication, this library, DDP, Horovod.
 
     python -m benchmarks.training_step -np 2
 
-Everyone computes on one thread per rank. A process by itself is one that does nothing else, as a script without any of
-this has it: allocators behave differently beside other models. "Each by itself" shares the memory's bandwidth as
-training together does, and communicates nothing: what is over it is the price of communication.
+Each rank computes on one thread. The steps without communication run in processes of their own, because allocators
+behave differently beside other models. In "one process alone", the other ranks sleep. In "each by itself", all ranks
+step at once, and share the bandwidth of the memory as in training together. The difference to it is the time of the
+communication.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ Build = Callable[[], tuple[nn.Module, torch.Tensor]]
 
 
 def small_model() -> tuple[nn.Module, torch.Tensor]:
-    """Seven layers with bias: 14 tensors."""
+    """Returns a model of seven layers with bias, which has 14 tensors, and its data."""
     return nn.Sequential(*(nn.Sequential(nn.Linear(192, 192), nn.ReLU()) for _ in range(7))), torch.randn(64, 192)
 
 
 def big_model() -> tuple[nn.Module, torch.Tensor]:
-    """Little to compute for each parameter."""
+    """Returns a model with little to compute for each parameter, and its data."""
     layers = (nn.Sequential(nn.Linear(1536, 1536, bias=False), nn.ReLU()) for _ in range(12))
     return nn.Sequential(*layers), torch.randn(4, 1536)
 
@@ -61,13 +62,13 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def wrapped(module: Any, model: nn.Module) -> Any:
-    """The optimizer of ours or Horovod's, with rank 0's parameters on all."""
+    """Returns the DistributedOptimizer of this library or of Horovod. All ranks get the parameters of rank 0."""
     module.broadcast_parameters(model.state_dict(), root_rank=0)
     return module.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
 
 
 def serve_steps(pipe: Connection, build: Build) -> None:
-    """Steps a model as often as asked, until asked for none; answers with the seconds."""
+    """Steps a model as often as each number from the pipe says, and sends the seconds. Ends at the number 0."""
     torch.set_num_threads(1)
     model, data = build()
     run = step(model, sgd(model), data)
@@ -80,11 +81,11 @@ def serve_steps(pipe: Connection, build: Build) -> None:
 
 @contextmanager
 def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
-    """Steps in another process than this rank's."""
+    """Yields a function that steps in another process and returns the seconds."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=serve_steps, args=(theirs, build), daemon=True)
-    sys.path.append(str(ROOT))  # where the child finds this module; it takes it away again, as we have
+    sys.path.append(str(ROOT))  # the child, which inherits the path, finds this module there
     process.start()
     sys.path.remove(str(ROOT))
     theirs.close()
@@ -101,9 +102,9 @@ def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
 
 
 def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> tuple[list[Contender], nn.Module]:
-    """And the model that ours trains."""
+    """Returns the contenders, and the model that this library's optimizer trains."""
     import perseus_like.torch as hvd
-    import perseus_like.torch.distributed  # noqa: F401  # torch before 2.5 does not load it by itself
+    import perseus_like.torch.distributed  # noqa: F401  # torch before 2.5 does not load the backend by itself
     from perseus_like.torch.nn import parallel
 
     mine, data = build()
@@ -126,7 +127,7 @@ def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> t
 
 
 def check(world: World, model: nn.Module) -> None:
-    """All ranks have the same parameters after all those steps."""
+    """Raises AssertionError unless all ranks have the same parameters after training."""
     for name, parameter in model.named_parameters():
         if not world.same_everywhere(float(parameter.detach().double().sum())):
             raise AssertionError(f"{name} differs between ranks after training")

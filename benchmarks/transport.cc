@@ -43,7 +43,7 @@ void measure(Transport& transport, std::vector<Way>& ways, std::size_t bytes, do
     transport.barrier().throw_if_failed();
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  // The same number of rounds on all ranks: rank 0 estimates, all hear.
+  // Rank 0 estimates the number of rounds and broadcasts it, so that all ranks make the same number.
   double round = 0;
   for (int warm = 0; warm < 2; ++warm) {
     round = 0;
@@ -51,7 +51,8 @@ void measure(Transport& transport, std::vector<Way>& ways, std::size_t bytes, do
   }
   double rounds = std::clamp(seconds / round, 5.0, 2000.0);
   transport.broadcast(std::vector<Piece>{{&rounds, sizeof rounds}}, 0).throw_if_failed();
-  // A few of a kind in a row, as a training job does them; the first two of each find the caches full of other things.
+  // A training job also does the same work several times in a row. The first two times, which do not count, fill the
+  // caches.
   constexpr int kRow = 8;
   for (int i = 0; i < static_cast<int>(rounds); i += kRow) {
     for (auto& way : ways) {
@@ -71,7 +72,7 @@ void print(const std::vector<Way>& all, std::size_t bytes) {
     std::printf("%9zu B ", bytes);
   }
   for (auto& way : ways) {
-    // A copy has one barrier in its time; a reduction as well, of which it needs none.
+    // Each time includes a barrier, which a copy and a reduction do not need.
     const double time = median(way.times) - (&way == &ways[0] ? 0.0 : barrier);
     std::printf("  %s %9.2f (%5.2f)", way.name, time * 1e6, time / (copy - barrier));
   }

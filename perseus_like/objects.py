@@ -99,7 +99,7 @@ def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
     try:
         try:
             return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
-        except Exception:  # pickle raises all sorts
+        except Exception:  # pickle raises exceptions of many classes
             import cloudpickle  # pickles lambdas, and objects defined in a function or at the prompt
 
             return cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None

@@ -14,7 +14,7 @@ from .errors import UnavailableError
 from .session import session
 
 _log = logging.getLogger("perseus_like")
-# Elements of a tensor from which on copying it takes much longer than asking whether its memory is shared.
+# If a tensor has this number of elements or more, copying it takes much longer than a check for shared memory.
 LARGE_ELEMENTS = 1 << 18
 
 
@@ -24,7 +24,7 @@ class Registry:
     def __init__(self, report: Callable[[str], None]) -> None:
         """`report` is called with a text if memory cannot be registered; collectives then copy it."""
         self._report = report
-        # The session, and the registration in it; None where memory is copied.
+        # The session, and the registration in it, which is None if the memory is copied.
         self._registered: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
 
     def knows(self, owner: Any) -> bool:

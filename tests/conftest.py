@@ -1,4 +1,4 @@
-"""Settings and fixtures of all tests. Tests import the installed package, and print each line at once."""
+"""Settings and fixtures of all tests. Tests import the installed package, and `print` writes each line as a whole."""
 
 import contextlib
 import hashlib
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.resolve()
-# One wheel, built as a user's pip builds it, and one virtual environment for each MPI. Both are made again when their
-# sources change.
+# This folder has one wheel, built as a user's pip builds it, and one virtual environment for each MPI. Both are made
+# again when their sources change.
 CACHE = ROOT / ".venv-mpi"
 FOLDERS = ["csrc", "cmake", "adapters", "perseus_like"]
 FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"]
@@ -25,10 +25,10 @@ with contextlib.suppress(ImportError):  # torch's wheels for CUDA bring triton
     # TensorFlow and triton both contain LLVM. If TensorFlow 2.21 is loaded first, loading triton ends the process.
     importlib.import_module("triton._C.libtriton")
 
-with contextlib.suppress(ImportError):  # not in each of the environments
+with contextlib.suppress(ImportError):  # some of the environments do not have it
     import hypothesis
 
-    # The time of an example depends on the machine more than on the code.
+    # An example has no deadline, because its time depends on the machine more than on the code.
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
 
@@ -40,21 +40,22 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `pytest`, not `python -m pytest`, without PYTHONPATH",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
-    # Without a buffer, `print` writes each of its words separately, and the words of two ranks on one pipe mix.
+    # Without a buffer, `print` writes each word separately, and the words of two ranks would mix in one pipe.
     os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m` and `python -c` import from the working directory first, so no child starts in the source tree."""
+    """Changes to an empty folder, because `python -m` and `python -c` import from the working directory first."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """to_end(command, seconds, folder=…, joined=True, NAME="value"): runs it to its end, with one thread for each rank.
+    """Returns `to_end(command, seconds, folder=…, joined=True, NAME="value")`, which runs a command to its end.
 
-    `joined`: what it says to stderr is in stdout. A command that is late fails the test with what it has said.
+    Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
+    longer than `seconds`, the test fails and shows the command's output.
     """
 
     def run(
@@ -72,18 +73,19 @@ def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
                 timeout=seconds,
                 check=False,
             )
-        except subprocess.TimeoutExpired as late:
-            said = [text.decode(errors="replace") for text in (late.stdout, late.stderr) if isinstance(text, bytes)]
-            pytest.fail(f"not done after {seconds} s\n" + "\n".join(text[-12000:] for text in said))
+        except subprocess.TimeoutExpired as expired:
+            written = (expired.stdout, expired.stderr)
+            texts = [text.decode(errors="replace") for text in written if isinstance(text, bytes)]
+            pytest.fail(f"the command did not end within {seconds} s\n" + "\n".join(text[-12000:] for text in texts))
 
     return run
 
 
 @pytest.fixture(scope="session")
 def patient_launcher() -> list[str]:
-    """Makes perseusrun wait for a minute instead of a second for ranks' errors after another rank's failure.
+    """Returns a `perseusrun` that waits a minute, not a second, for the other ranks' errors after a rank has failed.
 
-    Tests of these errors use it if all ranks end by themselves, since a rank may have no core for a second.
+    Tests of these errors use it if all ranks end by themselves. A busy machine may not run a rank for a second.
     """
     program = (
         "import sys; from perseus_like.launch import main, supervise; "
@@ -94,7 +96,10 @@ def patient_launcher() -> list[str]:
 
 @pytest.fixture(scope="session")
 def wait_until_stopped() -> Callable[[int], None]:
-    """Waits until a process has stopped itself. If its SIGCONT came before, it would stay stopped for ever."""
+    """Returns a function that waits until a process has stopped itself.
+
+    A test sends SIGCONT after that. If SIGCONT came earlier, the process would stay stopped for ever.
+    """
 
     def wait(pid: int) -> None:
         deadline = time.monotonic() + 90
@@ -107,7 +112,10 @@ def wait_until_stopped() -> Callable[[int], None]:
 
 @pytest.fixture(scope="session")
 def environment() -> Callable[[str], Path]:
-    """environment("mxnet"): the Python of .venv-mxnet, which `make test` makes from tests/environments/mxnet.txt."""
+    """Returns `environment(name)`, which returns the Python of another virtual environment.
+
+    `environment("mxnet")` returns the Python of .venv-mxnet, which `make test` makes from tests/environments/mxnet.txt.
+    """
 
     def find(name: str) -> Path:
         python = ROOT / f".venv-{name}" / "bin" / "python"
@@ -123,7 +131,7 @@ def environment() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def keras_on_torch() -> Callable[[], None]:
-    """keras_on_torch() skips the test if Keras does not import with this torch as its backend."""
+    """Returns a function that skips the test if Keras does not import with this torch as its backend."""
 
     def check() -> None:
         torch = pytest.importorskip("torch")
@@ -134,7 +142,7 @@ def keras_on_torch() -> Callable[[], None]:
 
 
 def run(*command: str | Path, **options: object) -> str:
-    """The command's output; a failing one fails the test with all it printed."""
+    """Returns the command's output. A command that fails makes the test fail and show the output."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **options)  # type: ignore[call-overload]
     if done.returncode != 0:
         pytest.fail(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}", pytrace=False)
@@ -152,7 +160,7 @@ def digest(folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Source tree → sdist → wheel, in pip's own isolated build environment."""
+    """Returns the wheel that pip builds from the sdist of the source tree, in pip's own isolated build environment."""
     tree = tmp_path_factory.mktemp("tree")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tree / name, ignore=LEFT_OUT)
@@ -176,7 +184,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment_with(wheel: Path) -> Callable[[str], Path]:
-    """environment_with("mpich"): folder of a virtual environment with perseus-like[mpich] and nothing else."""
+    """Returns `environment_with(extra)`, which returns the folder of a virtual environment.
+
+    In the folder that `environment_with("mpich")` returns, only perseus-like[mpich] is installed.
+    """
 
     def make(extra: str) -> Path:
         folder = CACHE / extra

@@ -1,4 +1,4 @@
-"""The verbs on whatever Keras can make a tensor of, for metrics and the like. On a tensor of the backend."""
+"""The collectives on tensors of the backend, and on values that Keras can convert to a tensor, such as metrics."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def distribute(
     scale_local_gradients: bool,
     local_layers: Any = None,
 ) -> Any:
-    """DistributedOptimizer and PartialDistributedOptimizer, whichever Keras the optimizer is of."""
+    """Returns the DistributedOptimizer or PartialDistributedOptimizer for an optimizer of any release of Keras."""
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if distribution_of(innermost(optimizer)) is not None or distribution_of(optimizer) is not None:

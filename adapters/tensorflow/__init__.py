@@ -94,7 +94,7 @@ __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 
 def __getattr__(name: str) -> _Any:
-    """Imports Keras for the one thing here that is made of it."""
+    """Imports Keras when a program uses SyncBatchNormalization, which is a layer of Keras."""
     if name == "SyncBatchNormalization":
         from .sync_batch_norm import SyncBatchNormalization
 

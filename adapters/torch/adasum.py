@@ -31,7 +31,7 @@ class DeltaSum:
         result = local_step()
         with torch.no_grad():
             deltas = [parameter.detach() - start for (_, parameter), start in zip(named, starts, strict=True)]
-            # All are on their way before the first is waited for: small ones share a buffer.
+            # All requests are submitted before the first wait, so that small tensors are fused.
             waits = [self._send(name, delta) for (name, _), delta in zip(named, deltas, strict=True)]
             sums = [wait() for wait in waits]
             for (_, parameter), start, delta in zip(named, starts, sums, strict=True):

@@ -15,10 +15,10 @@ from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 @dataclass(frozen=True)
 class Contents:
-    """A bucket, for a communication hook."""
+    """The contents of a bucket, which a communication hook gets."""
 
     number: int
-    row: torch.Tensor  # all of it, with gaps between gradients, which are 0
+    row: torch.Tensor  # the whole bucket; gaps between gradients are 0
     gradients: list[torch.Tensor]  # views of the row
     parameters: list[torch.Tensor]
     is_last: bool
@@ -28,9 +28,9 @@ class BucketLayout:
     """Maps gradients, by their index in the owner's parameters, and buckets, by their number, to memory."""
 
     def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
-        """`parameters` is the owner's, and may grow."""
+        """Takes the owner's list of parameters, which may grow."""
         self._parameters = parameters
-        self.views: list[torch.Tensor | None] = []  # None: in no bucket
+        self.views: list[torch.Tensor | None] = []  # None for a gradient that is in no bucket
         self._process_set = process_set
         self._registered: list[object] = []  # released before the memory
         self._memory: dict[Kind, torch.Tensor] = {}

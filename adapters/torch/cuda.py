@@ -1,8 +1,8 @@
 """Describes CUDA tensors for the core: an address, a device, and the stream on which this thread works.
 
-Everything else of the verbs is the core's: it records an event on that stream when a collective is asked for, and makes
-the stream that is current in `synchronize` wait for the result. Futures, and messages by way of host memory, are those
-of torch.distributed.
+The core does the rest: it records an event on that stream when a collective is submitted, and makes the stream that is
+current in `synchronize` wait for the result. torch.distributed also uses the futures of this module, and the copies of
+messages through host memory.
 """
 
 from __future__ import annotations

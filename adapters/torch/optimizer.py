@@ -188,7 +188,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return reduced if isinstance(loss, torch.Tensor) else reduced.item()
 
     def _make_sparse(self) -> None:
-        """SparseAdam takes no others: what `sparse_as_dense` has made dense for the way becomes rows again."""
+        """Makes gradients sparse again that `sparse_as_dense` has made dense, because SparseAdam takes only those."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and parameter.grad.layout is torch.strided:

@@ -80,9 +80,9 @@ class SyncBatchNorm(BatchNormBase):
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set, comm_scope: int = WORLD
     ) -> torch.nn.Module:
-        """The same module, in which every BatchNorm is a SyncBatchNorm with the same parameters and buffers.
+        """Returns the module, in which every BatchNorm is now a SyncBatchNorm with the same parameters and buffers.
 
-        Only when `module` itself is a BatchNorm is the result another module.
+        The result is another module only if `module` itself is a BatchNorm.
         """
         if isinstance(module, cls):
             return module

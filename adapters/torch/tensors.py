@@ -27,7 +27,7 @@ _NUMBERS = {
     torch.float64: int(DType.float64),
     torch.bool: int(DType.boolean),
 }
-# Read once: these are looked up for every tensor that is communicated.
+# These are variables of this module, because they are looked up for every tensor that is communicated.
 _TENSOR, _STRIDED = torch.Tensor, torch.strided
 _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
 

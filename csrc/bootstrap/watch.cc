@@ -60,7 +60,7 @@ std::vector<int> Watch::neighbours() const {
   return ranks;
 }
 
-void Watch::say(int rank, std::string_view words) {
+void Watch::send_to(int rank, std::string_view words) {
   if (words.size() > WatchNote::kText) return;
   for (const auto& peer : peers_) {
     int unsent = 0;

@@ -45,7 +45,7 @@ class Watch {
   std::vector<int> neighbours() const;
   // Sends at most WatchNote::kText bytes to one neighbour. Sends nothing to a neighbour that has not read earlier
   // messages, for example because it is stopped. Any thread.
-  void say(int rank, std::string_view words);
+  void send_to(int rank, std::string_view words);
   // Sets the function that receives the neighbours' messages. After listen({}) returns, no function is called any more.
   void listen(Listener listener);
 

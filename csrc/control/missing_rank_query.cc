@@ -46,7 +46,7 @@ void MissingRankQuery::ask(const ProgressPoint& point, const std::vector<int>& m
   record_answer(point, rank_, Progress::reached, missing_neighbours());
 }
 
-void MissingRankQuery::hear(int from, std::string_view bytes, Clock::time_point now) {
+void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_point now) {
   const auto require = [](bool is_well_formed) {
     if (is_well_formed) return;
     throw Error(ErrorKind::transport,

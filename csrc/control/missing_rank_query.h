@@ -68,7 +68,7 @@ class MissingRankQuery {
   void ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now, bool last = false);
 
   // Handles a message of a neighbour. Throws Error(transport) if it is malformed.
-  void hear(int from, std::string_view bytes, Clock::time_point now);
+  void receive(int from, std::string_view bytes, Clock::time_point now);
 
   // Returns true while this rank waits for answers. look() ends the queries that have timed out.
   bool open() const { return !polls_.empty(); }

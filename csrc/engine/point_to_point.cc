@@ -191,7 +191,7 @@ void PointToPoint::hear_refusal(int from, std::string_view bytes) {
   log(LogLevel::error, refused.text());
 }
 
-void PointToPoint::hear(int from, const std::string& bytes) {
+void PointToPoint::receive(int from, const std::string& bytes) {
   if (bytes.size() < sizeof(Head)) throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
   switch (static_cast<Kind>(bytes[1])) {
     case Kind::announcement: return hear_announcement(from, bytes);
@@ -202,7 +202,7 @@ void PointToPoint::hear(int from, const std::string& bytes) {
       channel_.take_back(head.place);
       return;
     }
-    case Kind::leaving: return hear_leaving(from);
+    case Kind::leaving: return receive_leaving(from);
     case Kind::refusal: return hear_refusal(from, bytes);
   }
   throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
@@ -279,8 +279,8 @@ void PointToPoint::leave() {
   }
 }
 
-// The messages that the sender sent before it left have been heard already.
-void PointToPoint::hear_leaving(int from) {
+// The messages that the sender sent before it left have been received already.
+void PointToPoint::receive_leaving(int from) {
   auto& queue = outgoing_[static_cast<std::size_t>(from)];
   left_[static_cast<std::size_t>(from)] = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
   for (auto& message : std::exchange(queue, {})) {

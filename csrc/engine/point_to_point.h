@@ -60,7 +60,7 @@ class PointToPoint {
 
   // Takes what was posted, and sends as much as the channel has room for. Returns true if anything happened.
   bool attend();
-  void hear(int from, const std::string& bytes);
+  void receive(int from, const std::string& bytes);
 
   bool has_outgoing() const;
   // Returns true if a message, or the rest of one, is expected.
@@ -112,7 +112,7 @@ class PointToPoint {
   void finish_if_complete(const std::shared_ptr<Incoming>& message);
   void hear_announcement(int from, std::string_view bytes);
   void hear_part(int from, std::string_view bytes);
-  void hear_leaving(int from);
+  void receive_leaving(int from);
   void hear_refusal(int from, std::string_view bytes);
   void refuse(Incoming& message);
   const Status* hopeless(const PointToPointOp& operation) const;

@@ -182,7 +182,7 @@ bool ProcessSetEngine::announce_shutdown() {
       std::exchange(announced_shutdown_, true)) {
     return false;
   }
-  // After a loss the other ranks are about to hear of the loss; this rank need not announce that it leaves because of
+  // After a loss, the other ranks learn of the loss themselves; this rank need not announce that it leaves because of
   // it.
   if (broken_.ok() || !liveness_.any_lost()) {
     point_to_point_.leave();
@@ -197,7 +197,7 @@ bool ProcessSetEngine::receive(Clock::time_point now) {
   while ((broken_.ok() || !point_to_point_.is_over()) && link_.control->receive(message)) {
     any = true;
     if (PointToPoint::is_point_to_point(message.bytes)) {
-      point_to_point_.hear(message.from, message.bytes);
+      point_to_point_.receive(message.from, message.bytes);
     } else if (MissingRankQuery::is_of(message.bytes)) {
       stalls_.receive(message.from, message.bytes, now);
     } else if (broken_.ok()) {
@@ -336,7 +336,7 @@ void ProcessSetEngine::receive_last_messages() {
   try {
     ControlMessage message;
     while (link_.control->receive(message)) {
-      if (PointToPoint::is_point_to_point(message.bytes)) point_to_point_.hear(message.from, message.bytes);
+      if (PointToPoint::is_point_to_point(message.bytes)) point_to_point_.receive(message.from, message.bytes);
     }
   } catch (const std::exception& error) {
     log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());

@@ -123,7 +123,7 @@ class ProcessSetEngine final : private Driven {
   EngineTracing tracing_;
   PendingWork pending_;
 
-  // Whoever drives uses what follows, up to the blank line.
+  // The driver uses the members from here to the blank line.
   Negotiator negotiator_;
   PointToPoint point_to_point_;
   EngineTuning tuning_;

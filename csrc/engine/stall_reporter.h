@@ -39,7 +39,7 @@ class StallReporter {
 
   // Sends new queries, and completes those that are answered.
   void progress_queries(Clock::time_point now);
-  void receive(int from, std::string_view bytes, Clock::time_point now) { protocol_.hear(from, bytes, now); }
+  void receive(int from, std::string_view bytes, Clock::time_point now) { protocol_.receive(from, bytes, now); }
   bool has_open_queries() const { return protocol_.open(); }
 
   // Tells the stall watch what has waited since when, while nothing is decided and nothing arrives: the rank that has

@@ -66,7 +66,7 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
   query_.set_neighbours(std::move(neighbours));
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
-  for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { hear(from, words); });
+  for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { receive(from, words); });
 }
 
 StallWatch::~StallWatch() {
@@ -136,10 +136,10 @@ void StallWatch::run() {
   }
 }
 
-void StallWatch::hear(int from, std::string_view words) {
+void StallWatch::receive(int from, std::string_view words) {
   const std::scoped_lock lock(mutex_);
   try {
-    query_.hear(from, words, Clock::now());
+    query_.receive(from, words, Clock::now());
   } catch (const Error& error) {
     log(LogLevel::debug, "rank " + std::to_string(from) + ": " + error.what());
   }
@@ -150,7 +150,7 @@ void StallWatch::hear(int from, std::string_view words) {
 // Each neighbour is reachable over one of the watches.
 void StallWatch::send_messages() {
   for (const auto& message : query_.take_messages()) {
-    for (auto* watch : watches_) watch->say(message.to, message.bytes);
+    for (auto* watch : watches_) watch->send_to(message.to, message.bytes);
   }
 }
 

@@ -62,7 +62,7 @@ class StallWatch {
   };
 
   void run();
-  void hear(int from, std::string_view words);
+  void receive(int from, std::string_view words);
   News look(Clock::time_point now);
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);
   // Returns the ranks whose silence would explain the stall.

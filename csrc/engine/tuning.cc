@@ -25,7 +25,7 @@ void EngineTuning::executed(const std::vector<BatchItem>& items) {
   if (!autotuner_) return;
   const auto now = Autotuner::Clock::now();
   for (const auto& item : items) {
-    const auto values = autotuner_->carried_out(item.request->name, item.request->bytes(), now);
+    const auto values = autotuner_->executed(item.request->name, item.request->bytes(), now);
     if (!values) continue;
     Decision decision;
     decision.kind = Decision::Kind::tune;

@@ -87,7 +87,7 @@ void Autotuner::tell_what_is_tried() const {
        std::to_string(options_.steps_per_sample) + " steps");
 }
 
-std::optional<Tunables> Autotuner::carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now) {
+std::optional<Tunables> Autotuner::executed(const std::string& name, std::int64_t bytes, Clock::time_point now) {
   if (waiting_ || search_.finished()) return std::nullopt;
   const bool step = marks_a_step(name, now);
   if (!sampling_) {

@@ -35,7 +35,7 @@ class Autotuner {
   Autotuner& operator=(const Autotuner&) = delete;
 
   // Records an executed collective. Returns values if all ranks should use new ones from now on.
-  std::optional<Tunables> carried_out(const std::string& name, std::int64_t bytes, Clock::time_point now);
+  std::optional<Tunables> executed(const std::string& name, std::int64_t bytes, Clock::time_point now);
 
   // States that the values last returned are in use.
   void applied() { waiting_ = false; }

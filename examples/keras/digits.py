@@ -1,8 +1,8 @@
-"""Handwritten digits with Keras' `fit`, on whichever backend Keras is set to (TensorFlow or torch).
+"""Trains on handwritten digits with Keras' `fit`, on the backend that Keras uses (TensorFlow or torch).
 
     perseusrun -np 2 python examples/keras/digits.py --checkpoint /tmp/digits.keras
 
-Exit code 1 when the test accuracy is below --target.
+The exit code is 1 if the test accuracy is below --target.
 """
 
 from __future__ import annotations

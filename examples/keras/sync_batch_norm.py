@@ -1,10 +1,10 @@
-"""Batches too small for statistics of their own: batch normalization over all ranks' batches.
+"""Trains with batch normalization over all ranks' batches, because one rank's batches are too small for statistics.
 
     perseusrun -np 2 python examples/keras/sync_batch_norm.py
 
 Each rank has 2 images per step. With SyncBatchNormalization the moving statistics are the same on all ranks, and the
-model is the one that a single process gets of the whole batches. Exit code 1 when the statistics differ, or the test
-accuracy is below --target.
+model is the one that a single process gets of the whole batches. The exit code is 1 if the statistics differ, or if the
+test accuracy is below --target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handwritten digits with gluon: every rank trains on its part, the trainer steps with the mean of all gradients.
+"""Trains on handwritten digits with gluon. Each rank computes gradients of its part, and the trainer averages them.
 
 perseusrun -np 2 python examples/mxnet/digits.py
 perseusrun -np 2 python examples/mxnet/digits.py --sync-batch-norm --compare-single
@@ -40,7 +40,7 @@ def make_net(options: argparse.Namespace) -> Any:
 
 
 def train(net: Any, trainer: Any, images: Any, labels: Any, epochs: int, rows: int, part: slice) -> None:
-    """Steps through the data in one order, `rows` at a time, of which `part` are this rank's."""
+    """Trains on `rows` images per step, of which `part` are this rank's. All ranks use the same order of images."""
     order = np.random.RandomState(0)
     for epoch in range(epochs):
         shuffled = order.permutation(len(images))

@@ -1,4 +1,4 @@
-"""Module.fit with the key-value store, with the switches of MXNet's ImageNet scripts and synthetic data.
+"""Trains by Module.fit with the key-value store on synthetic data, with the options of MXNet's ImageNet scripts.
 
 perseusrun -np 2 python examples/mxnet/module_fit.py --kv-store dist_sync_perseus --benchmark 1
 mpirun -np 2 sh examples/mxnet/config.sh
@@ -32,7 +32,7 @@ def make_symbol(classes: int, sync_batch_norm: bool) -> Any:
 
 
 def synthetic(options: argparse.Namespace, rank: int) -> Any:
-    """Images that say by their brightness to which class they belong."""
+    """Returns images whose brightness shows the class to which they belong."""
     random = np.random.RandomState(rank)
     count = options.batch_size * options.batches
     labels = random.randint(0, options.num_classes, count)

@@ -1,8 +1,8 @@
-"""A character language model that learns Python from the standard library's source text.
+"""Trains a character language model on the source text of Python's standard library.
 
     perseusrun -np 2 python examples/pytorch/character_model.py
 
-Shows clipping between synchronize() and step(), which recurrent models need, and gradients that are sent as 16-bit
+The example shows clipping between synchronize() and step(), which recurrent models need, and gradients in 16-bit
 floats (--compression). Each rank reads random pieces of the text, drawn with a seed of its own.
 """
 
@@ -42,7 +42,7 @@ def options() -> argparse.Namespace:
 
 
 def standard_library(limit_bytes: int) -> Tensor:
-    """Symbols of the library's own modules, in alphabetical order; the same on all ranks with the same Python."""
+    """Returns the symbols of the library's modules in alphabetical order. Ranks with the same Python get the same."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         text += path.read_bytes()
@@ -78,7 +78,7 @@ def draw(text: Tensor, count: int, length: int, generator: torch.Generator) -> T
 
 
 def write(model: CharacterModel, start: str, count: int, generator: torch.Generator) -> str:
-    """Goes on from `start`, symbol by symbol."""
+    """Returns `start` and the text with which the model continues it."""
     written = [ALPHABET.index(byte) for byte in start.encode()]
     following, state = torch.tensor([written]), None
     with torch.no_grad():

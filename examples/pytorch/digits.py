@@ -1,10 +1,10 @@
-"""Handwritten digits on several processes: the usual steps of a distributed training, each marked with its reason.
+"""Trains on handwritten digits in several processes, and explains the usual steps of a distributed training.
 
     perseusrun -np 2 python examples/pytorch/digits.py
-    perseusrun -np 2 python examples/pytorch/digits.py --checkpoint digits.pt     # again: goes on where it ended
+    perseusrun -np 2 python examples/pytorch/digits.py --checkpoint digits.pt     # again: continues from the checkpoint
     perseusrun -np 2 python examples/pytorch/digits.py --compare-single --compare-gloo       # `make demo`
 
-Exit code 1 when the test accuracy is below --target, or when --compare-single finds a difference.
+The exit code is 1 if the test accuracy is below --target, or if --compare-single finds a difference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def options() -> argparse.Namespace:
 
 
 def make_model() -> nn.Module:
-    """Without dropout and batch normalization, whose results depend on how a batch is divided."""
+    """Returns a model without dropout and batch normalization, whose results depend on how a batch is divided."""
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.GELU(),
@@ -85,7 +85,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, args: argparse.Namespace, ep
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """1440 images to learn from, 357 to test with, divided at random but always in the same way."""
+    """Returns 1440 images for training and 357 for testing, divided at random but always in the same way."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -95,7 +95,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 
 
 class Batches:
-    """Epoch by epoch, the part of rank `rank` of global batches that are the same whatever the number of ranks."""
+    """Yields a rank's parts of the global batches, which are the same for any number of ranks."""
 
     def __init__(self, data: TensorDataset, batch_size: int, ranks: int, rank: int, seed: int) -> None:
         self._sampler: DistributedSampler[Any] = DistributedSampler(data, ranks, rank, seed=seed, drop_last=True)
@@ -109,7 +109,7 @@ class Batches:
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader[Any], label: str, show: bool
 ) -> float:
-    """Returns the seconds that it took."""
+    """Trains for an epoch and returns the seconds."""
     start = time.perf_counter()
     model.train()
     progress = tqdm(batches, label, leave=False, disable=not show)
@@ -123,7 +123,10 @@ def train_epoch(
 
 
 def test_accuracy(model: nn.Module, data: TensorDataset) -> float:
-    """Each rank tests its share. Shares differ in size, so hits and images are summed, and not accuracies averaged."""
+    """Returns the share of right answers of all ranks.
+
+    Each rank tests its share of the images. Shares differ in size, so ranks add up hits and images.
+    """
     model.eval()
     images, labels = (tensor[hvd.rank() :: hvd.size()] for tensor in data.tensors)
     with torch.no_grad():
@@ -133,14 +136,14 @@ def test_accuracy(model: nn.Module, data: TensorDataset) -> float:
 
 
 def save(path: Path, epochs: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """A reader finds the old file or the new one, never half of one."""
+    """Replaces the file at once, so that a reader finds the old file or the new one, never half of one."""
     unfinished = path.with_name(path.name + ".unfinished")
     torch.save({"epochs": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
     unfinished.replace(path)
 
 
 def resume(path: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Only rank 0 needs the file; the others get its contents. Returns how many epochs are done."""
+    """Loads a checkpoint, and returns the number of complete epochs. Only rank 0 needs the file."""
     epochs = 0
     if hvd.rank() == 0 and path is not None and path.exists():
         saved = torch.load(path, weights_only=True)
@@ -157,8 +160,8 @@ def compare_with_single(args: argparse.Namespace, model: nn.Module, data: Tensor
     """Trains a second model in this process alone, in plain PyTorch, on batches as large as all ranks' together.
 
     Returns the largest difference of a parameter, and the seconds of each epoch. The mean over a global batch is the
-    mean of the ranks' means, as all have equally many images: the two models differ by rounding alone. GELU and
-    average pooling keep that small; kinks, as in ReLU, would not.
+    mean of the ranks' means, because all ranks have the same number of images. The two models therefore differ by
+    rounding alone. GELU and average pooling keep the difference small; functions with kinks, such as ReLU, do not.
     """
     torch.manual_seed(args.seed)
     single = make_model()
@@ -178,7 +181,8 @@ def seconds_with_gloo(args: argparse.Namespace, data: TensorDataset) -> list[flo
     """Trains a model with torch's DistributedDataParallel over gloo. Returns the seconds of each epoch."""
     torch.distributed.init_process_group("gloo")  # perseusrun has set its variables
     seconds = train_over_gloo(args, data)
-    # The model must be gone before: its end would wait, with Python's lock, for gloo's thread, which may want the lock.
+    # The model must be deleted before. Its end waits for gloo's thread while it holds Python's lock, which the thread
+    # may need.
     torch.distributed.destroy_process_group()
     return seconds
 

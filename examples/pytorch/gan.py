@@ -1,8 +1,9 @@
-"""Two models against each other: a generator learns to draw points that a discriminator cannot tell from real ones.
+"""Trains two models: a generator learns to draw points that a discriminator cannot tell from real points.
 
     perseusrun -np 2 python examples/pytorch/gan.py
 
-Real points lie around eight places on a circle. Exit code 1 when less than --target of the drawn ones do.
+Real points lie around eight places on a circle. The exit code is 1 if the share of drawn points near these
+places is less than --target.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def judge(verdicts: Tensor, real: bool) -> Tensor:
 
 
 def closeness(points: Tensor) -> tuple[float, int]:
-    """The share of points within three spreads of a place, and how many places have some; over all ranks."""
+    """Returns the share of all ranks' points that are near a place, and the number of places that have such points.
+
+    A point is near a place if the distance is less than three spreads.
+    """
     distances, nearest = torch.cdist(points, places()).min(1)
     near = torch.bincount(nearest[distances < 3 * SPREAD], minlength=PLACES).double()
     counts = hvd.allreduce(torch.cat([near, near.new_tensor([len(points)])]), op=hvd.Sum, name="closeness")
@@ -64,7 +68,7 @@ def main() -> int:
     generator, discriminator = perceptron(NOISE, 2), perceptron(2, 1)
     optimizers = []
     for model in (generator, discriminator):
-        # Each with its own: gradients of the one are reduced while the other waits for its turn.
+        # Each model has its own optimizer. Gradients of one model are reduced while the other one waits for its turn.
         plain = torch.optim.Adam(model.parameters(), args.learning_rate, betas=(0.5, 0.99))
         optimizers.append(hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters()))
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -81,8 +85,8 @@ def main() -> int:
         (judge(discriminator(real), True) + judge(discriminator(drawn.detach()), False)).backward()
         optimizer_d.step()
 
-        # The generator's loss passes through the discriminator, whose optimizer must not take those gradients for its
-        # own; without this line it would wait for its step() while the next pass begins, which is an error.
+        # The generator's loss passes through the discriminator. The discriminator's optimizer must not reduce these
+        # gradients. It would wait for its step(), and raise an error when the next backward pass starts.
         discriminator.requires_grad_(False)
         optimizer_g.zero_grad()
         judge(discriminator(drawn), True).backward()

@@ -4,7 +4,8 @@
     perseusrun -np 2 python examples/pytorch/imagenet_perseus.py --arch small --image-size 32 --epochs 2
 
 The script has the arguments for a world of one process, as such scripts do, but rank and size come from the launcher.
-Without a folder of images, the script makes images whose class is the brightest quarter. Exit code 1 below --target.
+Without a folder of images, the script makes images whose class is the brightest quarter. The exit code is 1 if the
+accuracy is below --target.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import perseus.torch.distributed as dist
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Noise, in which one quarter is brighter."""
+    """Images of noise, of which one quarter is brighter."""
 
     def __init__(self, count: int, size: int, first: int = 0) -> None:
         self.count, self.size, self.first = count, size, first
@@ -41,7 +42,7 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
 
 
 def small() -> nn.Module:
-    """A few convolutions, for a first try."""
+    """Returns a small model of a few convolutions."""
     layers: list[nn.Module] = []
     for before, after in ((3, 16), (16, 32)):
         layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
@@ -66,7 +67,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--wd", "--weight-decay", dest="weight_decay", type=float, default=1e-4)
     parser.add_argument("-p", "--print-freq", type=int, default=10)
-    parser.add_argument("--resume", type=Path, help="checkpoint to go on from, and to write")
+    parser.add_argument("--resume", type=Path, help="checkpoint from which training continues, and which it writes")
     parser.add_argument("-e", "--evaluate", action="store_true", help="only evaluate")
     parser.add_argument("--world-size", type=int, default=-1, help="number of nodes")
     parser.add_argument("--rank", type=int, default=-1, help="of this node")
@@ -141,7 +142,7 @@ def train(loader: Any, model: Any, criterion: Any, optimizer: Any, epoch: int, a
 
 
 def validate(loader: Any, model: Any) -> float:
-    """Percent of all ranks' images."""
+    """Returns the percentage of all ranks' images that the model classifies right."""
     model.eval()
     counts = torch.zeros(2)
     with torch.no_grad():

@@ -1,11 +1,11 @@
-"""A ResNet trained as on ImageNet, with the switches such scripts have; the images are made up as they are read.
+"""Trains a ResNet as on ImageNet, with the options of such scripts, on images that it generates.
 
     perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --depth 18 --image-size 64 --classes 10 --epochs 3
     perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --sync-batch-norm all --batches-per-allreduce 2 --bf16
-    perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --checkpoints run/   # again: goes on where it ended
+    perseusrun -np 2 python examples/pytorch/imagenet_resnet.py --checkpoints run/   # again: continues
 
-To train on real images, put a data set of your own in the place of SyntheticImages. Exit code 1 when the accuracy of
-the last epoch is below --target.
+To train on real images, replace SyntheticImages by your own data set. The exit code is 1 if the accuracy of the last
+epoch is below --target.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def options() -> argparse.Namespace:
 
 
 class Block(nn.Module):
-    """Two or three convolutions and a way around them (He et al., 2016, arXiv:1512.03385)."""
+    """Two or three convolutions and a shortcut (He et al., 2016, arXiv:1512.03385)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
 
 
 class Mean:
-    """Of a value per image, over the images of all ranks."""
+    """Computes the mean of a value over the images of all ranks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -165,7 +165,7 @@ class Mean:
         self._total += torch.tensor([float(total), images])
 
     def value(self) -> float:
-        """Collective."""
+        """Returns the mean. All ranks must call it."""
         total, images = hvd.allreduce(self._total, op=hvd.Sum, name=self._name).tolist()
         return float(total / images)
 
@@ -207,9 +207,10 @@ class Training:
         )
 
     def set_learning_rate(self, epoch: float) -> None:
-        """Grows to that of all ranks in the first epochs (Goyal et al., 2017, arXiv:1706.02677), and falls later.
+        """Sets the learning rate, which grows in the first epochs and falls later.
 
-        Adasum makes its own way to longer steps.
+        It grows by the number of ranks (Goyal et al., 2017, arXiv:1706.02677), except with Adasum, which itself makes
+        longer steps.
         """
         args = self.args
         ranks = 1 if args.adasum else hvd.size()
@@ -227,7 +228,7 @@ class Training:
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def train(self, epoch: int) -> float:
-        """Returns the mean loss."""
+        """Trains for an epoch and returns the mean loss."""
         args, mean = self.args, Mean("train.loss")
         self.model.train()
         self.sampler.set_epoch(epoch)
@@ -265,7 +266,7 @@ class Training:
         return mean.value()
 
     def save(self, epochs: int) -> None:
-        """A reader finds the old file or the new one, never half of one."""
+        """Replaces the file at once, so that a reader finds the old file or the new one, never half of one."""
         folder: Path = self.args.checkpoints
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / "unfinished"
@@ -274,7 +275,7 @@ class Training:
         unfinished.replace(folder / "last.pt")
 
     def resume(self) -> int:
-        """Only rank 0 needs the file. Returns how many epochs are done."""
+        """Loads a checkpoint, and returns the number of complete epochs. Only rank 0 needs the file."""
         epochs, file = 0, self.args.checkpoints and self.args.checkpoints / "last.pt"
         if hvd.rank() == 0 and file and file.exists():
             saved = torch.load(file, map_location=self.device, weights_only=True)

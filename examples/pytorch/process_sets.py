@@ -1,8 +1,8 @@
-"""Two teams of ranks train two models at the same time, each by itself, and vote together in the end.
+"""Trains two models at the same time on two teams of ranks. In the end, both teams vote together.
 
     perseusrun -np 4 python examples/pytorch/process_sets.py
 
-Exit code 1 when the vote is right less often than --target.
+The exit code is 1 if the vote is right less often than --target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def options() -> argparse.Namespace:
 
 
 def make_teams() -> list[hvd.ProcessSet]:
-    """All ranks call this, and name all teams: a process set is made known to everybody, also to those outside."""
+    """Returns the process sets of all teams. All ranks must call it, because every rank must register every set."""
     half = hvd.size() // 2
     if half == 0:
         return [hvd.global_process_set]
@@ -41,7 +41,7 @@ def make_teams() -> list[hvd.ProcessSet]:
 
 
 def make_model(team: hvd.ProcessSet, number: int) -> nn.Module:
-    """A perceptron for the first team, a convolutional net for the second."""
+    """Returns a perceptron for the first team, and a convolutional net for the second team."""
     if number == 0:
         hidden = [nn.Flatten(), nn.Linear(64, 128), hvd.SyncBatchNorm(128, process_set=team), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(128, 10))
@@ -61,7 +61,7 @@ def train(model: nn.Module, team: hvd.ProcessSet, images: Tensor, labels: Tensor
         for batch in torch.randperm(len(labels), generator=order).split(args.batch_size):
             own = batch[mine::ranks]
             optimizer.zero_grad()
-            # The mean over the team's images, whether they can be shared out equally or not.
+            # This makes the mean over the team's images, also if ranks have different numbers of images.
             loss = functional.cross_entropy(model(images[own]), labels[own], reduction="sum") * ranks / len(batch)
             loss.backward()
             optimizer.step()
@@ -93,7 +93,7 @@ def main() -> int:
         if each.included() and each.rank() == 0:
             right = (own.argmax(1) == labels[test]).float().mean()
             print(f"team {place}, ranks {each.ranks}: {right:.1%} of test images right", flush=True)
-    # Every rank of a team says the same, so each speaks for its part of it.
+    # All ranks of a team have the same answer, so each rank contributes its part of it.
     vote = hvd.allreduce(own / (team.size() or 1), op=hvd.Sum, name="vote")
     right = (vote.argmax(1) == labels[test]).float().mean()
     if hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""Images per second of a convolutional net or a perceptron on random data, as Horovod's benchmark of this name counts.
+"""Measures images per second of a convolutional net or a perceptron, as Horovod's benchmark of this name does.
 
     perseusrun -np 2 python examples/pytorch/synthetic_benchmark.py
     perseusrun -np 2 python examples/pytorch/synthetic_benchmark.py --model mlp --compression bf16
@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them (He et al., 2016, arXiv:1512.03385)."""
+    """Two convolutions and a shortcut (He et al., 2016, arXiv:1512.03385)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Block(nn.Module):
 
 
 def resnet() -> nn.Module:
-    """18 layers, 11.7 million parameters."""
+    """A ResNet of 18 layers, with 11.7 million parameters."""
     blocks: list[nn.Module] = []
     channels_in = 64
     for stage, channels in enumerate((64, 128, 256, 512)):
@@ -71,7 +71,7 @@ def resnet() -> nn.Module:
 
 
 def perceptron(image_size: int) -> nn.Module:
-    """Little to compute for each parameter, so that communication weighs most."""
+    """Returns a perceptron with little to compute for each parameter, so that communication takes most of the time."""
     pixels = 3 * image_size * image_size
     return nn.Sequential(
         nn.Flatten(), nn.Linear(pixels, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)

@@ -1,8 +1,8 @@
-"""Handwritten digits with a training loop of one's own, in a tf.function.
+"""Trains on handwritten digits with a custom training loop in a tf.function.
 
     perseusrun -np 2 python examples/tensorflow/digits_loop.py
 
-Exit code 1 when the test accuracy is below --target.
+The exit code is 1 if the test accuracy is below --target.
 """
 
 from __future__ import annotations

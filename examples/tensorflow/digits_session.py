@@ -1,8 +1,8 @@
-"""Handwritten digits as scripts for TensorFlow 1 are written: a graph, an optimizer, a monitored session.
+"""Trains on handwritten digits as scripts for TensorFlow 1 do: with a graph, an optimizer and a monitored session.
 
     perseusrun -np 2 python examples/tensorflow/digits_session.py --checkpoints /tmp/digits
 
-Exit code 1 when the test accuracy is below --target.
+The exit code is 1 if the test accuracy is below --target.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=600, help="of all ranks together")
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="of one rank; multiplied by their number")
-    parser.add_argument("--checkpoints", help="folder to save to, and to go on from")
+    parser.add_argument("--checkpoints", help="folder of checkpoints, from which training continues")
     parser.add_argument("--target", type=float, default=0.93, help="test accuracy to reach")
     return parser.parse_args()
 
 
 class Test(tf.train.SessionRunHook):  # type: ignore[misc]
-    """Runs once more before the session ends."""
+    """Measures the test accuracy before the session ends."""
 
     def __init__(self, accuracy: Any, feed: dict[Any, Any]) -> None:
         self.accuracy, self.feed = accuracy, feed

@@ -28,8 +28,8 @@ class Feed(Protocol):
 class Child:
     """A process that the launcher has started, in a session and process group of its own.
 
-    A process without a `stop_signal` serves the others. It gets none of the user's signals, and goes on until the
-    others have ended.
+    A process without a `stop_signal` serves the other processes. It gets none of the user's signals, and continues
+    until the other processes have ended.
     """
 
     name: str

@@ -17,7 +17,7 @@ _CHOICE_OF_DEVICE = "the program chooses its device"
 _FILES = "all ranks print to the terminal; --log-dir DIR also writes a file per rank"
 _NO_RESTART = "a job that has failed is not started again; see --min-np for elastic jobs"
 
-# Flag -> (the number of its values, why it has no effect). Without a reason, what it asks for is done anyway.
+# Flag -> (the number of its values, why it has no effect). Without a reason, its effect is the default.
 ACCEPTED: dict[str, tuple[int, str]] = {
     "--standalone": (0, ""),
     "--no-python": (0, ""),

@@ -59,14 +59,14 @@ class ChildStreams:
                 else:
                     self._loop.forget(descriptor)
 
-    def hear_out(self, process: subprocess.Popen[bytes]) -> None:
+    def read_rest(self, process: subprocess.Popen[bytes]) -> None:
         """Reads the remaining output of a process, so that the output precedes the report of the process's end."""
         for stream in (process.stdout, process.stderr):
             descriptor = stream.fileno() if stream and not stream.closed else -1
-            heard = 0
+            received = 0
             # A process that it has started may still write, without an end.
-            while heard < _MOST_BACKLOG and (count := self._read(descriptor)):
-                heard += count
+            while received < _MOST_BACKLOG and (count := self._read(descriptor)):
+                received += count
 
     def drain(self) -> None:
         """Reads what is left, and closes all streams and the screen."""

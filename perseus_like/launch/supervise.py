@@ -200,7 +200,7 @@ class Supervisor:
                 self._note_end(child, status)
 
     def _note_end(self, child: Child, status: int) -> None:
-        self._streams.hear_out(child.process)
+        self._streams.read_rest(child.process)
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
         child.witness.record = self._records.read(child.name)

@@ -10,7 +10,7 @@ it knows the secret, and neither sends it, so an impostor at the other end learn
     HMAC-SHA256(secret, "listening" + both nonces) →
 
 Every message has a fixed length. The labels keep an answer from being sent back to the end that made it. What follows
-the handshake is neither encrypted nor protected against a change on the way. `csrc/bootstrap/authentication.h` speaks
+the handshake is neither encrypted nor protected against a change on the way. `csrc/bootstrap/authentication.h` has
 the same protocol.
 
 For a process that listens, in any event loop:
@@ -198,7 +198,7 @@ class AuthenticatedListener:
         for descriptor, _ in self._epoll.poll(0):
             if descriptor in self._listeners:
                 self._accept_from(self._listeners[descriptor])
-            elif descriptor in self._waiting and (connection := self._go_on(self._waiting[descriptor])):
+            elif descriptor in self._waiting and (connection := self._advance(self._waiting[descriptor])):
                 finished.append(connection)
         self._do_what_is_due()
         return finished
@@ -242,7 +242,7 @@ class AuthenticatedListener:
         else:
             self._waiting[connection.fileno()] = waiting
 
-    def _go_on(self, waiting: _Waiting) -> socket.socket | None:
+    def _advance(self, waiting: _Waiting) -> socket.socket | None:
         connection, handshake = waiting.connection, waiting.handshake
         try:
             _send(connection, handshake.take(connection.recv(handshake.missing)))

@@ -1,4 +1,4 @@
-"""Each benchmark runs, with tiny sizes, and leaves results that can be read."""
+"""Checks that each benchmark runs with tiny sizes and writes results that can be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ pytest.importorskip("tensorflow")
 
 
 def run(module: str, *arguments: object, ranks: int = 0) -> str:
-    """From the repository root, as a user does: it must be the installed package that is measured."""
+    """Runs a benchmark from the repository root, as a user does, and returns its output.
+
+    The benchmark must measure the installed package.
+    """
     launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(ranks)] if ranks else []
     ran = subprocess.run(
         [*launcher, sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
@@ -75,7 +78,7 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
 
 
-def test_other_numbers_of_ranks_have_a_file_of_their_own(tmp_path: Path) -> None:
+def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
 
@@ -95,8 +98,8 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
         assert written.count("Allreduce of one float32 tensor") == 1
 
 
-def test_a_step_on_gpus_is_written_right() -> None:
-    """The benchmark needs GPUs to measure anything; this test only runs it."""
+def test_the_benchmark_of_a_step_on_gpus_runs() -> None:
+    """The benchmark measures nothing useful without a GPU. The test checks that it runs and prints its rows."""
     tiny = ["--device", "cpu", "--batch", 2, "--image", 64, "--steps", 1]
     output = run("gpu_step", *tiny, ranks=2)
     assert "ours in torch's time" in output
@@ -128,7 +131,7 @@ print(record.as_text(data))
 
 @pytest.mark.parametrize(("load", "quick"), [(2.3, False), (7.25, False), (2.3, True)])
 def test_tables_and_pictures_have_the_same_warnings(load: float, quick: bool, tmp_path: Path) -> None:
-    """They warn of a load beyond the ranks' own, and of a quick run."""
+    """Both warn if the machine's load is larger than the load of the ranks, and if the run is a quick one."""
     row = {"work": "4 B", "bytes": 4, "contenders": {"ours": {"median": 1e-6, "low": 9e-7, "high": 2e-6}}}
     lists: dict[str, Any] = {"ours": ["ours"], "rows": [row], "facts": {}, "missing": {}, "bars": []}
     about = {"title": "T", "ranks": 2, "transport": "shm", "quick": quick, "commit": "c"}

@@ -1,4 +1,4 @@
-"""perseus_like.caffe over a stand-in with pycaffe's interface."""
+"""Tests of perseus_like.caffe with a stand-in that has pycaffe's interface."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_ranks_train_as_one_process_with_the_whole_batch(ranks: int, tmp_path: P
     assert_close(weights("many_iter_20.solverstate"), weights("one_iter_20.solverstate"))
 
 
-def test_a_snapshot_is_gone_on_from(tmp_path: Path) -> None:
+def test_training_resumes_from_a_snapshot(tmp_path: Path) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=10)
     train(2, "--solver", solver)
     train(2, "-solver", solver, "-snapshot", "run_iter_10.solverstate", "-iterations", 13)
     content = pickle.loads(Path("run_iter_13.solverstate").read_bytes())
     assert content["iter"] == 13
     train(2, "-solver", solver, "--weights", "run_iter_10.solverstate", "-iterations", 3)
-    # The same data and weights, but momentum began at nothing.
+    # Data and weights are the same, but the momentum started at zero.
     distances = [
         abs(one - other).max()
         for one, other in zip(weights("run_iter_3.solverstate"), weights("run_iter_13.solverstate"), strict=True)
@@ -100,7 +100,7 @@ with open(f"report.{rank}", "w") as file:
 """
 
 
-def test_every_rank_begins_and_ends_with_the_same(tmp_path: Path) -> None:
+def test_every_rank_begins_and_ends_with_the_same_weights(tmp_path: Path) -> None:
     for rank in range(2):
         write_solver(Path(f"{rank}.prototxt"), more=f"seed: {rank}")
     Path("program.py").write_text(textwrap.dedent(PROGRAM))
@@ -114,7 +114,7 @@ def test_every_rank_begins_and_ends_with_the_same(tmp_path: Path) -> None:
     assert snapshots == [["run_iter_3.solverstate"], []]
 
 
-def test_switches(tmp_path: Path) -> None:
+def test_command_line_options(tmp_path: Path) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", more="snapshot_after_train: false")
     code = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
     done = start(
@@ -130,7 +130,7 @@ def test_switches(tmp_path: Path) -> None:
     assert "not allowed with" in done.stderr
 
 
-def test_what_the_solvers_file_says_itself(tmp_path: Path) -> None:
+def test_settings_of_the_solver_file_are_combined_with_options(tmp_path: Path) -> None:
     own = """snapshot_after_train: false
 solver_mode: GPU
 device_id: 2
@@ -139,13 +139,13 @@ base_lr: 0.1"""
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=1, more=own)
     code = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
     arguments = ["-c", code, "train", "--solver", solver, "--stage", "mine", "--level", 3]
-    said = start(1, *arguments).stdout
-    assert "('device', 2)" in said
-    assert 'train_state { stage: "own" level: 3 stage: "mine" }' in " ".join(said.replace("\\n", " ").split())
-    assert said.count("train_state") == 1
-    said = start(2, *arguments).stdout
-    assert "('device', 0)" in said
-    assert "('device', 1)" in said
+    output = start(1, *arguments).stdout
+    assert "('device', 2)" in output
+    assert 'train_state { stage: "own" level: 3 stage: "mine" }' in " ".join(output.replace("\\n", " ").split())
+    assert output.count("train_state") == 1
+    output = start(2, *arguments).stdout
+    assert "('device', 0)" in output
+    assert "('device', 1)" in output
     assert "('device', 5)" in start(1, *arguments, "--gpu", 5).stdout
 
 
@@ -160,7 +160,10 @@ def calls_of(*arguments: object) -> list[tuple[Any, ...]]:
 
 
 def test_training_ends_as_in_caffe(tmp_path: Path) -> None:
-    """One last snapshot, unless the settings do without or have just taken it; the last loss and test."""
+    """At its end, training takes a snapshot and computes the loss and the test, if the solver's settings ask for it.
+
+    It takes no second snapshot in the same iteration.
+    """
     path = tmp_path / "solver.prototxt"
     write_solver(path, max_iter=10, more="display: 5\ntest_interval: 2")
     assert calls_of("--solver", path) == [
@@ -174,7 +177,7 @@ def test_training_ends_as_in_caffe(tmp_path: Path) -> None:
     assert calls_of("--solver", path) == []
 
 
-def test_solve_is_caffes(tmp_path: Path) -> None:
+def test_solve_ends_as_in_caffe_on_rank_0(tmp_path: Path) -> None:
     write_solver(tmp_path / "solver.prototxt", max_iter=3, more="snapshot_after_train: false\ntest_interval: 1")
     program = """
     import caffe
@@ -203,7 +206,7 @@ def test_snapshots_are_named_after_the_solvers_file(prefix: str, tmp_path: Path)
         assert Path(call[1]) == folder / f"lenet_iter_{2 if 2 in switches else 1}.solverstate"
 
 
-def test_a_signal_after_a_snapshot_takes_no_other(tmp_path: Path) -> None:
+def test_a_signal_after_a_snapshot_takes_no_second_snapshot(tmp_path: Path) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
     solver.write_text(solver.read_text().replace("snapshot: 10", "snapshot: 2"))
     main = "main(arguments)\nprint([call for call in caffe.calls if call[0] == 'snapshot'])\n"
@@ -244,7 +247,7 @@ sys.exit(main(arguments))
         (signal.SIGINT, ["--sigint_effect", "none"], [8]),
     ],
 )
-def test_a_signal_to_one_rank_works_on_all(
+def test_a_signal_to_one_rank_takes_effect_on_all_ranks(
     signum: int, switches: list[str], snapshots: list[int], tmp_path: Path
 ) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
@@ -254,7 +257,7 @@ def test_a_signal_to_one_rank_works_on_all(
     assert sorted(Path().glob("run_iter_*")) == [Path(f"run_iter_{iteration}.solverstate") for iteration in snapshots]
 
 
-def test_without_caffe(tmp_path: Path) -> None:
+def test_without_caffe_the_error_says_how_to_build_it(tmp_path: Path) -> None:
     done = start(1, "-m", "perseus_like.caffe", "train", "--solver", "none", caffe=False)
     assert done.returncode != 0
     assert "make pycaffe" in done.stderr

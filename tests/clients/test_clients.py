@@ -1,4 +1,4 @@
-"""Programs of other projects, over the backend perseus or the name horovod: small real runs, by `make test-clients`."""
+"""Runs small programs of other projects over the backend perseus, or over the name horovod (`make test-clients`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bin_of() -> Callable[[str], Path]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a command to its end; what its ranks say behind RESULT."""
+    """Returns a function that runs a command to its end and returns what its ranks print after the word RESULT."""
 
     def start(*command: object, **variables: str) -> list[str]:
         foreign = ("PERSEUS", "PYTHONPATH")
@@ -63,7 +63,7 @@ def perseusrun(folder: Path) -> list[object]:
 
 
 def test_trainer_under_each_launcher(bin_of: Callable[[str], Path], run: Run) -> None:
-    """The script is as it is; over gloo the parameters become the same."""
+    """An unchanged script trains under each launcher, and gets the same parameters as over gloo."""
     folder = bin_of("clients")
     script = [PROGRAMS / "huggingface.py", *TRAINER]
     python = folder / "python"
@@ -79,7 +79,7 @@ def test_trainer_under_each_launcher(bin_of: Callable[[str], Path], run: Run) ->
 
 
 def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
-    """ZeRO's stages divide memory, and train alike."""
+    """Training gives the same result with each stage of ZeRO."""
     folder = bin_of("clients")
     results = [
         result
@@ -115,7 +115,7 @@ def horovodrun(folder: Path) -> list[object]:
 
 
 def test_ignite(bin_of: Callable[[str], Path], run: Run) -> None:
-    """horovodrun starts the ranks, or ignite does, which calls horovod.run."""
+    """Training gives the same result if horovodrun starts the ranks and if ignite does, which calls horovod.run."""
     folder = bin_of("horovod")
     program = [folder / "python", PROGRAMS / "ignite_horovod.py"]
     results = run(*horovodrun(folder), *program) + run(*program, "spawn")
@@ -138,7 +138,7 @@ def test_deepmd_kit(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> 
     assert (tmp_path / "model.pb").stat().st_size > 10_000
 
 
-def test_the_commands_of_intels_pages(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+def test_the_commands_in_intels_documentation(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
     folder = bin_of("ccl")
     (tmp_path / "hostfile").write_text("localhost\n")
     find = "$(python -c 'from oneccl_bindings_for_pytorch import cwd; print(cwd)')"

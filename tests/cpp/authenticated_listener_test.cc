@@ -37,7 +37,7 @@ class AListener : public ::testing::Test {
   UniqueFd connect() const {
     for (;;) {
       if (auto socket = connect_to(name_)) return socket;
-      std::this_thread::yield();  // the queue is full at the moment
+      std::this_thread::yield();  // the listener's queue is full
     }
   }
 
@@ -67,16 +67,16 @@ TEST_F(AListener, AdmitsConnectionsThatKnowTheSecret) {
 
 TEST_F(AListener, RejectsAWrongSecretAndMalformedBytes) {
   auto listener = listen();
-  std::thread strangers([&] {
+  std::thread clients([&] {
     EXPECT_FALSE(join("another secret"));
-    const auto stranger = connect();
+    const auto unauthenticated = connect();
     const std::string garbage(200, '\xff');
-    EXPECT_EQ(send_all(stranger.get(), garbage.data(), garbage.size(), in(seconds(30))), IoResult::ok);
-    EXPECT_TRUE(is_closed(stranger.get()));
+    EXPECT_EQ(send_all(unauthenticated.get(), garbage.data(), garbage.size(), in(seconds(30))), IoResult::ok);
+    EXPECT_TRUE(is_closed(unauthenticated.get()));
     EXPECT_TRUE(join());
   });
   EXPECT_TRUE(listener.next(in(seconds(30))));
-  strangers.join();
+  clients.join();
 }
 
 TEST_F(AListener, AFalseListenerCannotAnswerAndLearnsNothing) {
@@ -97,7 +97,7 @@ TEST_F(AListener, AFalseListenerCannotAnswerAndLearnsNothing) {
 TEST_F(AListener, ClosesSilentConnections) {
   auto listener = listen(milliseconds(50));
   const auto silent = connect(), half = connect();
-  ASSERT_EQ(send_all(half.get(), "half of it", 10, in(seconds(30))), IoResult::ok);
+  ASSERT_EQ(send_all(half.get(), "incomplete", 10, in(seconds(30))), IoResult::ok);
   std::thread loop([&] { EXPECT_FALSE(listener.next(in(milliseconds(500)))); });
   EXPECT_TRUE(is_closed(silent.get()));
   EXPECT_TRUE(is_closed(half.get()));
@@ -107,8 +107,8 @@ TEST_F(AListener, ClosesSilentConnections) {
 TEST_F(AListener, ManyConnectionsDoNotBlockARank) {
   auto listener = listen();
   std::thread crowd([&] {
-    std::vector<UniqueFd> strangers;
-    for (int i = 0; i < 300; ++i) strangers.push_back(connect());
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < 300; ++i) silent.push_back(connect());
     EXPECT_TRUE(join());
   });
   EXPECT_TRUE(listener.next(in(seconds(30))));

@@ -63,20 +63,20 @@ class CApi : public ::testing::Test {
 
   PerseusRequest request(PerseusVerb verb, const char* name) {
     tensor_ = {values_.data(), static_cast<std::int32_t>(DType::float32), 1, shape_.data()};
-    PerseusRequest asked{};
-    asked.verb = verb;
-    asked.name = name;
-    asked.tensor_count = 1;
-    asked.inputs = &tensor_;
-    asked.reduce = {PERSEUS_OP_SUM, 0, 1, 1, PERSEUS_SAME_DTYPE};
-    asked.done = &Waiter::done;
-    asked.context = &waiter_;
-    return asked;
+    PerseusRequest args{};
+    args.verb = verb;
+    args.name = name;
+    args.tensor_count = 1;
+    args.inputs = &tensor_;
+    args.reduce = {PERSEUS_OP_SUM, 0, 1, 1, PERSEUS_SAME_DTYPE};
+    args.done = &Waiter::done;
+    args.context = &waiter_;
+    return args;
   }
 
-  const Outcome& submit(const PerseusRequest& asked) {
+  const Outcome& submit(const PerseusRequest& args) {
     std::array<char, 200> message{};
-    EXPECT_EQ(c_api().submit(&asked, message.data(), message.size()), PERSEUS_OK) << message.data();
+    EXPECT_EQ(c_api().submit(&args, message.data(), message.size()), PERSEUS_OK) << message.data();
     return outcome_ = waiter_.promise.get_future().get();
   }
 
@@ -88,19 +88,19 @@ class CApi : public ::testing::Test {
 };
 
 TEST_F(CApi, AllreduceInPlaceIsScaled) {
-  auto asked = request(PERSEUS_ALLREDUCE, "a");
-  asked.reduce.prescale = 2;
-  asked.reduce.average = 1;
-  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << outcome_.message;
+  auto args = request(PERSEUS_ALLREDUCE, "a");
+  args.reduce.prescale = 2;
+  args.reduce.average = 1;
+  EXPECT_EQ(submit(args).error, PERSEUS_OK) << outcome_.message;
   EXPECT_EQ(values_, (std::array<float, 4>{2, 4, 6, 8}));
 }
 
 TEST_F(CApi, AllreduceIntoAnotherTensor) {
   std::array<float, 4> target{};
   std::array<void*, 1> outputs{target.data()};
-  auto asked = request(PERSEUS_ALLREDUCE, "a");
-  asked.outputs = outputs.data();
-  EXPECT_EQ(submit(asked).error, PERSEUS_OK);
+  auto args = request(PERSEUS_ALLREDUCE, "a");
+  args.outputs = outputs.data();
+  EXPECT_EQ(submit(args).error, PERSEUS_OK);
   EXPECT_EQ(target, values_);
 }
 
@@ -112,9 +112,9 @@ TEST_F(CApi, RetainedResultsOutliveTheSession) {
 
 TEST_F(CApi, AlltoallReturnsSplits) {
   const std::array<std::int64_t, 1> splits{3};
-  auto asked = request(PERSEUS_ALLTOALL, "s");
-  asked.splits = splits.data();
-  EXPECT_EQ(submit(asked).splits, (std::vector<std::int64_t>{3}));
+  auto args = request(PERSEUS_ALLTOALL, "s");
+  args.splits = splits.data();
+  EXPECT_EQ(submit(args).splits, (std::vector<std::int64_t>{3}));
   EXPECT_EQ(outcome_.results.at(0), (std::vector<float>{1, 2, 3}));
 }
 
@@ -123,9 +123,9 @@ TEST_F(CApi, JoinReturnsTheLastRank) { EXPECT_EQ(submit(request(PERSEUS_JOIN, ""
 TEST_F(CApi, RunReturnsAfterItsCallback) {
   for (const auto verb : {PERSEUS_ALLREDUCE, PERSEUS_JOIN}) {
     Waiter waiter;
-    auto asked = request(verb, "r");
-    asked.context = &waiter;
-    EXPECT_EQ(c_api().run(&asked, nullptr, 0), PERSEUS_OK);
+    auto args = request(verb, "r");
+    args.context = &waiter;
+    EXPECT_EQ(c_api().run(&args, nullptr, 0), PERSEUS_OK);
     auto seen = waiter.promise.get_future();
     ASSERT_EQ(seen.wait_for(std::chrono::seconds(0)), std::future_status::ready);
     c_api().release(seen.get().kept);
@@ -133,14 +133,14 @@ TEST_F(CApi, RunReturnsAfterItsCallback) {
 }
 
 TEST_F(CApi, ARejectedRequestHasATextAndNoCallback) {
-  auto asked = request(PERSEUS_BROADCAST, "grad");
-  asked.root = 5;
+  auto args = request(PERSEUS_BROADCAST, "grad");
+  args.root = 5;
   std::array<char, 24> message{};
-  EXPECT_EQ(c_api().submit(&asked, message.data(), message.size()),
+  EXPECT_EQ(c_api().submit(&args, message.data(), message.size()),
             static_cast<std::int32_t>(ErrorKind::invalid_argument));
   EXPECT_STREQ(message.data(), "broadcast 'grad': root ");  // cut to the capacity
-  asked.root = 0;
-  EXPECT_EQ(submit(asked).error, PERSEUS_OK) << "the name was not given back";
+  args.root = 0;
+  EXPECT_EQ(submit(args).error, PERSEUS_OK) << "the name of a rejected request must be usable again";
 }
 
 TEST_F(CApi, RanksOfSets) {
@@ -150,9 +150,9 @@ TEST_F(CApi, RanksOfSets) {
   EXPECT_EQ(c_api().size(9), -1);
   stop_session();
   EXPECT_EQ(c_api().rank(0), -1);
-  auto asked = request(PERSEUS_ALLREDUCE, "late");
+  auto args = request(PERSEUS_ALLREDUCE, "late");
   std::array<char, 100> message{};
-  EXPECT_EQ(c_api().run(&asked, message.data(), message.size()), static_cast<std::int32_t>(ErrorKind::not_initialized));
+  EXPECT_EQ(c_api().run(&args, message.data(), message.size()), static_cast<std::int32_t>(ErrorKind::not_initialized));
   EXPECT_NE(std::string(message.data()).find("init()"), std::string::npos);
 }
 
@@ -170,19 +170,19 @@ TEST_F(CApi, AllocatedMemoryOutlivesTheSession) {
 
 TEST_F(CApi, ACallbackMaySubmit) {
   struct Chain {
-    PerseusRequest asked;
+    PerseusRequest args;
     int left;
     std::promise<void> finished;
     static void done(void* context, const PerseusOutcome* outcome) {
       auto& self = *static_cast<Chain*>(context);
       EXPECT_EQ(outcome->error, PERSEUS_OK) << outcome->message;
       if (--self.left == 0) return self.finished.set_value();
-      EXPECT_EQ(c_api().submit(&self.asked, nullptr, 0), PERSEUS_OK);
+      EXPECT_EQ(c_api().submit(&self.args, nullptr, 0), PERSEUS_OK);
     }
   } chain{request(PERSEUS_ALLREDUCE, "again"), 100, {}};
-  chain.asked.done = &Chain::done;
-  chain.asked.context = &chain;
-  ASSERT_EQ(c_api().submit(&chain.asked, nullptr, 0), PERSEUS_OK);
+  chain.args.done = &Chain::done;
+  chain.args.context = &chain;
+  ASSERT_EQ(c_api().submit(&chain.args, nullptr, 0), PERSEUS_OK);
   chain.finished.get_future().get();
 }
 

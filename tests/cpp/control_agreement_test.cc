@@ -18,10 +18,11 @@ using testing::request;
 const std::vector<int> kWorld = {0, 1, 2, 3, 4, 5};
 
 std::string text(std::vector<Submission> submissions, const std::vector<int>& world_ranks = kWorld) {
-  const auto said = describe_disagreement(submissions, world_ranks);
+  const auto result = describe_disagreement(submissions, world_ranks);
   std::reverse(submissions.begin(), submissions.end());
-  EXPECT_EQ(describe_disagreement(submissions, world_ranks), said) << "the order of arrival shows";
-  return said;
+  EXPECT_EQ(describe_disagreement(submissions, world_ranks), result)
+      << "the text must not depend on the order of arrival";
+  return result;
 }
 
 template <typename Change>

@@ -49,7 +49,7 @@ class Job {
       for (int from = 0; from < static_cast<int>(ranks_.size()); ++from) {
         for (const auto& message : at(from).take_messages()) {
           if (stopped_.contains(message.to)) continue;
-          at(message.to).hear(from, message.bytes, start);
+          at(message.to).receive(from, message.bytes, start);
           any = true;
           ++count;
         }
@@ -81,7 +81,7 @@ TEST(MissingRankQuery, NoRankIsMissing) {
     Job job;
     job.at(asker).ask(kPoint, job.everybody(), job.start);
     job.deliver();
-    EXPECT_FALSE(job.at(asker).open()) << "all have answered";
+    EXPECT_FALSE(job.at(asker).open()) << "all ranks have answered";
     const auto verdict = job.at(asker).take_verdicts().at(0);
     EXPECT_EQ(verdict.point, kPoint);
     EXPECT_EQ(verdict.silent, Ranks{});
@@ -117,7 +117,7 @@ TEST(MissingRankQuery, RanksThatAreNotMembersAreIgnored) {
   Job job({4}, {3});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).silent, Ranks{});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).behind, Ranks{});
-  EXPECT_EQ(job.ask(0, {0, 5}).silent, Ranks{4}) << "a member can only be asked through it";
+  EXPECT_EQ(job.ask(0, {0, 5}).silent, Ranks{4}) << "rank 5 can only be asked through rank 4";
 }
 
 TEST(MissingRankQuery, RanksThatHaveNotSubmittedARequestAreNamed) {
@@ -157,7 +157,7 @@ TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
 
 TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {
   Job job;
-  job.at(0).set_neighbours({1, 4});  // rank 2 was not reached when connections were made
+  job.at(0).set_neighbours({1, 4});  // rank 0 has no connection to rank 2
   job.at(2).set_neighbours({3});
   EXPECT_EQ(job.ask(1, job.everybody()).silent, Ranks{});
   EXPECT_EQ(job.ask(3, job.everybody()).silent, Ranks{});
@@ -179,7 +179,7 @@ TEST(MissingRankQuery, RanksBeyondTheLimitAreCounted) {
 TEST(MissingRankQuery, MalformedMessagesAreRejected) {
   Job job;
   for (const auto* bytes : {"", "\x7f", "\x7e", "\x7e\x01\x07\x06", "\x7e\x03\x07\x06\x63"}) {
-    EXPECT_THROW(job.at(0).hear(1, bytes, job.start), Error);
+    EXPECT_THROW(job.at(0).receive(1, bytes, job.start), Error);
   }
 }
 

@@ -214,7 +214,7 @@ TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
   const auto gather = request(Verb::allgather, "g", {{DType::float32, {2}}});
   for (unsigned seed = 0; seed < 30; ++seed) {
     Job job(GetParam(), {}, seed);
-    // With a cached id and without.
+    // Odd seeds start with a request that is in the response cache.
     for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
       job.submit_all(gather);
       job.take_all();
@@ -320,7 +320,7 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
       return error.kind() == ErrorKind::transport;
     }
   };
-  EXPECT_TRUE(refused(7, {})) << "nobody's child";
+  EXPECT_TRUE(refused(7, {})) << "rank 7 is not a child of rank 0";
   Report joined, left, stall, submission, nobody, unknown;
   joined.joined = {3};
   left.left = {-1};
@@ -330,7 +330,7 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
   unknown.cached = {5};
   for (const auto& report : {joined, left, stall, submission, nobody, unknown}) EXPECT_TRUE(refused(1, report));
   job.submit_all(allreduce("x"));
-  EXPECT_EQ(job.take_all().size(), 1U) << "nothing of it stays";
+  EXPECT_EQ(job.take_all().size(), 1U) << "no part of a rejected message may be kept";
 }
 
 TEST(Negotiator, UrgencyIsForwardedUpTheTree) {

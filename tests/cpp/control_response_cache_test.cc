@@ -1,4 +1,4 @@
-// Tests the ids of agreed requests; names that are used once get none.
+// Tests the ids of agreed requests. Names that are used only once get no id.
 #include <gtest/gtest.h>
 
 #include <optional>

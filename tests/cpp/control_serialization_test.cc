@@ -169,7 +169,7 @@ TEST(Serialization, MalformedRuns) {
   EXPECT_TRUE(refused(read, runs({{0, UINT64_MAX}}))) << "more than memory holds";
   EXPECT_TRUE(refused(read, runs({{INT64_MAX, 1}, {INT64_MAX, 1}}))) << "overflow";
   EXPECT_TRUE(refused(read, runs({{UINT32_MAX, 2}}))) << "beyond the last id";
-  EXPECT_TRUE(refused(read, runs({{0, 3'000'000}, {1, 3'000'000}}))) << "too many together";
+  EXPECT_TRUE(refused(read, runs({{0, 3'000'000}, {1, 3'000'000}}))) << "too many ids in all runs together";
 }
 
 TEST(Serialization, Requests) {
@@ -252,7 +252,7 @@ TEST(Messages, ATruncatedPlanIsRejectedOrShorter) {
       EXPECT_TRUE(same_decision(read.decisions[i], plan.decisions[i]));
     }
   }
-  EXPECT_EQ(shorter, 7) << "behind each entry: ids that follow one another are one";
+  EXPECT_EQ(shorter, 7) << "a plan may end after each of its 7 entries; consecutive ids are one entry";
 }
 
 TEST(Messages, CorruptedBytesAreRejectedOrReadSafely) {

@@ -48,7 +48,7 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
             "allreduce 'x' has waited 60.5 s: submitted by ranks 4, 6, not by rank 5. All ranks must call the same "
             "collectives; check whether the missing ranks are still busy or have taken another branch.");
   look(job);
-  EXPECT_TRUE(job.take_all().empty()) << "said once in a period";
+  EXPECT_TRUE(job.take_all().empty()) << "there is one warning in each period";
   job.now += 60s;
   look(job);
   EXPECT_EQ(job.take_all().size(), 1U);
@@ -128,7 +128,7 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
   job.settle();
   look(job);
-  EXPECT_TRUE(job.take_all().empty()) << "the other verb may follow on each rank";
+  EXPECT_TRUE(job.take_all().empty()) << "each rank may still submit the other verb";
   job.now += 500ms;
   look(job);
   const auto decisions = job.take_all();
@@ -143,7 +143,7 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   EXPECT_EQ(decisions[1].request.name, "broadcast.x");
   job.submit_all(allreduce("allreduce.x"));
   const auto after = job.take_all();
-  ASSERT_EQ(after.size(), 1U) << "what failed is forgotten";
+  ASSERT_EQ(after.size(), 1U) << "the failed requests must be forgotten";
   EXPECT_EQ(after.front().kind, Kind::run);
 }
 

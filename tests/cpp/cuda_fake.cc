@@ -112,7 +112,7 @@ struct FakeCalls {
   static Result stream_create(StreamHandle* stream, unsigned flags, int) {
     const auto result = the_fake->begin("cuStreamCreateWithPriority");
     if (result != kSuccess) return result;
-    EXPECT_EQ(flags, 1U) << "a stream that waits for the default one";
+    EXPECT_EQ(flags, 1U) << "the stream would wait for the default stream";
     *stream = reinterpret_cast<StreamHandle>(the_fake->make_stream(current_device()));
     return kSuccess;
   }
@@ -305,7 +305,7 @@ struct FakeCalls {
 };
 
 FakeCuda::FakeCuda(FakeStreams streams, int devices) : streams_(streams), devices_(devices) {
-  EXPECT_EQ(the_fake, nullptr) << "one at a time";
+  EXPECT_EQ(the_fake, nullptr) << "only one FakeCuda may exist at a time";
   the_fake = this;
   driver_ = {
       .init = &FakeCalls::init,
@@ -368,14 +368,14 @@ FakeCuda::~FakeCuda() {
     if (queue->thread.joinable()) queue->thread.join();
   }
   if (left_ == 0) {
-    EXPECT_EQ(retained_, 0) << "primary contexts";
-    EXPECT_EQ(modules_, 0) << "modules";
-    EXPECT_EQ(pools_, 0) << "memory pools";
-    EXPECT_TRUE(events_.empty()) << events_.size() << " events";
+    EXPECT_EQ(retained_, 0) << "primary contexts were not released";
+    EXPECT_EQ(modules_, 0) << "modules were not unloaded";
+    EXPECT_EQ(pools_, 0) << "memory pools were not destroyed";
+    EXPECT_TRUE(events_.empty()) << events_.size() << " events were not destroyed";
   }
-  EXPECT_EQ(memory_.size(), left_) << "blocks of memory";
+  EXPECT_EQ(memory_.size(), left_) << "the number of blocks of memory that were not freed";
   EXPECT_EQ(capture_mode, 0);
-  EXPECT_TRUE(contexts.empty()) << "the current device is not what it was";
+  EXPECT_TRUE(contexts.empty()) << "the current device was not restored";
   the_fake = nullptr;
 }
 

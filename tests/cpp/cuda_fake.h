@@ -27,19 +27,19 @@ enum class FakeStreams { eager, late, threads };
 class FakeCuda {
  public:
   explicit FakeCuda(FakeStreams streams = FakeStreams::late, int devices = 1);
-  ~FakeCuda();  // all memory must have been freed; see leave()
+  ~FakeCuda();  // checks that all memory was freed, unless leave() was called
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
   const cuda::Driver& driver() const { return driver_; }
 
-  // The functions that a framework calls itself.
+  // The functions of the driver that a framework calls directly.
   Stream make_stream(int device = 0);
   void enqueue(Stream stream, std::function<void()> kernel);
   void synchronize(Stream stream);
   void capture(Stream stream, bool capturing);
 
-  // Makes the call of this name fail with this code from now on; 0: it succeeds again.
+  // Makes the call of this name fail with this code from now on. With code 0, it succeeds again.
   void fail(const std::string& call, cuda::Result result);
   void pretend_version(int version) { version_ = version; }
   void pretend_multicast() { has_multicast_ = true; }

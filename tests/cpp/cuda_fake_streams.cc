@@ -10,11 +10,11 @@ namespace perseus::testing {
 FakeCuda::Queue* FakeCuda::queue_of(cuda::StreamHandle stream) {
   const auto found = queues_.find(stream);
   if (found != queues_.end()) return found->second.get();
-  EXPECT_EQ(stream, nullptr) << "a stream that was destroyed, or never made";
+  EXPECT_EQ(stream, nullptr) << "the stream was destroyed or never created";
   return add_queue(0);
 }
 
-// The first one is the default stream.
+// The first queue is the default stream.
 FakeCuda::Queue* FakeCuda::add_queue(int device) {
   auto made = std::make_unique<Queue>();
   made->device = device;
@@ -71,11 +71,11 @@ void FakeCuda::run_to(Queue& queue, std::uint64_t number, std::unique_lock<std::
 }
 
 void FakeCuda::finish_all(std::unique_lock<std::mutex>& lock, int device) {
-  std::vector<Queue*> its;  // the list of queues may change meanwhile
+  std::vector<Queue*> of_device;  // a copy, because the list of queues may change meanwhile
   for (auto& [handle, queue] : queues_) {
-    if (queue->device == device) its.push_back(queue.get());
+    if (queue->device == device) of_device.push_back(queue.get());
   }
-  for (auto* queue : its) run_to(*queue, queue->given, lock);
+  for (auto* queue : of_device) run_to(*queue, queue->given, lock);
 }
 
 Stream FakeCuda::make_stream(int device) {

@@ -113,7 +113,7 @@ class DeviceRank {
   void fill(DeviceTensor& tensor, float value) {
     fake_.enqueue(stream_, [&tensor, value] { tensor.values.assign(tensor.values.size(), value); });
   }
-  // Blocks the framework's stream until then.
+  // Blocks the framework's stream until `gate` is ready.
   void hold(std::shared_future<void> until) {
     fake_.enqueue(stream_, [until = std::move(until)] { until.wait(); });
   }
@@ -125,7 +125,7 @@ class DeviceRank {
     return copy;
   }
 
-  // The same for memory that the core has allocated.
+  // Returns the same for memory that the core has allocated.
   std::vector<float> read(const Result& result) {
     std::vector<float> copy;
     fake_.enqueue(stream_, [&] {

@@ -269,7 +269,7 @@ TEST(OnDevice, TensorsAreInUseUntilTheDeviceIsDoneOrTheCallersStreamsWait) {
   const auto stream = fake.make_stream(), other = fake.make_stream();
   const auto ours = device->make_stream();
   auto place = on_device(device, stream, "x");
-  EXPECT_FALSE(in_use(*place));  // no work was begun
+  EXPECT_FALSE(in_use(*place));  // no work has started
   int value = 0;
   fake.enqueue(*ours, [&] { value = 1; });
   place->done = device->record(*ours);
@@ -287,7 +287,7 @@ TEST(OnDevice, ExtendedWorkEndsLaterAndAllWaitForIt) {
   const auto asked = fake.make_stream(), first = fake.make_stream(), second = fake.make_stream();
   const auto ours = device->make_stream();
   auto place = on_device(device, asked, "x");
-  EXPECT_TRUE(is_over(*place));  // no work was begun
+  EXPECT_TRUE(is_over(*place));  // no work has started
   extend(*place, first);         // has no effect
   EXPECT_FALSE(place->done);
   int value = 0;

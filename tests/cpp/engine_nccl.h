@@ -44,7 +44,7 @@ class NcclTest : public ::testing::Test {
     FakeCuda fake(FakeStreams::threads, job.ranks);
     if (job.multicast) fake.pretend_multicast();
     orders.enqueue = [&fake](xccl::Stream stream, std::function<void()> work) {
-      EXPECT_GT(FakeCuda::pushed(), 0) << "NCCL goes by the current device";
+      EXPECT_GT(FakeCuda::pushed(), 0) << "NCCL uses the current device, so it must be set";
       fake.enqueue(reinterpret_cast<Stream>(stream), std::move(work));
     };
     orders.current_device = [] { return FakeCuda::current(); };
@@ -64,7 +64,7 @@ class NcclTest : public ::testing::Test {
     });
   }
 
-  // Waits until this rank's engine has failed. Returns the text.
+  // Waits until this rank's engine has failed, and returns the error text.
   static std::string failure_of(DeviceRank& rank) {
     const auto until = std::chrono::steady_clock::now() + kNcclPatience;
     while (std::chrono::steady_clock::now() < until) {
@@ -75,7 +75,7 @@ class NcclTest : public ::testing::Test {
         return error.what();
       }
     }
-    return "rank " + std::to_string(rank.rank()) + " heard of no failure";
+    return "rank " + std::to_string(rank.rank()) + " received no failure";
   }
 
   // Connects the ranks and waits for all of them.

@@ -30,8 +30,8 @@ TEST_F(NcclTest, AFailingCallIsNamedOnAllRanks) {
       EXPECT_NE(text.find("rank 1 could not go on: " + failure), std::string::npos) << text;
     }
     if (rank.rank() != 1) {
-      const auto heard = failure_of(rank);
-      EXPECT_NE(heard.find("rank 1 could not go on: " + failure), std::string::npos) << heard;
+      const auto text_of_failure = failure_of(rank);
+      EXPECT_NE(text_of_failure.find("rank 1 could not go on: " + failure), std::string::npos) << text_of_failure;
     }
     rank.read(tensor);  // no work blocks on the device
   });
@@ -49,10 +49,11 @@ TEST_F(NcclTest, ALaterErrorAbortsAllRanks) {
     ASSERT_EQ(rank.allreduce("x", tensor), "");
     world.exchange("");
     if (rank.rank() == 0) orders.async_error = 3;
-    // On the other rank the library may itself report that the first is lost.
+    // On rank 1, NCCL itself may report that rank 0 is lost.
     const std::string failure = "fakeCommGetAsyncError of Queued 2.3.4 failed with code ";
-    const auto heard = failure_of(rank);
-    EXPECT_NE(heard.find(failure + (rank.rank() == 0 ? "3: internal error" : "")), std::string::npos) << heard;
+    const auto text_of_failure = failure_of(rank);
+    EXPECT_NE(text_of_failure.find(failure + (rank.rank() == 0 ? "3: internal error" : "")), std::string::npos)
+        << text_of_failure;
     gate.set_value();
     rank.read(tensor);
   });
@@ -187,15 +188,15 @@ TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
       EXPECT_EQ(rank.read(tensor), all(10, 6.0F));
     }
   });
-  const auto said = ::testing::internal::GetCapturedStderr();
+  const auto log = ::testing::internal::GetCapturedStderr();
   const std::string warning =
       "tensors are copied through host memory, which is slower: rank 2: NCCL is not installed. Install it";
-  const auto first = said.find(warning);
-  ASSERT_NE(first, std::string::npos) << said;
-  EXPECT_EQ(said.find("by way of host memory", first + warning.size()), std::string::npos) << said;
+  const auto first = log.find(warning);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("through host memory", first + warning.size()), std::string::npos) << log;
 }
 
-// Returns the text with which the first collective fails, on each rank.
+// The first collective fails with the same text on each rank.
 TEST_F(NcclTest, AnotherVersionIsAnErrorOnAllRanks) {
   const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
                   auto library = queued_library();

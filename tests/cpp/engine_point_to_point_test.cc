@@ -147,7 +147,7 @@ TEST_P(PointToPointTest, DifferentSizesAreAnErrorOnBothSides) {
     if (world.rank == 0) {
       auto sent = send(engine, receiver, 0, 5, 1);
       finish(engine, sent);
-      // Accepted until the report of the failure has arrived.
+      // Sends are accepted until the report of the failure has arrived.
       Side next;
       do {
         next = receive(engine, receiver, 2, 1);

@@ -23,7 +23,7 @@ struct Started {
   std::string name;
   std::vector<std::int64_t> in, out;
   std::shared_ptr<Completion> completion;
-  bool rung = true;             // the driver was notified
+  bool notifies = true;         // the submission notifies the driver
   std::function<void()> check;  // called after success
 };
 
@@ -57,7 +57,7 @@ class EngineRank {
                                      bool ring = true) {
     auto work = make_work(Verb::allreduce, name);
     auto started = std::make_unique<Started>();
-    started->rung = ring;
+    started->notifies = ring;
     started->in.resize(static_cast<std::size_t>(count));
     started->out.resize(started->in.size());
     for (std::size_t i = 0; i < started->in.size(); ++i) started->in[i] = own(i);
@@ -150,7 +150,7 @@ class EngineRank {
 
   // Waits, driving the engine.
   Status outcome(Started& started) {
-    engine_->wait(*started.completion, started.rung);
+    engine_->wait(*started.completion, started.notifies);
     return started.completion->status();
   }
   // Waits while the communication thread drives.
@@ -191,7 +191,7 @@ class EngineRank {
   std::unique_ptr<Started> start(std::shared_ptr<WorkItem> work, std::unique_ptr<Started> started) {
     started->name = work->request.name;
     started->completion = completion_of(work);
-    engine_->submit(std::move(work), started->rung);
+    engine_->submit(std::move(work), started->notifies);
     return started;
   }
 

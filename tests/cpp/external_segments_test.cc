@@ -56,7 +56,7 @@ TEST_F(ExternalSegmentsTest, PeersReachConfirmedMemory) {
   const auto before = owner().changes();
   const auto place = confirmed(file);
   ASSERT_TRUE(place.has_value());
-  EXPECT_GT(owner().changes(), before) << "the peer learns from it that it has to receive";
+  EXPECT_GT(owner().changes(), before) << "the changed number tells the peer to receive";
 
   const auto there = peer().at(0, *place, kBytes);
   ASSERT_NE(there, nullptr);

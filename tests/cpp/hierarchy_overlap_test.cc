@@ -1,5 +1,5 @@
-// Tests overlapping allreduces: two are in transfer at once, the bits are those of one after the other, and after any
-// failure no memory is used once the call has returned.
+// Tests overlapping allreduces: two are in progress at once, and the results have the bits of successive allreduces.
+// After a failure, no memory is used once the call has returned.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,13 +31,13 @@ namespace {
 using namespace std::chrono_literals;
 
 // Records all calls in one list.
-class Notes final : public Observer {
+class CallOrder final : public Observer {
  public:
   void turns_to(std::size_t which) override {
     if (which == begun) ++begun;
-    EXPECT_LT(which, begun) << "begun before another";
-    EXPECT_GE(which, done_so_far) << "turned to though it is done";
-    most_under_way = std::max(most_under_way, begun - done_so_far);
+    EXPECT_LT(which, begun) << "an allreduce started before the previous one";
+    EXPECT_GE(which, done_so_far) << "a call for an allreduce that is already done";
+    most_in_progress = std::max(most_in_progress, begun - done_so_far);
   }
   void done(std::size_t which) override {
     EXPECT_EQ(which, done_so_far);
@@ -45,19 +45,19 @@ class Notes final : public Observer {
     done_so_far = which + 1;
   }
 
-  std::size_t begun = 0, done_so_far = 0, most_under_way = 0;
+  std::size_t begun = 0, done_so_far = 0, most_in_progress = 0;
 };
 
 // A rail whose behaviour the test defines.
 class FakeRail final : public Transport {
  public:
-  using Carry = std::function<Status()>;
-  explicit FakeRail(Carry carry) : carry_(std::move(carry)) {}
+  using Behaviour = std::function<Status()>;
+  explicit FakeRail(Behaviour behaviour) : behaviour_(std::move(behaviour)) {}
 
   std::string_view name() const override { return "fake"; }
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  Status allreduce(const Reduction&, Pieces, Pieces) override { return carry_(); }
+  Status allreduce(const Reduction&, Pieces, Pieces) override { return behaviour_(); }
   Status broadcast(Pieces, int) override { return {}; }
   Status allgather(const void*, void*, Counts) override { return {}; }
   Status alltoall(const void*, Counts, void*, Counts) override { return {}; }
@@ -65,12 +65,12 @@ class FakeRail final : public Transport {
   Status barrier() override { return {}; }
 
  private:
-  Carry carry_;
+  Behaviour behaviour_;
 };
 
 // The transport of the first of two hosts, over two fake rails.
-std::unique_ptr<Transport> alone_on_a_host(bool as_a_pair, FakeRail::Carry rail, FakeRail::Carry beside) {
-  auto first = std::make_unique<FakeRail>(std::move(rail)), second = std::make_unique<FakeRail>(std::move(beside));
+std::unique_ptr<Transport> alone_on_a_host(bool as_a_pair, FakeRail::Behaviour rail, FakeRail::Behaviour second_rail) {
+  auto first = std::make_unique<FakeRail>(std::move(rail)), second = std::make_unique<FakeRail>(std::move(second_rail));
   if (as_a_pair) return std::make_unique<hierarchy::PairTransport>(std::move(first), std::move(second));
   const Topology topology(0, {0, 1});
   const std::array members = {0, 1};
@@ -122,10 +122,10 @@ struct Several {
 };
 
 class OverlappingAllreduces : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(OnFakeWires, OverlappingAllreduces, ::testing::Values(false, true),
+INSTANTIATE_TEST_SUITE_P(OnFakeRails, OverlappingAllreduces, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Pair" : "Cluster"; });
 
-TEST_P(OverlappingAllreduces, TwoSmallOnesRunAtTheSameTime) {
+TEST_P(OverlappingAllreduces, TwoSmallAllreducesRunAtTheSameTime) {
   Event first, second;
   const auto transport = alone_on_a_host(
       GetParam(),
@@ -140,15 +140,15 @@ TEST_P(OverlappingAllreduces, TwoSmallOnesRunAtTheSameTime) {
   ASSERT_TRUE(transport->overlaps_allreduces());
   Numbers floats(3), whole(5, DType::int32);
   const std::array all = {floats.all(), whole.all()};
-  Notes notes;
+  CallOrder notes;
   const auto status = transport->allreduce_each(all, notes);
   EXPECT_TRUE(status.ok()) << status.text();
   EXPECT_EQ(notes.done_so_far, 2U);
-  EXPECT_EQ(notes.most_under_way, 2U);
+  EXPECT_EQ(notes.most_in_progress, 2U);
 }
 
 // The results of one may be used while the others are in progress.
-TEST_P(OverlappingAllreduces, EachIsDoneBeforeTheLastHasBegun) {
+TEST_P(OverlappingAllreduces, EachIsDoneBeforeTheLastStarts) {
   class Gate final : public Observer {
    public:
     explicit Gate(Event& open) : open_(open) {}
@@ -190,20 +190,20 @@ TEST_P(OverlappingAllreduces, AFailureWaitsForTheOtherThread) {
         return Status();
       });
   const Several several(3);
-  Notes notes;
+  CallOrder notes;
   const auto status = transport->allreduce_each(several.all, notes);
   EXPECT_EQ(status.kind(), ErrorKind::peer_lost);
   EXPECT_TRUE(ended);
   EXPECT_EQ(notes.done_so_far, 0U);
 }
 
-TEST_P(OverlappingAllreduces, OneThatFailsLaterLeavesTheFirstDone) {
+TEST_P(OverlappingAllreduces, ALaterFailureKeepsTheFirstResult) {
   int carried = 0;
   const auto transport = alone_on_a_host(
       GetParam(), [&] { return ++carried == 2 ? Status(ErrorKind::transport, "the third") : Status(); },
       [] { return Status(); });
   const Several several(6);
-  Notes notes;
+  CallOrder notes;
   const auto status = transport->allreduce_each(several.all, notes);
   EXPECT_EQ(status.text(), "the third");
   EXPECT_LE(notes.done_so_far, 2U);
@@ -273,11 +273,11 @@ TEST_P(OverlappingAllreducesOf, ManyKindsGiveTheSameBitsAsOneByOne) {
     for (const auto& each : one_by_one) {
       ASSERT_TRUE(link.transport->allreduce(each->reduction, each->from, each->to).ok());
     }
-    Notes notes;
+    CallOrder notes;
     const auto status = link.transport->allreduce_each(arguments_of(together), notes);
     ASSERT_TRUE(status.ok()) << status.text();
     EXPECT_EQ(notes.done_so_far, together.size());
-    EXPECT_GE(notes.most_under_way, 2U);
+    EXPECT_GE(notes.most_in_progress, 2U);
     for (std::size_t i = 0; i < together.size(); ++i) {
       const auto bits = [](const std::vector<float>& values) {
         std::vector<std::uint32_t> all(values.size());
@@ -316,7 +316,7 @@ TEST_P(OverlappingAllreducesOf, ManyKindsEndWhenARankIsLost) {
       });
       EXPECT_THROW((void)link.transport->allreduce_each(all, leaves), std::runtime_error);
     } else {
-      Notes notes;
+      CallOrder notes;
       const auto status = link.transport->allreduce_each(all, notes);
       EXPECT_EQ(status.kind(), ErrorKind::peer_lost) << status.text();
       EXPECT_LT(notes.done_so_far, all.size());

@@ -53,17 +53,17 @@ TEST(ClusterChannel, ReachesAllRanks) {
     const auto link = world.connect_all();
     link.control->expect_anybody(true);
     for (int peer = 0; peer < world.size; ++peer) link.control->send(peer, "from " + std::to_string(world.rank));
-    std::set<int> heard;
+    std::set<int> senders;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    for (ControlMessage message; std::ssize(heard) < world.size && std::chrono::steady_clock::now() < deadline;) {
+    for (ControlMessage message; std::ssize(senders) < world.size && std::chrono::steady_clock::now() < deadline;) {
       if (!link.control->receive(message)) {
         std::this_thread::yield();
         continue;
       }
       EXPECT_EQ(message.bytes, "from " + std::to_string(message.from));
-      heard.insert(message.from);
+      senders.insert(message.from);
     }
-    EXPECT_EQ(std::ssize(heard), world.size);
+    EXPECT_EQ(std::ssize(senders), world.size);
     EXPECT_TRUE(link.transport->barrier().ok());
   });
 }

@@ -30,23 +30,23 @@ Deadline soon() { return std::chrono::steady_clock::now() + seconds(30); }
 // A bootstrap that passes rank 0's text to the test, and to rank 1 when the test allows it.
 class Script {
  public:
-  void say(std::string words) {
+  void set(std::string text) {
     const std::scoped_lock lock(mutex_);
-    words_ = std::move(words);
-    is_said_ = true;
+    text_ = std::move(text);
+    is_set_ = true;
     changed_.notify_all();
   }
-  std::string hear() {
+  std::string wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_said_; });
-    return words_;
+    changed_.wait(lock, [&] { return is_set_; });
+    return text_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_said_ = false;
-  std::string words_;
+  bool is_set_ = false;
+  std::string text_;
 };
 
 class Actor : public Bootstrap {
@@ -56,8 +56,8 @@ class Actor : public Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return 2; }
   std::vector<std::string> allgather(std::string_view mine) override {
-    if (rank_ == 0) script_.say(std::string(mine));
-    return {script_.hear(), ""};
+    if (rank_ == 0) script_.set(std::string(mine));
+    return {script_.wait(), ""};
   }
 
  private:
@@ -65,12 +65,12 @@ class Actor : public Bootstrap {
   Script& script_;
 };
 
-struct Invited {
+struct Invitation {
   int timeout_seconds = 0;
   std::string secret;
   std::map<std::string, int> ports;  // by address
 
-  explicit Invited(const std::string& text) {
+  explicit Invitation(const std::string& text) {
     std::istringstream in(text);
     in >> timeout_seconds >> secret;
     std::string address;
@@ -87,74 +87,75 @@ sockaddr_in name_of(const std::string& address, int port) {
 }
 
 // Connects over IPv4 without the secret. Returns nothing if no process listens there.
-UniqueFd knock(const std::string& address, int port) {
+UniqueFd connect_without_secret(const std::string& address, int port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto name = name_of(address, port);
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) return {};
   return socket;
 }
 
-struct Met {
+struct Connections {
   std::vector<HostPeer> zero, one;
 };
 
-// Both ranks on loopback; `meanwhile` runs while rank 0 waits and before rank 1 comes.
-Met meet(const std::function<void(const Invited&)>& meanwhile) {
+// Connects both ranks over loopback. Calls `meanwhile` while rank 0 waits, before rank 1 connects.
+Connections connect_both(const std::function<void(const Invitation&)>& meanwhile) {
   Script script;
-  Met met;
+  Connections connections;
   const HeartbeatOptions options{.interfaces = "lo", .patience = seconds(30)};
   std::thread zero([&] {
     Actor actor(0, script);
-    met.zero = connect_hosts(actor, kMembers, kHosts, options);
+    connections.zero = connect_hosts(actor, kMembers, kHosts, options);
   });
-  meanwhile(Invited(script.hear()));
+  meanwhile(Invitation(script.wait()));
   Actor actor(1, script);
-  met.one = connect_hosts(actor, kMembers, kHosts, options);
+  connections.one = connect_hosts(actor, kMembers, kHosts, options);
   zero.join();
-  return met;
+  return connections;
 }
 
-void expect_both(const Met& met) {
-  ASSERT_EQ(met.zero.size(), 1U);
-  EXPECT_EQ(met.zero.front().rank, 1);
-  ASSERT_EQ(met.one.size(), 1U);
-  EXPECT_EQ(met.one.front().rank, 0);
-  ASSERT_EQ(send_all(met.zero.front().socket.get(), "x", 1, soon()), IoResult::ok);
+void expect_both(const Connections& connections) {
+  ASSERT_EQ(connections.zero.size(), 1U);
+  EXPECT_EQ(connections.zero.front().rank, 1);
+  ASSERT_EQ(connections.one.size(), 1U);
+  EXPECT_EQ(connections.one.front().rank, 0);
+  ASSERT_EQ(send_all(connections.zero.front().socket.get(), "x", 1, soon()), IoResult::ok);
   char byte = 0;
-  ASSERT_EQ(receive_all(met.one.front().socket.get(), &byte, 1, soon()), IoResult::ok);
+  ASSERT_EQ(receive_all(connections.one.front().socket.get(), &byte, 1, soon()), IoResult::ok);
   EXPECT_EQ(byte, 'x');
 }
 
 TEST(HostRendezvous, SurvivesMalformedBytesAndSilence) {
-  std::vector<UniqueFd> strangers;
-  expect_both(meet([&](const Invited& invited) {
-    const auto port = invited.ports.at("127.0.0.1");
+  std::vector<UniqueFd> unauthenticated;
+  expect_both(connect_both([&](const Invitation& invitation) {
+    const auto port = invitation.ports.at("127.0.0.1");
     for (const std::string& garbage : {std::string(), std::string("half"), std::string(500, '\xff')}) {
-      strangers.push_back(knock("127.0.0.1", port));
-      ASSERT_TRUE(strangers.back());
-      ASSERT_EQ(send_all(strangers.back().get(), garbage.data(), garbage.size(), soon()), IoResult::ok);
+      unauthenticated.push_back(connect_without_secret("127.0.0.1", port));
+      ASSERT_TRUE(unauthenticated.back());
+      ASSERT_EQ(send_all(unauthenticated.back().get(), garbage.data(), garbage.size(), soon()), IoResult::ok);
     }
   }));
 }
 
 TEST(HostRendezvous, ManyConnectionsDoNotBlockARank) {
-  std::vector<UniqueFd> strangers;
-  expect_both(meet([&](const Invited& invited) {
-    for (int i = 0; i < 300; ++i) strangers.push_back(knock("127.0.0.1", invited.ports.at("127.0.0.1")));
+  std::vector<UniqueFd> silent;
+  expect_both(connect_both([&](const Invitation& invitation) {
+    for (int i = 0; i < 300; ++i)
+      silent.push_back(connect_without_secret("127.0.0.1", invitation.ports.at("127.0.0.1")));
   }));
 }
 
 TEST(HostRendezvous, ListensOnlyAtTheGivenInterfacesAndNoLongerThanNeeded) {
-  Invited found("");
-  const auto met = meet([&](const Invited& invited) {
-    found = invited;
-    for (const auto& [address, port] : invited.ports)
+  Invitation found("");
+  const auto connections = connect_both([&](const Invitation& invitation) {
+    found = invitation;
+    for (const auto& [address, port] : invitation.ports)
       EXPECT_TRUE(address == "127.0.0.1" || address == "::1") << address;
     // All of 127.0.0.0/8 is loopback, so this address reaches a listener on all interfaces.
-    EXPECT_FALSE(knock("127.0.0.2", invited.ports.at("127.0.0.1")));
+    EXPECT_FALSE(connect_without_secret("127.0.0.2", invitation.ports.at("127.0.0.1")));
   });
-  expect_both(met);
-  EXPECT_FALSE(knock("127.0.0.1", found.ports.at("127.0.0.1")));
+  expect_both(connections);
+  EXPECT_FALSE(connect_without_secret("127.0.0.1", found.ports.at("127.0.0.1")));
 }
 
 // Acts as rank 0 whose deadline is over when the greeting of rank 1 arrives, so it closes the connection.
@@ -169,7 +170,7 @@ TEST(HostRendezvous, ALateGreetingGivesNoConnection) {
   ASSERT_EQ(listen(listeners.front().get(), 1), 0);
   ASSERT_EQ(getsockname(listeners.front().get(), plain, &length), 0);
   Script script;
-  script.say("30 " + std::string(kSecret) + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
+  script.set("30 " + std::string(kSecret) + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
   std::thread late([&] {
     AuthenticatedListener listener(std::move(listeners), kSecret, 1, sizeof(std::int32_t));
     EXPECT_TRUE(listener.next(soon()));
@@ -190,7 +191,7 @@ TEST(HostRendezvous, AFalseRankZeroIsRejectedAndLearnsNoSecret) {
   ASSERT_EQ(getsockname(impostor.get(), plain, &length), 0);
   Script script;
   const std::string secret(64, 's');
-  script.say("30 " + secret + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
+  script.set("30 " + secret + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
   std::thread member([&] {
     Actor actor(1, script);
     EXPECT_TRUE(connect_hosts(actor, kMembers, kHosts, {.patience = milliseconds(500)}).empty());

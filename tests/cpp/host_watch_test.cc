@@ -22,7 +22,7 @@ constexpr auto kKilled = "ended without shutting down (it was killed, crashed, o
 std::string wait_for_loss(Liveness& liveness) {
   std::promise<void> lost;
   liveness.on_lost([&] { lost.set_value(); });
-  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "nobody was lost";
+  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "no rank was lost";
   return liveness.status().text();
 }
 

@@ -48,7 +48,7 @@ std::pair<ErrorKind, std::string> error_of(const std::function<void()>& body) {
 std::string wait_for_loss(Liveness& liveness) {
   std::promise<void> lost;
   liveness.on_lost([&] { lost.set_value(); });
-  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "nobody was lost";
+  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "no rank was lost";
   return liveness.status().text();
 }
 
@@ -120,12 +120,12 @@ TEST(LocalRendezvous, RejectsConnectionsWithoutTheSecret) {
   const auto address = random_rendezvous_address();
   auto wrong = address;
   wrong.back() = wrong.back() == 'x' ? 'y' : 'x';
-  std::thread stranger([&] {
+  std::thread client([&] {
     const auto [kind, text] = error_of([&] { LocalRendezvous(wrong, 1, 2, seconds(20)); });
     EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
   });
   std::thread member([&] {
-    stranger.join();
+    client.join();
     LocalRendezvous rendezvous(address, 1, 2, seconds(20));
     EXPECT_EQ(rendezvous.allgather("b").front(), "a");
   });

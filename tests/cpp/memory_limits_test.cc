@@ -96,8 +96,8 @@ TEST_F(MemoryLimit, SmallAllocationsNeedNoReadingForAShortTime) {
   write("proc/meminfo", "MemAvailable: 1024 kB\n");
   EXPECT_TRUE(limits.allow(kGiB / 2, now)) << "a 64th of 63 GiB is 0.98 GiB";
   EXPECT_TRUE(limits.allow(kGiB / 4, now + 99ms));
-  EXPECT_FALSE(limits.allow(kGiB / 2, now)) << "more than that";
-  EXPECT_TRUE(limits.allow(1 << 20, now)) << "by a new reading";
+  EXPECT_FALSE(limits.allow(kGiB / 2, now)) << "more than a 64th of the remainder";
+  EXPECT_TRUE(limits.allow(1 << 20, now)) << "the statistics are read again";
   EXPECT_FALSE(limits.allow((1 << 20) + 1, now));
 }
 

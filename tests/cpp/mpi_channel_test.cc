@@ -69,7 +69,7 @@ TEST(MpiWait, EndsWithALostPeerAndAbandonsItsRequest) {
   liveness.report_lost(1, "was killed");
   try {
     communicator.barrier();
-    FAIL() << "a barrier without the other rank";
+    FAIL() << "the barrier completed without the other rank";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
     EXPECT_STREQ(error.what(), "rank 1 was killed");
@@ -86,7 +86,7 @@ TEST(MpiWait, EndsAtItsLimitAndNamesTheMissingRanks) {
   messages.receive(&bytes[0], 1, 2, mpi::Tag::gather);
   try {
     messages.wait();
-    FAIL() << "waited for nobody";
+    FAIL() << "the wait ended without a message";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::timed_out);
     EXPECT_NE(std::string(error.what()).find("from rank 2"), std::string::npos) << error.what();

@@ -101,7 +101,7 @@ TEST(ChooseBootstrap, ReportsThatSrunNeedsAPmi) {
   options.environment = environment_of(kSrun);
   try {
     choose_bootstrap(options);
-    FAIL() << "a world of one in silence";
+    FAIL() << "a world of one rank was started without an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::unavailable);
     EXPECT_NE(std::string(error.what()).find("--mpi=pmix"), std::string::npos) << error.what();

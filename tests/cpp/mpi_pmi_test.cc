@@ -100,7 +100,7 @@ TEST(PmiServer, TheEnvironmentIsRestoredAfterMpiInit) {
       [&] {
         seen = std::string(getenv("PMI_RANK")) + " of " + getenv("PMI_SIZE");
         EXPECT_EQ(getenv("PMIX_NAMESPACE"), nullptr);
-        // The same for the ranks of this job on a host, and different for all others.
+        // Returns a text that is the same for the ranks of this job on a host, and different for all others.
         EXPECT_EQ(ask("cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=job-1");
         EXPECT_EQ(ask("cmd=put kvsname=perseus key=a value=b"), "cmd=put_result rc=0 msg=success");
         EXPECT_EQ(ask("cmd=barrier_in"), "cmd=barrier_out rc=0");
@@ -150,7 +150,7 @@ TEST(PmiServer, AnMpiInitWithoutProgressIsAbandoned) {
     auto* server = new PmiServer(3, {0, 0, 1, 1}, "job", [](std::string_view) { return Parts{}; });
     try {
       server->run([stuck] { stuck->stay(); }, 50ms);
-      FAIL() << "came back from an MPI_Init that has not ended";
+      FAIL() << "the call returned before MPI_Init ended";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::timed_out);
       EXPECT_NE(std::string(error.what()).find("MPI_Init of rank 3"), std::string::npos) << error.what();

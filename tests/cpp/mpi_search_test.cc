@@ -125,7 +125,7 @@ TEST_F(Search, AFileThatCannotBeOpenedIsNamed) {
   job.library = file("lib/libmpi.so.12", kMpich);
   try {
     make_mpi_bootstrap(job);
-    FAIL() << "opened a file that is no library";
+    FAIL() << "a file that is not a library was opened";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::unavailable);
     EXPECT_NE(std::string(error.what()).find(job.library), std::string::npos) << error.what();

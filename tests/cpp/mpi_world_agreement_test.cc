@@ -12,7 +12,7 @@
 namespace perseus::mpi {
 namespace {
 
-// The rendezvous of two ranks: this one's bytes and `other`.
+// A rendezvous of two ranks, in which the other rank's bytes are `other`.
 MpiRendezvous rendezvous_with(const std::string& other) {
   MpiRendezvous rendezvous;
   rendezvous.hosts = {0, 1};

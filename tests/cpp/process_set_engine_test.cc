@@ -294,7 +294,7 @@ TEST(ProcessSetEngine, ThreadsThatWaitWhileTheirOwnEngineClosesAreReleased) {
     std::atomic<int> released = 0;
     std::vector<std::unique_ptr<Started>> started;
     std::vector<std::thread> waiters;
-    // No other rank submits these.
+    // No other rank submits these requests.
     for (int t = 0; t < 3; ++t) {
       started.push_back(rank.allreduce("r" + std::to_string(world.rank) + "." + std::to_string(t), 3));
       waiters.emplace_back([&, at = started.back().get()] {
@@ -318,7 +318,7 @@ TEST(ProcessSetEngine, ALostPeerEndsEveryWait) {
     if (world.rank == 2) {
       world.liveness.report_lost(2, "(process 1) has died");
     } else {
-      // Does what Session does: all engines check at once.
+      // Does what Session does: it lets all engines check for lost ranks.
       world.liveness.on_lost([&rank] { rank.engine().wake(); });
       const auto status = world.rank == 0 ? rank.outcome(*waiting) : rank.outcome_by_engine(*waiting);
       EXPECT_EQ(status.kind(), ErrorKind::peer_lost);

@@ -136,13 +136,13 @@ TEST(ShmGroup, AWaitingRankUsesNoProcessor) {
     getrusage(RUSAGE_THREAD, &after);
     const auto used = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1'000'000 + after.ru_utime.tv_usec -
                       before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
-    EXPECT_LT(used, 50'000) << "microseconds of a core";
+    EXPECT_LT(used, 50'000) << "microseconds of processor time";
   });
 }
 
 TEST(ShmFabric, ALimitedAddressSpaceMakesASmallerArena) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer alone takes more address space than the limit leaves";
+  GTEST_SKIP() << "the sanitizer alone needs more address space than the limit allows";
 #endif
   const auto address = random_rendezvous_address();
   std::vector<int> children;
@@ -187,7 +187,7 @@ TEST(ShmFabric, NoAddressSpaceIsAnError) {
       const auto topology = Topology::discover(bootstrap);
       try {
         make_fabric(bootstrap, topology, liveness, options);
-        ADD_FAILURE() << "no error";
+        ADD_FAILURE() << "the call must raise an error";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::unavailable);
         EXPECT_NE(std::string(error.what()).find("ulimit -v"), std::string::npos) << error.what();
@@ -210,7 +210,7 @@ TEST(ShmFabric, NoDescriptorIsInheritedByPrograms) {
 // Counts beyond 2^31 elements.
 TEST(ShmGroup, MoreThanTwoGiB) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer keeps several times the memory beside it";
+  GTEST_SKIP() << "the sanitizer needs several times this memory";
 #endif
   if (sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE) < (std::int64_t{14} << 30)) {
     GTEST_SKIP() << "needs 14 GiB of free memory";

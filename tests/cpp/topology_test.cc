@@ -34,15 +34,15 @@ TEST(Topology, HostsAreNumberedByTheirLowestRank) {
 }
 
 TEST(Topology, UnevenHosts) {
-  // Hosts of 1, 3 and 2 ranks.
+  // The hosts have 1, 3 and 2 ranks.
   const std::vector<int> hosts = {0, 1, 1, 1, 2, 2};
   EXPECT_FALSE(Topology(0, hosts).is_homogeneous());
   EXPECT_EQ(Topology(0, hosts).cross_size(), 3);
-  // The second local rank: only the hosts of 3 and 2 have one.
+  // Only the hosts with 3 and 2 ranks have a second local rank.
   EXPECT_EQ(Topology(2, hosts).cross_rank(), 0);
   EXPECT_EQ(Topology(2, hosts).cross_size(), 2);
   EXPECT_EQ(Topology(5, hosts).cross_rank(), 1);
-  // The third: only one.
+  // Only one host has a third local rank.
   EXPECT_EQ(Topology(3, hosts).cross_rank(), 0);
   EXPECT_EQ(Topology(3, hosts).cross_size(), 1);
 }

@@ -137,7 +137,7 @@ TEST_F(Timelines, EverythingRecordedIsWritten) {
   const auto text = text_of(file("d.json"));
   EXPECT_EQ(count(text, "\"ph\":\"B\""), 500U);
   EXPECT_EQ(count(text, "\"ph\":\"E\""), 500U);
-  // Names with a counter follow one another on one track.
+  // Names that differ only by a counter share one track.
   EXPECT_EQ(count(text, "allreduce …"), 1U);
   EXPECT_EQ(count(text, "\"allreduce.noname.499\""), 1U);
   EXPECT_EQ(count(text, "a\\\"b"), 2U);

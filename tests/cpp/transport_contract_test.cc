@@ -157,7 +157,7 @@ TEST_P(Contract, CompressionByTheWireDtype) {
   });
 }
 
-// Checks that done() is called in order and not before the results are there.
+// Checks that done() is called in order, and only when the results are complete.
 class Follower final : public Observer {
  public:
   explicit Follower(std::function<void(std::size_t)> check) : check_(std::move(check)) {}

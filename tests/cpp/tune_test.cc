@@ -22,7 +22,7 @@ constexpr Tunables kStart = {64, 20, 8, 4};
 
 Search::Candidates some_candidates() { return {{{1, 16, 64, 256}, {0, 5, 100}, {2, 4, 16}, {1, 2}}}; }
 
-// Measures until the end. Returns the number of samples.
+// Measures until the search ends, and returns the number of samples.
 int run(Search& search, const std::function<double(const Tunables&)>& speed) {
   int samples = 0;
   for (; !search.finished() && samples < 1000; ++samples) search.add(speed(search.trying()));
@@ -76,7 +76,7 @@ class Autotuners : public ::testing::Test {
   void step(Autotuner& tuner, std::chrono::microseconds took) {
     for (const auto* name : {"first", "second"}) {
       now_ += took / 2;
-      take(tuner.carried_out(name, 1000, now_), tuner);
+      take(tuner.executed(name, 1000, now_), tuner);
     }
   }
   void take(const std::optional<Tunables>& values, Autotuner& tuner) {
@@ -94,7 +94,7 @@ class Autotuners : public ::testing::Test {
 TEST_F(Autotuners, FindTheFastestSettings) {
   const auto path = std::filesystem::temp_directory_path() / ("perseus_tune_" + std::to_string(getpid()) + ".csv");
   Autotuner tuner({.log = path}, in_use_);
-  take(tuner.carried_out("only at the beginning", 1 << 30, now_), tuner);
+  take(tuner.executed("only at the beginning", 1 << 30, now_), tuner);
   int steps = 0;
   for (; !tuner.finished() && steps < 2000; ++steps) step(tuner, in_use_[0] == 4 << 20 ? 500us : 1000us);
   EXPECT_TRUE(tuner.finished());
@@ -111,7 +111,7 @@ TEST_F(Autotuners, FindTheFastestSettings) {
   const auto log = text.str();
   EXPECT_TRUE(
       log.starts_with("sample,fusion_threshold_bytes,batching_delay_us,chunk_bytes,streams,steps,bytes,seconds,"));
-  // Ten steps of 2000 bytes in 10 ms, or in 5.
+  // Ten steps of 2000 bytes take 10 ms, or 5 ms.
   EXPECT_NE(log.find("1,67108864,20,262144,1,10,20000,0.01,2000000,warmup"), std::string::npos) << log;
   EXPECT_NE(log.find(",4194304,20,262144,1,10,20000,0.005,4000000,trial"), std::string::npos) << log;
   EXPECT_NE(log.find(",kept"), std::string::npos);
@@ -129,7 +129,7 @@ TEST_F(Autotuners, NamesWithCountersAreMeasuredByTime) {
   Autotuner tuner({}, in_use_);
   for (int i = 0; i < 3000 && !tuner.finished(); ++i) {
     now_ += 100ms;
-    take(tuner.carried_out("noname." + std::to_string(i), 1000, now_), tuner);
+    take(tuner.executed("noname." + std::to_string(i), 1000, now_), tuner);
   }
   EXPECT_TRUE(tuner.finished());
 }

@@ -44,9 +44,9 @@ struct Batch {
 thread_local Batch batch;
 
 void put_on(xccl::Stream stream, const std::function<int()>& work) {
-  const auto* said = fake_orders();
-  if (said != nullptr && said->enqueue) {
-    said->enqueue(stream, work);
+  const auto* current = fake_orders();
+  if (current != nullptr && current->enqueue) {
+    current->enqueue(stream, work);
   } else {
     static_cast<FakeStream*>(stream)->add(work);
   }
@@ -129,14 +129,14 @@ std::size_t width(DataType type) { return size_of(dtype_of(type)); }
 int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op op, Comm comm, xccl::Stream stream) {
   const FakeUse use(comm);
   const auto& mine = use.comm;
-  const auto* said = fake_orders();
-  if (said != nullptr && said->fail_all_reduce != 0 && said->fail_rank == mine->rank) return said->fail_all_reduce;
-  if (said != nullptr && said->in_all_reduce) {
+  const auto* current = fake_orders();
+  if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine->rank) return current->fail_all_reduce;
+  if (current != nullptr && current->in_all_reduce) {
     ++mine->held;
-    said->in_all_reduce(mine->rank);
+    current->in_all_reduce(mine->rank);
     --mine->held;
   }
-  if (said != nullptr && said->all_reduce_waits_for_peers) {
+  if (current != nullptr && current->all_reduce_waits_for_peers) {
     mine->group->wait_for_abort();
     return kFakeAborted;
   }
@@ -201,8 +201,8 @@ int all_to_all(const void* in, void* out, std::size_t count, DataType type, Comm
 int send(const void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
   const FakeUse use(comm);
   const auto& mine = use.comm;
-  const auto* said = fake_orders();
-  if (said != nullptr && said->fail_send != 0 && said->fail_rank == mine->rank) return said->fail_send;
+  const auto* current = fake_orders();
+  if (current != nullptr && current->fail_send != 0 && current->fail_rank == mine->rank) return current->fail_send;
   const auto work = [=] {
     mine->group->put(mine->rank, peer, std::string(static_cast<const char*>(data), count * width(type)));
     return xccl::kSuccess;
@@ -234,7 +234,7 @@ int get_unique_id(UniqueId* id) {
 }
 
 void count(std::atomic<int> FakeOrders::* what) {
-  if (auto* said = fake_orders()) ++(said->*what);
+  if (auto* current = fake_orders()) ++(current->*what);
 }
 
 int comm_destroy(Comm comm) {
@@ -244,16 +244,16 @@ int comm_destroy(Comm comm) {
 
 int comm_abort(Comm comm) {
   count(&FakeOrders::aborted);
-  const auto* said = fake_orders();
-  if (batch.depth == 0 || said == nullptr || !said->groups_aborts) return fake_abort({comm});
+  const auto* current = fake_orders();
+  if (batch.depth == 0 || current == nullptr || !current->groups_aborts) return fake_abort({comm});
   batch.aborts.push_back(comm);
   return xccl::kSuccess;
 }
 
 int comm_get_async_error(Comm comm, int* code) {
   const FakeUse use(comm);
-  const auto* said = fake_orders();
-  *code = said != nullptr && said->async_error != 0 && said->fail_rank == use.comm->rank ? said->async_error.load()
+  const auto* current = fake_orders();
+  *code = current != nullptr && current->async_error != 0 && current->fail_rank == use.comm->rank ? current->async_error.load()
                                                                                          : use.comm->async_error.load();
   return xccl::kSuccess;
 }

@@ -68,7 +68,7 @@ class FakeStream {
 // Host memory that is accessed in the order of a stream, like a GPU's.
 class FakeDevice final : public xccl::Device {
  public:
-  // `reduces`: see Device::reduces().
+  // `reduces` is the result of Device::reduces().
   explicit FakeDevice(bool reduces) : reduces_(reduces) {}
 
   std::string name() const override { return "fake GPU"; }

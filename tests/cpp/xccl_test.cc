@@ -45,7 +45,7 @@ TEST(Xccl, AllRanksGetOneTextIfOneCannotConnect) {
     const auto library = queued_library();
     library->advice = "Plug it in";
     const auto text = thrown_by([&] { connect_all(world, joining(library, true), options); });
-    // The text is not that rank 0 has waited for it in vain.
+    // The text must not be that rank 0 waited too long for rank 1.
     EXPECT_EQ(text,
               "rank 1: fakeCommInitRank of Queued 2.3.4 failed with code 3: internal error: the cable is out. Plug it "
               "in");
@@ -143,7 +143,7 @@ TEST(Xccl, TheLibraryScalesIfItCan) {
       EXPECT_EQ(values.back(), 3.0F);
     }
   });
-  EXPECT_EQ(orders.own_ops, 2) << "one for each rank, kept for the next time";
+  EXPECT_EQ(orders.own_ops, 2) << "each rank creates one operation and uses it again";
   EXPECT_EQ(orders.destroyed, 2);
 }
 

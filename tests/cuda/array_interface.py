@@ -1,4 +1,4 @@
-"""Does in Python what torch does on a GPU with objects that have `__cuda_array_interface__`."""
+"""Makes tensors from objects that have `__cuda_array_interface__`, as torch does on a GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 
-def take_in(interface: dict[str, Any], owner: Any) -> torch.Tensor:
-    """A tensor over that memory, which is the host's here. It keeps the owner."""
+def tensor_from(interface: dict[str, Any], owner: Any) -> torch.Tensor:
+    """Returns a tensor over the memory that `interface` describes, which is host memory. The tensor keeps `owner`."""
     assert interface["typestr"] == "|u1"
     (address, read_only), (count,) = interface["data"], interface["shape"]
     assert not read_only

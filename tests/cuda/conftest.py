@@ -1,4 +1,4 @@
-"""Worlds without a GPU, over the drivers in tests/cpp that stand in for CUDA's and NCCL's."""
+"""Fixtures that start worlds without a GPU. Libraries of tests/cpp take the place of CUDA's driver and of NCCL."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ World = Callable[..., Done]
 
 @pytest.fixture(scope="session")
 def nccl() -> Path:
-    """NCCL's stand-in, for worlds of one rank."""
+    """Returns the path of a library that takes the place of NCCL in worlds of one rank."""
     return BUILT / "fake_nccl" / "libnccl.so.2"
 
 
 @pytest.fixture
 def world(tmp_path: Path, to_end: World) -> World:
-    """Runs a Python command on all ranks, where the pretended driver is the machine's and there is no NCCL."""
+    """Returns a function that runs a Python command on all ranks, with the pretended driver and without NCCL."""
 
     def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
         if not (DRIVER / "libcuda.so.1").exists():
@@ -38,7 +38,7 @@ def world(tmp_path: Path, to_end: World) -> World:
         variables = {
             "LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}",
             "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
-            "PERSEUS_NCCL_LIBRARY": str(tmp_path / "no-nccl.so"),  # a torch for CUDA brings NCCL
+            "PERSEUS_NCCL_LIBRARY": str(tmp_path / "no-nccl.so"),  # a torch for CUDA includes NCCL
             **environment,
         }
         line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
@@ -49,7 +49,10 @@ def world(tmp_path: Path, to_end: World) -> World:
 
 @pytest.fixture
 def tests_pass(world: World) -> Callable[..., None]:
-    """tests_pass(size, files, at_least=…, plugin=…, NAME="value"): all ranks run these files, and all of it passes."""
+    """Returns `tests_pass(size, files, at_least=…, plugin=…, NAME="value")`.
+
+    It runs the test files on all ranks and checks that they pass, and that each rank runs `at_least` tests or more.
+    """
 
     def run(size: int, files: list[Path], at_least: int, plugin: str = "", **environment: str) -> None:
         options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--disable-warnings", "--no-header"]

@@ -1,7 +1,7 @@
-"""A plugin of pytest, for worlds of torch without a GPU: what is on the CPU is said to be on CUDA device 0.
+"""A pytest plugin for worlds of torch without a GPU. It makes tensors on the CPU look as if they were on CUDA device 0.
 
-Its driver is the libcuda.so.1 of tests/cpp/fake_cuda, whose memory is the host's, and whose calls are done when they
-return; so torch needs to know nothing of it. Everything between torch's tensors and the driver is the real thing.
+The CUDA driver is libcuda.so.1 of tests/cpp/fake_cuda. Its device memory is host memory, and its calls are complete
+when they return. The code between torch's tensors and the driver is the library's real code.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from array_interface import take_in  # type: ignore[import-not-found]
+from array_interface import tensor_from  # type: ignore[import-not-found]
 from torch.futures import Future
 
 import perseus_like.torch.cuda as cuda
 import perseus_like.torch.tensors as tensors
 from perseus_like.session import session
 
-device = 0  # on which tensors are said to be
+device = 0  # the number of the device that tensors report
 
 
 class _Torch:
-    """torch as cuda.py sees it."""
+    """Takes the place of the module torch in perseus_like.torch.cuda."""
 
     device = torch.device
     Tensor = torch.Tensor
 
     @staticmethod
     def as_tensor(data: Any, **_: Any) -> Any:
-        return take_in(data.__cuda_array_interface__, data)
+        return tensor_from(data.__cuda_array_interface__, data)
 
     @staticmethod
     def empty(*arguments: Any, dtype: torch.dtype, **_: Any) -> torch.Tensor:

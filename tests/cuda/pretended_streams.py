@@ -1,9 +1,9 @@
-"""CUDA tensors, streams and futures without a GPU, for programs of torch.distributed.
+"""Simulates CUDA tensors, streams and futures without a GPU, for programs of torch.distributed.
 
-A tensor here says that it is on `cuda:0`, and keeps its elements in host memory. Streams are those of the libcuda.so.1
-of tests/cpp/fake_cuda, of which FAKE_CUDA_STREAMS=late makes such as work only when somebody waits for them, and no
-further than needed. What torch does with a tensor happens on the current stream: after what that stream was given, and
-what it was made to wait for. A program that forgets to wait therefore finds the elements from before.
+A tensor of this module reports that it is on `cuda:0`, and its elements are in host memory. Streams are streams of the
+libcuda.so.1 of tests/cpp/fake_cuda. With FAKE_CUDA_STREAMS=late, a stream executes its work only when a thread or
+another stream waits for it, and no more than that wait needs. Each operation of torch on a tensor runs on the current
+stream, after the earlier work of this stream. A program that forgets to wait therefore sees the old elements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from array_interface import take_in  # type: ignore[import-not-found]
+from array_interface import tensor_from  # type: ignore[import-not-found]
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 from torch.utils._pytree import tree_map
@@ -30,7 +30,7 @@ _driver.fakeCopy.argtypes = [ctypes.c_size_t] * 4
 
 
 class Stream:
-    """The used part of torch.cuda.Stream. Without a number, it is a new stream."""
+    """Has the methods of torch.cuda.Stream that the library uses. Without a number, the object is a new stream."""
 
     def __init__(self, number: int | None = None) -> None:
         self.cuda_stream = _driver.fakeMakeStream() if number is None else number
@@ -63,12 +63,12 @@ def on(stream: Stream) -> Iterator[None]:
         _now.stream = before
 
 
-# A device's memory is used anew in the order of streams; here it is not used anew.
+# torch reuses a device's memory in the order of streams. This module keeps all memory, so that nothing is reused.
 _memory: list[torch.Tensor] = []
 
 
 class OnDevice(torch.Tensor):
-    """A tensor that says that it is on CUDA device 0, or on another one."""
+    """A tensor that reports that it is on CUDA device 0 or on another device."""
 
     elements: torch.Tensor
 
@@ -104,7 +104,7 @@ _LOOKS = {"get_device", "is_contiguous", "is_conj", "is_neg", "is_complex", "num
 
 
 def _on_elements(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
-    """On the host, of tensors that seem to be on the device; there seems to be what comes of it, too."""
+    """Calls `function` with the elements in host memory in place of tensors. The results are on the device, too."""
     owners: dict[int, OnDevice] = {}
 
     def inner(value: Any) -> Any:
@@ -128,7 +128,7 @@ def to_device(elements: torch.Tensor) -> OnDevice:
 
 
 def fill_later(tensor: torch.Tensor, elements: torch.Tensor) -> None:
-    """As a kernel that the current stream comes to in its own time. `tensor` is dense."""
+    """Copies `elements` to `tensor` on the current stream, as a kernel that runs later. `tensor` is contiguous."""
     assert tensor.is_contiguous()
     assert elements.is_contiguous()
     assert tensor.dtype == elements.dtype
@@ -137,19 +137,19 @@ def fill_later(tensor: torch.Tensor, elements: torch.Tensor) -> None:
 
 
 def values(tensor: torch.Tensor) -> Any:
-    """As a list, of what the current stream finds."""
+    """Returns the elements of `tensor` as a list, after the current stream has executed its work."""
     assert tensor.is_cuda
     current().synchronize()
     return tensor.elements.tolist()  # type: ignore[attr-defined]
 
 
 class DeviceFuture:
-    """Stands in for a torch future of a device. Waiters and callbacks run after the work that completed it."""
+    """Takes the place of a torch future of a device. Waiters and callbacks run after the work that completed it."""
 
     def __init__(self, devices: list[torch.device] | None = None, inner: Any = None) -> None:
         assert inner is not None or devices == [CUDA]
         self._inner: Any = inner or Future()
-        self._completed_on: Stream | None = None  # where its value has tensors
+        self._completed_on: Stream | None = None  # set if the value has tensors
 
     def set_result(self, value: None) -> None:
         self._inner.set_result(value)
@@ -181,7 +181,7 @@ class DeviceFuture:
 
 
 class _Torch:
-    """torch as cuda.py sees it."""
+    """Takes the place of the module torch in perseus_like.torch.cuda."""
 
     device = torch.device
     Tensor = torch.Tensor
@@ -192,7 +192,7 @@ class _Torch:
 
     @staticmethod
     def as_tensor(data: Any, device: torch.device) -> torch.Tensor:
-        return OnDevice(take_in(data.__cuda_array_interface__, data), device)
+        return OnDevice(tensor_from(data.__cuda_array_interface__, data), device)
 
     @staticmethod
     def empty(*arguments: Any, device: Any = None, pin_memory: bool = False, **options: Any) -> torch.Tensor:
@@ -202,8 +202,8 @@ class _Torch:
 
 
 def pretend() -> None:
-    """Puts all of this in the place of what torch has."""
+    """Replaces torch's streams, futures and device checks with those of this module."""
     vars(cuda).update(torch=_Torch, Future=DeviceFuture)
-    # torch asks for these when it sees such a device.
+    # torch calls these functions when it sees a CUDA tensor.
     vars(torch.cuda).update(_lazy_init=lambda: None, get_device_capability=lambda _: (9, 0))
     vars(distributed_c10d).update(has_torch_function=lambda _: False)  # this library executes the collectives

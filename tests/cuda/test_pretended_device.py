@@ -1,4 +1,4 @@
-"""Programs of torch's users, with tensors on a simulated device: see pretended_device.py.
+"""Runs programs as users of torch write them, with tensors on a simulated device (see pretended_device.py).
 
 NCCL between processes cannot be simulated: the tensors of several ranks are copied through pinned host memory.
 """
@@ -22,7 +22,7 @@ TestsPass = Callable[..., None]
 
 @pytest.fixture
 def program(world: World, tmp_path: Path) -> World:
-    """The same for the text of a program; tensors on the CPU are said to be on the device."""
+    """Returns a function that runs the text of a program on all ranks. Its CPU tensors seem to be on the device."""
 
     def run(size: int, text: str, **options: str) -> Done:
         file = tmp_path / "program.py"
@@ -33,13 +33,13 @@ def program(world: World, tmp_path: Path) -> World:
     return run
 
 
-def test_what_users_do(tests_pass: TestsPass) -> None:
-    """The tests of torch's tensors on the CPU, unchanged."""
+def test_tests_of_torch_tensors_pass_on_the_device(tests_pass: TestsPass) -> None:
+    """The unchanged tests of torch tensors on the CPU pass with tensors on the device."""
     files = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
     tests_pass(2, [WORLD / "in_world" / file for file in files], at_least=51, plugin="pretended_device")
 
 
-def test_the_way_over_the_host_is_said_once(program: World) -> None:
+def test_copies_through_host_memory_are_warned_of_once(program: World) -> None:
     done = program(
         2, "for step in range(3): assert hvd.allreduce(torch.ones(4), op=hvd.Sum, name='x').tolist() == [2] * 4"
     )
@@ -48,8 +48,8 @@ def test_the_way_over_the_host_is_said_once(program: World) -> None:
     assert "PERSEUS_NCCL_LIBRARY" in done.stdout
 
 
-def test_host_and_device_under_one_name(program: World) -> None:
-    """One rank's tensor is on its CPU, the other's on its device."""
+def test_one_name_on_the_host_and_on_a_device(program: World) -> None:
+    """It is an error if one rank passes a tensor on the CPU and the other one a tensor on its device."""
     done = program(
         2,
         """
@@ -105,7 +105,7 @@ def test_without_a_driver(world: World, program: World, tmp_path: Path) -> None:
 
 
 def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
-    """Verbs whose results the core makes on the device, and buckets that NCCL knows."""
+    """Results that the core allocates on the device are right, and NCCL knows the buckets as long as they exist."""
     done = program(
         1,
         f"""
@@ -128,7 +128,7 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
         registered = ctypes.CDLL({str(nccl)!r}).fakeRegistered
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        # One rank alone has nothing to reduce, and would get its optimizer back.
+        # DistributedOptimizer returns the optimizer itself if there is one rank, so the size is 2 for this call.
         plain, ProcessSet.size = ProcessSet.size, lambda self: 2
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         ProcessSet.size = plain
@@ -163,20 +163,20 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "ERROR join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
 
 
-def test_what_users_of_torch_distributed_do(tests_pass: TestsPass) -> None:
-    """The tests of torch.distributed over the backend `perseus`, unchanged."""
+def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) -> None:
+    """The unchanged tests of torch.distributed over the backend `perseus` pass with tensors on the device."""
     tests_pass(
         2, sorted((HERE.parent / "distributed/in_world").glob("test_*.py")), at_least=200, plugin="pretended_device"
     )
 
 
-def test_in_the_order_of_streams_by_way_of_the_host(tests_pass: TestsPass) -> None:
-    """With streams that get to work when somebody waits: see pretended_streams.py."""
+def test_the_order_of_streams_is_kept_through_host_memory(tests_pass: TestsPass) -> None:
+    """Streams execute their work only when they are waited for (see pretended_streams.py)."""
     files = ["test_streams.py", "test_mistakes.py"]
     tests_pass(2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late")
 
 
-def test_in_the_order_of_streams_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:
-    """At size 1: results are in memory that the core has made on the device."""
+def test_the_order_of_streams_is_kept_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:
+    """With one rank, results are in memory that the core has allocated on the device."""
     file = HERE / "in_world" / "test_streams.py"
     tests_pass(1, [file], 20, FAKE_CUDA_STREAMS="late", PERSEUS_NCCL_LIBRARY=str(nccl))

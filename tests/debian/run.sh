@@ -1,13 +1,14 @@
 #!/bin/sh
 # Runs a command, by default `make demo && make test`, in a clone of HEAD on a Debian that has only Python, g++ and make.
 # The clone belongs to a user who is not root, in a folder made by debootstrap. Needs root, debootstrap and git.
-# Settings of pip and proxies in the environment count there, too, and pip trusts the authorities that this machine trusts.
+# The clone gets the settings of pip and of proxies in the environment. Its pip trusts the certificate authorities that
+# this machine trusts.
 set -eu
 release=${1:?usage: tests/debian/run.sh stable|testing [COMMAND]}
 command=${2:-make demo && make test}
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${DEBIAN_FOLDER:-/var/tmp/perseus_like-debian}/$release
-# The line of README for Debian.
+# README names Debian's packages in one line.
 packages=$(sed -n 's/.*`apt install \(python3[^`]*\)`.*/\1/p' "$sources/README.md")
 
 if [ ! -e "$folder/etc/complete" ]; then
@@ -34,8 +35,8 @@ if [ -e $authorities ]; then
   set -- "$@" PIP_CERT=/etc/authorities.crt
 fi
 
-# In a mount and PID namespace of its own: at the end, the kernel ends all processes and unmounts everything.
-# SIGKILL, because `unshare` and the first process of the namespace ignore SIGTERM.
+# The command runs in a mount and PID namespace of its own: at the end, the kernel ends all processes and unmounts
+# everything. The time limit sends SIGKILL, because `unshare` and the first process of the namespace ignore SIGTERM.
 exec timeout --foreground --signal=KILL "${DEBIAN_SECONDS:-14400}" \
   unshare --mount --pid --fork --kill-child /usr/bin/env -i PATH="$PATH" folder="$folder" command="$command" /bin/sh -euc '
   mount -t proc proc "$folder/proc"

@@ -1,4 +1,4 @@
-"""Programs of torch.distributed in real processes: those in in_world/ run on every rank of a world."""
+"""Fixtures that run programs of torch.distributed in processes. Every rank of a world runs the tests in in_world/."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ import os, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 
 def report(*words):
-    # One write, so that ranks' lines do not mix; a file, so that what a launcher cuts off is not lost.
+    # Each report is one write to the rank's own file, because a launcher may mix the output of ranks or cut it off.
     with open(f"rank{os.environ.get('RANK', os.environ.get('PERSEUS_RANK'))}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
 """
@@ -52,7 +52,10 @@ def start(starter: str, size: int, arguments: list[str], folder: Path, seconds: 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Runs a program on so many ranks to its end. `report` in it writes to rank<N>.txt, which `reports_of` reads."""
+    """Returns a function that runs a program on `size` ranks to its end.
+
+    The program's function `report` writes to rank<N>.txt, which `reports_of` reads.
+    """
 
     def run(starter: str, size: int, text: str, seconds: float = 240, **environment: str) -> Done:
         file = tmp_path / "program.py"
@@ -65,7 +68,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def reports_of(tmp_path: Path) -> Callable[[int], str]:
-    """Returns the text that a rank wrote with `report`; an empty one if the rank was ended before."""
+    """Returns a function that returns the text that a rank wrote with `report`, or an empty text."""
 
     def read(rank: int) -> str:
         file = tmp_path / f"rank{rank}.txt"

@@ -1,4 +1,4 @@
-"""accelerate's programs as they are, on a machine without a GPU."""
+"""Runs unchanged programs of accelerate on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(environment: Callable[[str], Path], tmp_path: Path) -> Run:
-    """Runs a script by `perseusrun -np 2 python script.py` in the environment that has accelerate."""
+    """Returns a function that runs `perseusrun -np 2 python script.py` in the environment that has accelerate."""
     python = environment("torch-clients")
 
     def start(text: str) -> subprocess.CompletedProcess[str]:
@@ -61,12 +61,12 @@ def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
         """
     )
     assert done.returncode == 0, done.stdout
-    said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
-    assert said == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
+    reports = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
+    assert reports == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
 
 
 def test_a_state_of_one_process_is_an_error(run: Run) -> None:
-    """accelerate itself does not look at ACCELERATE_USE_CPU here."""
+    """It is an error if accelerate would train in one process. PartialState() does not read ACCELERATE_USE_CPU."""
     done = run(
         """
         from accelerate import PartialState

@@ -1,4 +1,4 @@
-"""torchrun over two simulated hosts, which are two names of one machine: MPI starts without an mpirun."""
+"""Runs torchrun over two simulated hosts, which are two names of one machine. MPI starts without an mpirun."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 ReportsOf = Callable[[int], str]
 
-MAY_PLAY = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
-# Ranks 0 and 1 on one, the rest on the other.
+# This command succeeds if a process may have a host name of its own (CLONE_NEWUTS).
+MAY_SET_HOST_NAME = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
+# Ranks 0 and 1 are on the host `one`, the other ranks are on the host `other`.
 HEAD = """
 import ctypes, socket
 from perseus_like.session import session
@@ -30,9 +31,9 @@ def total():
 
 @pytest.fixture
 def on_two_hosts(program: Program) -> Program:
-    """As `program`, by torchrun, on 3 or 4 ranks."""
-    if subprocess.run(MAY_PLAY, check=False).returncode != 0:
-        pytest.skip("may not give this machine another name")
+    """Returns a function that runs a program by torchrun on `size` ranks, which seem to be on two hosts."""
+    if subprocess.run(MAY_SET_HOST_NAME, check=False).returncode != 0:
+        pytest.skip("this process may not set a host name of its own")
     if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
         pytest.skip("no MPICH beside this Python")
 
@@ -43,12 +44,15 @@ def on_two_hosts(program: Program) -> Program:
 
 
 def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf) -> None:
-    """Through torchrun's store, then ranks in another order: MPI goes on. A child process learns nothing of it."""
+    """A second group, whose ranks are in another order, uses the MPI that the first group started.
+
+    A child process does not inherit the variables with which MPI was started.
+    """
     done = on_two_hosts(
         3,
         """
         import subprocess
-        # As under `mpirun torchrun …`, whose variables are nobody's concern here.
+        # `mpirun torchrun …` sets such variables, and the library must not use them.
         os.environ.update(PMI_RANK="0", PMI_SIZE="2", PMI_FD="99", PMIX_NAMESPACE="outer")
         def inherited():
             environment = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
@@ -105,7 +109,7 @@ def test_a_host_without_an_mpi(on_two_hosts: Program, reports_of: ReportsOf) -> 
     ],
 )
 def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: Program, reports_of: ReportsOf) -> None:
-    """The other ranks miss it in the store (6), or hear of its end from the watch between hosts (8)."""
+    """The other ranks time out in the store (round 6), or the watch between hosts reports the lost rank (round 8)."""
     done = on_two_hosts(
         3,
         f"""
@@ -119,7 +123,7 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: 
                 os._exit(0)
             if rounds == {when} and os.environ["RANK"] == "0":
                 rendezvous._store.wait([rendezvous._piece(rendezvous._invited[1])])
-                rendezvous._timeout = timedelta(seconds=1)  # what came before has had the time that it took
+                rendezvous._timeout = timedelta(seconds=1)  # only this round has a short limit
             return met(rendezvous, mine)
         StoreRendezvous.__call__ = meet
         try:
@@ -138,7 +142,7 @@ def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
         4,
         """
         import signal
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: who raises by itself is asked here
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that torchrun does not end a rank before its error
         dist.init_process_group("perseus")
         total()
         if dist.get_rank() == 3:

@@ -1,4 +1,4 @@
-"""Groups in which devices have backends of their own: torch's for the one, perseus for the other."""
+"""Tests of groups in which each device has its own backend: one of torch's and perseus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USES = """
 
 
 @pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
-def test_each_device_has_its_own(backends: str, program: Program, reports_of: ReportsOf) -> None:
+def test_each_device_has_its_own_backend(backends: str, program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
         2,
@@ -42,7 +42,7 @@ def test_each_device_has_its_own(backends: str, program: Program, reports_of: Re
         + f"""
     dist.init_process_group("{backends}")
     uses()
-    group = dist.new_group([1, 0])  # of the same backends
+    group = dist.new_group([1, 0])  # has the same backends
     uses(group)
     import pickle
     for each in (group, dist.distributed_c10d._get_default_group()):
@@ -65,8 +65,8 @@ def test_each_device_has_its_own(backends: str, program: Program, reports_of: Re
         assert reports_of(rank).splitlines() == [used, used, "True", "0"]
 
 
-def test_ours_for_the_cpu_beside_another(program: Program, reports_of: ReportsOf) -> None:
-    """torch's `fake` backend stands for one of an accelerator that is not here."""
+def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of: ReportsOf) -> None:
+    """perseus works for the CPU beside another backend. torch's `fake` backend takes the place of an accelerator's."""
     done = program(
         "perseusrun",
         2,
@@ -86,7 +86,7 @@ def test_ours_for_the_cpu_beside_another(program: Program, reports_of: ReportsOf
         assert reports_of(rank).splitlines() == expected
 
 
-def test_without_nccl_it_is_an_error(program: Program, reports_of: ReportsOf) -> None:
+def test_the_backend_nccl_without_nccl_is_an_error(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "perseusrun",
         2,

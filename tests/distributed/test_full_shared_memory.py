@@ -1,4 +1,4 @@
-"""A /dev/shm without room for a bucket that moves to the arena: it stays where it is, and no rank dies of SIGBUS."""
+"""Checks that a bucket stays in private memory if /dev/shm has no room for it, and that no rank dies of SIGBUS."""
 
 import os
 import shutil
@@ -44,6 +44,6 @@ def test_a_bucket_stays_in_private_memory(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    said = [line for line in ended.stderr.splitlines() if "stays in private memory" in line]
-    assert len(said) == 2, ended.stderr  # once on each rank
-    assert all("No space left on device" in line for line in said), said
+    warnings = [line for line in ended.stderr.splitlines() if "stays in private memory" in line]
+    assert len(warnings) == 2, ended.stderr  # one on each rank
+    assert all("No space left on device" in line for line in warnings), warnings

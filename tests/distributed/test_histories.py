@@ -1,4 +1,4 @@
-"""Processes that have been in worlds before meet processes that have not."""
+"""Tests of groups in which some processes have been in groups before and others are new."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-# A survivor makes a new world whenever its world breaks; a replacement begins with its first.
+# A survivor makes a new world whenever its world breaks. A replacement starts with its first world.
 PROGRAM = """
 import os, sys, torch
 from datetime import timedelta
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 
 port, rank = map(int, sys.argv[1:])
@@ -46,7 +46,7 @@ while True:
 
 
 def test_replacements_join_survivors(tmp_path: Path) -> None:
-    """Rank 0 and another one are lost, one after the other; the survivors have one more world behind them each time."""
+    """After each loss of a rank, among them rank 0, the survivors and the replacement make a new world."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with ExitStack() as stack:
@@ -57,17 +57,17 @@ def test_replacements_join_survivors(tmp_path: Path) -> None:
             stack.callback(process.kill)
             return process
 
-        def said(process: subprocess.Popen[str]) -> str:
+        def next_line(process: subprocess.Popen[str]) -> str:
             assert process.stdout is not None
             return process.stdout.readline().strip()
 
         ranks = [start(rank) for rank in range(3)]
-        assert [said(rank) for rank in ranks] == ["world 1 6.0", "world 1 3.0", "world 1 6.0"]
+        assert [next_line(rank) for rank in ranks] == ["world 1 6.0", "world 1 3.0", "world 1 6.0"]
         for victim, worlds in ((2, [2, 2, 1]), (0, [1, 3, 2]), (2, [2, 4, 1])):
             ranks[victim].send_signal(signal.SIGKILL)
             ranks[victim].wait()
             ranks[victim] = start(victim)
-            assert [said(rank) for rank in ranks] == [
+            assert [next_line(rank) for rank in ranks] == [
                 f"world {count} {3.0 if rank == 1 else 6.0}" for rank, count in enumerate(worlds)
             ]
         store.add("end", 1)

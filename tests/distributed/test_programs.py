@@ -1,4 +1,4 @@
-"""Starts and ends of whole programs: ways to meet, sessions that are shared, ranks that die."""
+"""Runs whole programs: kinds of rendezvous, sessions that several groups share, and ranks that die."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ReportsOf = Callable[[int], str]
 
 
 def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
-    """Groups start by the launcher, a file and a store with ranks in another order, beside init(), and after it."""
+    """One process can start groups by the launcher's variables, a file and a store, also beside init() and after it.
+
+    The store gives the ranks in another order.
+    """
     done = program(
         "perseusrun",
         2,
@@ -61,7 +64,7 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: R
         assert reports_of(rank).splitlines() == expected
 
 
-MEETS_BY_TCP = """
+RENDEZVOUS_BY_TCP = """
     dist.init_process_group(
         "{backend}", init_method="tcp://127.0.0.1:{port}", rank=int(os.environ["RANK"]), world_size=2,
         timeout=timedelta(seconds=200),
@@ -75,12 +78,12 @@ MEETS_BY_TCP = """
 
 @pytest.mark.parametrize("backend", ["perseus", "gloo"])
 def test_another_port_than_torchruns(backend: str, program: Program, reports_of: ReportsOf) -> None:
-    """Rank 0 listens, unless torchrun's variable says that its agent does."""
+    """Rank 0 listens at the port if torchrun's variable says that no agent does."""
     with socket.socket() as kept:
-        # The kernel gives the port to nobody else. A program that asks for it by number shares it.
+        # The kernel gives this port to no other process, except to a program that asks for it by its number.
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind(("127.0.0.1", 0))
-        text = MEETS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
+        text = RENDEZVOUS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
         done = program("torchrun", 2, 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n' + textwrap.dedent(text))
     assert done.returncode == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "2.0\n"
@@ -90,9 +93,9 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
     hasattr(importlib.import_module("torch.distributed.rendezvous"), "_agent_store_serves"),
     reason="from torch 2.15 on, rank 0 listens itself at any port but that of torchrun's agent",
 )
-def test_another_port_than_torchruns_where_somebody_listens(program: Program, reports_of: ReportsOf) -> None:
+def test_another_port_at_which_a_store_listens_already(program: Program, reports_of: ReportsOf) -> None:
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    done = program("torchrun", 2, MEETS_BY_TCP.format(backend="perseus", port=store.port))
+    done = program("torchrun", 2, RENDEZVOUS_BY_TCP.format(backend="perseus", port=store.port))
     assert done.returncode == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "2.0\n"
     assert store.num_keys() > 1
@@ -100,13 +103,13 @@ def test_another_port_than_torchruns_where_somebody_listens(program: Program, re
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: ReportsOf) -> None:
-    """The bound is below the 30 s after which torchrun kills the other ranks. The library promises 2 s."""
+    """The other rank gets the error before torchrun kills it after 30 s. The library promises 2 s."""
     done = program(
         "torchrun",
         2,
         f"""
         import signal
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: who raises by itself is asked here
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that torchrun does not end the rank before its error
         dist.init_process_group("perseus")
         dist.barrier()
         if dist.get_rank() == {victim}:
@@ -121,7 +124,7 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: Repo
     assert f"rank {victim}" in reports_of(1 - victim), done.stdout
 
 
-def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, reports_of: ReportsOf) -> None:
+def test_ranks_that_do_not_join_at_the_start_are_named(program: Program, reports_of: ReportsOf) -> None:
     program(
         "torchrun",
         2,
@@ -136,7 +139,7 @@ def test_ranks_that_do_not_come_to_the_start_are_named(program: Program, reports
     assert "rank 1 did not come" in reports_of(0)
 
 
-def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None:
+def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "perseus_like"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('broken')")
@@ -147,7 +150,7 @@ def test_import_torch_survives_whatever_is_wrong_with_us(tmp_path: Path) -> None
     assert done.stdout == "survived\n", done.stderr
 
 
-def test_detail_debug(program: Program, reports_of: ReportsOf) -> None:
+def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
         2,
@@ -192,7 +195,10 @@ def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: Reports
 def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
     with_npu: list[int], program: Program, reports_of: ReportsOf
 ) -> None:
-    """The accelerator need not be CUDA's: torch_npu registers its module as torch.npu."""
+    """ACCELERATE_USE_CPU is set only if no rank has an accelerator, of any kind.
+
+    torch_npu registers its module as torch.npu.
+    """
     done = program(
         "perseusrun",
         2,
@@ -212,7 +218,7 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
     assert reports_of(0) == reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
-def test_nan_checks_of_torch_are_not_ignored_in_silence(program: Program) -> None:
+def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program) -> None:
     done = program(
         "torchrun",
         2,

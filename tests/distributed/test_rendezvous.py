@@ -1,4 +1,7 @@
-"""Ranks find each other through a store that earlier attempts have used. Ranks are threads, and the store is real."""
+"""Checks that ranks find each other through a store that earlier attempts have used.
+
+The ranks are threads, and the store is a real one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Submit = Callable[..., "Future[Any]"]
 
 @pytest.fixture
 def start() -> Start:
-    """A rank of three, over one store."""
+    """Returns `start(rank)`, which makes one rank of three. All ranks use one store."""
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
 
     def make(rank: int, seconds: float = 60) -> StoreRendezvous:
@@ -51,10 +54,10 @@ def test_an_earlier_rendezvous_in_the_same_store_is_not_read(start: Start, submi
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, submit: Submit) -> None:
-    """Ranks that have come wait for it, whoever was lost; the lost one's bytes are not read."""
+def test_a_restarted_rank_replaces_the_lost_one(rank: int, start: Start, submit: Submit) -> None:
+    """The other ranks wait for the restarted rank, and do not read the bytes of the lost one."""
     before = start(rank, seconds=0.5)
-    assert isinstance(submit(before, b"lost").exception(), TimedOutError)  # it has announced itself, or has invited
+    assert isinstance(submit(before, b"lost").exception(), TimedOutError)  # it has written its first keys
     others = [submit(start(other), b"waits") for other in range(3) if other != rank]
     again = submit(start(rank), b"again")
     expected = [b"waits"] * 3
@@ -63,7 +66,7 @@ def test_a_rank_that_is_started_again_takes_its_place(rank: int, start: Start, s
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_started_again_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
+def test_a_rank_that_is_restarted_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
     ranks = [start(each) for each in range(3)]
     for result in [submit(each, b"") for each in ranks]:
         result.result()
@@ -118,7 +121,7 @@ def test_a_rank_that_comes_after_the_failure_learns_of_it(start: Start, submit: 
 
 
 def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start, submit: Submit) -> None:
-    """Though rank 0 has the bytes of all ranks: the others must not go on without it."""
+    """Rank 0 gets the error although it has the bytes of all ranks, because no rank may continue alone."""
     ranks = [start(rank) for rank in range(3)]
     for result in [submit(each, b"") for each in ranks]:
         result.result()
@@ -131,15 +134,15 @@ def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start,
 
 
 def test_missing_ranks_are_named_on_all_ranks(start: Start, submit: Submit) -> None:
-    ranks = [start(rank, seconds=2) for rank in (0, 2)]  # connected first: seconds if DNS does not answer
+    ranks = [start(rank, seconds=2) for rank in (0, 2)]  # connected first, which takes seconds without a DNS server
     results = [submit(rank, b"") for rank in ranks]
     for each in results:
         with pytest.raises(TimedOutError, match="timed out after 2 s: rank 1 did not come to the store"):
             each.result()
 
 
-def test_values_of_somebody_else_are_refused(start: Start, submit: Submit) -> None:
-    """And none of them is taken for a rank's bytes."""
+def test_values_that_no_rank_has_written_are_refused(start: Start, submit: Submit) -> None:
+    """A value that no rank of this job has written is an error, or is ignored. It is never taken for a rank's bytes."""
     rank_0, rank_1 = start(0, seconds=1), start(1, seconds=1)
     set_key(rank_1._store, "perseus/0/announced/2", "1suesrep")
     set_key(rank_1._store, f"perseus/0/invited/{rank_1._name}", "1suesrep")

@@ -1,4 +1,7 @@
-"""torchft's manager over ReconfigurableGroup, as in its own example: replicas of one process each, a lighthouse."""
+"""Runs torchft's manager over ReconfigurableGroup, as torchft's own example does.
+
+There is a lighthouse, and each replica is one process.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ manager = Manager(
     timeout=timedelta(seconds=30),
     checkpoint_transport=PGTransport(pg, timeout=timedelta(seconds=30), device=torch.device("cpu")),
 )
-torch.manual_seed(number)  # replicas begin with different weights: the manager has to make them equal
+torch.manual_seed(number)  # replicas begin with different weights, which the manager must make equal
 model = DistributedDataParallel(manager, nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)))
 optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=1e-3))
 generator = torch.Generator().manual_seed(os.getpid())
@@ -82,7 +85,7 @@ pg.shutdown()
 
 @pytest.fixture
 def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Popen[str]]]:
-    """Starts a program in the environment that has torchft; what it says on standard error goes to a file."""
+    """Returns a function that starts a program in the environment that has torchft. A file gets its standard error."""
     python = environment("torch-clients")
     with ExitStack() as stack:
 
@@ -105,7 +108,7 @@ def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callab
 
 
 def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Popen[str]], tmp_path: Path) -> None:
-    """Steps go on without it, it gets the others' weights when it is back, and after that weights are equal."""
+    """The other replica trains on without the lost one, which gets the weights when it is back. Then both are equal."""
     lighthouse = start("lighthouse", LIGHTHOUSE)
     assert lighthouse.stdout is not None
     address = lighthouse.stdout.readline().strip()
@@ -117,7 +120,7 @@ def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Pop
         return {int(step): (int(participants), digest) for step, participants, digest in lines}
 
     def wait(number: int, after: int, wanted: int) -> int:
-        """Waits for three more steps of a replica with so many participants; returns the last step."""
+        """Waits for three more steps of a replica with `wanted` participants. Returns the last of these steps."""
         deadline = time.monotonic() + 80
         while (
             len(found := [step for step, (count, _) in steps(number).items() if step > after and count == wanted]) < 3

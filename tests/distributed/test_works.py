@@ -1,4 +1,4 @@
-"""A work's calls of its handle in the core, with a handle that records them."""
+"""Checks how a work calls its handle in the core. The handle of these tests records the calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perseus_like.torch.distributed.work import PerseusWork
 
 
 class Handle:
-    """The handle of a complete collective. `is_over` returns True if the device is done with it."""
+    """The handle of a complete collective. `is_over` returns True if the device has executed the collective."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -40,7 +40,7 @@ def make_work(handle: Handle, finish: Any) -> Any:
     return PerseusWork("all_gather #0", handle, [], 60.0, finish)
 
 
-def test_what_finishes_a_work_is_added_to_it() -> None:
+def test_device_work_of_finish_is_added_to_the_handle() -> None:
     handle = Handle()
     work = make_work(handle, lambda _: handle.calls.append("finish"))
     work.wait()
@@ -48,8 +48,11 @@ def test_what_finishes_a_work_is_added_to_it() -> None:
     assert handle.calls == ["wait", "finish", "add", "wait"]
 
 
-def test_who_comes_while_it_is_finished_waits_for_that_too() -> None:
-    """On a device it would else go on with what another stream has not yet put there."""
+def test_a_second_waiter_waits_for_finish_too() -> None:
+    """A second waiter also waits until the first waiter has finished the work.
+
+    Otherwise it would continue before another device stream has written the result.
+    """
     handle = Handle()
     finishing, go_on = threading.Event(), threading.Event()
 
@@ -81,7 +84,7 @@ def test_a_failure_to_finish_is_raised_each_time() -> None:
             work.wait()
 
 
-def test_complete_when_the_device_is_done() -> None:
+def test_a_work_is_complete_when_the_device_has_executed_it() -> None:
     handle = Handle()
     work = make_work(handle, None)
     handle.over = False

@@ -1,4 +1,4 @@
-"""Starts worlds, by perseusrun and by torchrun, and runs the tests of in_world/ on all their ranks."""
+"""Starts worlds by perseusrun and by torchrun, and runs the tests of in_world/ on all their ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = HERE.parents[1]
 FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
     "test_interface.py",
-    # FSDP2, pipelines and device meshes: torch 2.6 is the first that has all of what these use.
+    # torch 2.6 is the first release that has all that these tests use: FSDP2, pipelines and device meshes.
     *(["test_training.py"] if importlib.util.find_spec("torch.distributed.pipelining") else []),
     *("test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
 ]

@@ -1,4 +1,4 @@
-"""Elastic jobs on this machine. Their hosts are aliases of it, in a file that the discovery script prints."""
+"""Starts elastic jobs on this machine. Their hosts are names of this machine, which the discovery script prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Event = dict[str, Any]
 
 
 def environments() -> Iterator[tuple[int, bytes]]:
-    """Process number and environment of every process that can be looked into."""
+    """Yields the process id and the environment of every process whose environment can be read."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -67,11 +67,14 @@ class Job:
         partial.rename(self._hosts)
 
     def next_event(self, kind: str, fits: Callable[[Event], bool] = lambda event: True) -> Event:
-        """Reads until a worker reports this. AssertionError with the whole output if it never does."""
+        """Reads until a worker reports an event of this kind that `fits`, and returns the event.
+
+        If no worker does, the AssertionError shows the whole output.
+        """
         while self._read():
             if self.lines[-1].startswith("{") and self.events[-1]["kind"] == kind and fits(self.events[-1]):
                 return self.events[-1]
-        raise AssertionError(f"no {kind} any more:\n{self.text}")
+        raise AssertionError(f"the job ended without another event {kind!r}:\n{self.text}")
 
     def commit_of(self, size: int) -> Event:
         """Reads until this number of workers has made a commit."""
@@ -82,7 +85,7 @@ class Job:
         while self._read():
             if part in self.lines[-1]:
                 return self.lines[-1]
-        raise AssertionError(f"no {part!r} any more:\n{self.text}")
+        raise AssertionError(f"the job ended without another line with {part!r}:\n{self.text}")
 
     def _read(self) -> bool:
         """Reads a line. Returns False at the end."""
@@ -115,12 +118,12 @@ class Job:
         self.next_line("perseusrun: generation ")
 
     def finish(self) -> int:
-        """Lets training end. Returns the exit code. No process of the job may be left."""
+        """Makes training end and returns the exit code. Fails if a process of the job is left."""
         (self._hosts.parent / "finish").touch()
         return self.end()
 
     def end(self) -> int:
-        """Reads to the end. Returns the exit code. No process of the job may be left."""
+        """Reads to the end of the output and returns the exit code. Fails if a process of the job is left."""
         while self._read():
             pass
         code = self.process.wait(60)
@@ -138,7 +141,7 @@ class Job:
         assert len(ends) == ends[0]["size"], self.text
         assert all(event["steps"] == ends[0]["steps"] and event["same"] and event["right"] for event in ends), self.text
         commits = [event["step"] for event in self.events if event["kind"] == "commit"]
-        assert commits == sorted(commits), "training began anew: the state was lost"
+        assert commits == sorted(commits), "training started from the beginning again: the state was lost"
 
 
 Start = Callable[..., Job]
@@ -146,7 +149,10 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(program, "--min-np", "2", hosts="localhost:2", arguments=("100", "0.01")): an elastic job."""
+    """Returns a function that starts an elastic job.
+
+    For example: `start(program, "--min-np", "2", hosts="localhost:2", arguments=("100", "0.01"))`.
+    """
     jobs: list[Job] = []
 
     def run(program: str, *options: str, hosts: str = "localhost:2", arguments: tuple[str, ...] = ()) -> Job:

@@ -1,4 +1,4 @@
-"""The script of docs/elastic.md runs as it stands there."""
+"""Checks that the script in docs/elastic.md runs unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import LAUNCHER
 PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
 
 
-def test_the_script_of_the_page(tmp_path: Path) -> None:
+def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = PAGE.read_text()
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

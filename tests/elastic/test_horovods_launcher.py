@@ -1,4 +1,4 @@
-"""Elastic jobs that a program starts by the modules of Horovod's launcher."""
+"""Tests of elastic jobs that a program starts by the modules of Horovod's launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import PROGRAMS, Job
 StartByHorovod = Callable[..., Job]
 STATUS = "Horovod detected that one or more processes exited with non-zero status: "
 
-# Prints a second host once two runs have begun within the same second of the clock.
+# The script prints a second host after two of its runs have started within the same second of the clock.
 TWO_IN_A_SECOND = """#!/bin/sh
 now=$(date +%s)
 [ "$now" = "$(cat last)" ] && touch fast
@@ -27,7 +27,7 @@ echo localhost:1
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartByHorovod]:
-    """start("-np", "2", hosts="localhost:2"): a job of train_numpy.py."""
+    """Returns a function that starts a job of train_numpy.py, for example `start("-np", "2", hosts="localhost:2")`."""
     monkeypatch.setenv("PYTHONPATH", folder_of("horovod"))
     launcher = [sys.executable, str(PROGRAMS / "horovods_launcher.py")]
     jobs: list[Job] = []
@@ -43,7 +43,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartByHo
         job.process.communicate(timeout=60)
 
 
-def test_a_host_is_found_as_soon_as_the_module_says(
+def test_the_interval_of_discovery_in_the_module_is_used(
     start: StartByHorovod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISCOVERY_SECONDS", "0.01")
@@ -76,7 +76,7 @@ def test_too_many_resets(start: StartByHorovod) -> None:
 
 @pytest.mark.parametrize("variable", [None, "3"])
 def test_too_few_slots(start: StartByHorovod, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
-    """The environment precedes the module's time, as in Horovod."""
+    """The time in the environment takes precedence over the time in the module, as in Horovod."""
     monkeypatch.setenv("TIMEOUT_SECONDS", "1")
     if variable:
         monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", variable)

@@ -1,4 +1,4 @@
-"""Mistakes of users, and the errors that they read."""
+"""Checks the errors that users get for mistakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """Runs perseusrun with these options and a program's text to its end."""
+    """Returns a function that runs perseusrun with options and a program's text to its end."""
 
     def run(*options: str, program: str = "") -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
@@ -81,7 +81,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("case", SCRIPTS)
-def test_the_script_gives_no_hosts_at_all(case: str, launch: Launch, tmp_path: Path) -> None:
+def test_a_discovery_script_that_gives_no_hosts(case: str, launch: Launch, tmp_path: Path) -> None:
     body, text = SCRIPTS[case]
     job = launch("--min-np", "1", "--host-discovery-script", script(tmp_path, body))
     assert job.returncode == 1
@@ -98,8 +98,10 @@ def test_no_host_can_be_reached(launch: Launch) -> None:
 
 
 def test_slots_of_hosts_without_a_number(launch: Launch, tmp_path: Path) -> None:
-    here = script(tmp_path, "echo localhost; echo 127.0.0.2")
-    job = launch("--min-np", "4", "--slots-per-host", "2", "--host-discovery-script", here, program="print('here')")
+    two_names = script(tmp_path, "echo localhost; echo 127.0.0.2")
+    job = launch(
+        "--min-np", "4", "--slots-per-host", "2", "--host-discovery-script", two_names, program="print('here')"
+    )
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("here") == 4
 
@@ -111,7 +113,7 @@ def test_too_few_slots(launch: Launch) -> None:
 
 
 def test_every_worker_fails(launch: Launch) -> None:
-    # The cool-down is no reason to try for ever.
+    # The launcher gives up, although a cool-down would let it try again.
     options = ("--min-np", "2", "--blacklist-cooldown-range", "0", "0", "-H", "localhost:2")
     job = launch(*options, program="sys.exit(5)")
     assert job.returncode == 5
@@ -144,14 +146,14 @@ hvd.barrier()
     assert "PeerLostError" in job.stderr
 
 
-def test_init_for_some_of_the_workers(launch: Launch) -> None:
+def test_init_for_some_of_the_workers_is_an_error(launch: Launch) -> None:
     program = "import perseus_like as hvd\nhvd.init(comm=[0])"
     job = launch("--min-np", "1", "-H", "localhost:1", program=program)
     assert job.returncode == 1
     assert "init(comm=…): in an elastic job the launcher decides which workers belong to it" in job.stderr
 
 
-def test_a_child_of_a_worker_is_no_worker(launch: Launch) -> None:
+def test_init_in_a_child_of_a_worker_is_an_error(launch: Launch) -> None:
     program = """
 import subprocess
 import perseus_like as hvd
@@ -177,7 +179,7 @@ def test_the_script_fails_for_a_while(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_host_where_workers_fail_at_once(start: Start) -> None:
-    """Training goes on without them, and the host gets new ones less and less often."""
+    """Training continues without these workers, and the launcher waits longer each time before it starts new ones."""
     options = ("--min-np", "1", "--blacklist-cooldown-range", "1", "2", "-x", "FAILS_ON=127.0.0.2")
     job = start("train_numpy.py", *options, hosts="localhost:2,127.0.0.2:1", arguments=("0.01",))
     for pause in (1, 2, 2):
@@ -198,7 +200,7 @@ def test_too_many_resets(start: Start) -> None:
 
 
 def test_the_last_worker_with_the_state_dies(start: Start) -> None:
-    """Training does not begin anew in silence."""
+    """The job fails. Training must not start from the beginning without an error."""
     options = ("--min-np", "1", "--blacklist-cooldown-range", "0", "0")
     job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.01",))
     job.next_event("commit")

@@ -1,4 +1,4 @@
-"""Starts an example on two ranks, as its own first lines say."""
+"""Fixtures that start an example on two ranks, as the first lines of the example say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Example = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_program(to_end: Example) -> Example:
-    """Runs a program with these arguments to its end, on two ranks unless said otherwise."""
+    """Returns a function that runs a program with its arguments to its end, by default on two ranks."""
 
     def run(path: Path, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks)]
@@ -27,7 +27,7 @@ def run_program(to_end: Example) -> Example:
     return run
 
 
-# An example shows that it goes on, and says in its last line what it has reached.
+# An example prints its progress, and its last line prints the result.
 PROGRESS = re.compile(r"(epoch|step)\W*\d|\[\d+\]|Iter #\d|\d/\d", re.IGNORECASE)
 REACHED = re.compile(
     r"\d.*(accuracy|right|points near|bits per character|img/sec|images per second|Acc@1)|"
@@ -38,7 +38,7 @@ REACHED = re.compile(
 
 @pytest.fixture
 def run_example(run_program: Example) -> Example:
-    """The same for a program of examples/, and checks what every example shows."""
+    """Returns a function that runs a program of examples/, and checks that it prints its progress and its result."""
 
     def run(path: str, *args: object, **more: int) -> subprocess.CompletedProcess[str]:
         done = run_program(EXAMPLES / path, *args, **more)

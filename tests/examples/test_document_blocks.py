@@ -1,8 +1,9 @@
-"""The Python programs and shell commands of all documents run as they stand there.
+"""Checks that the Python programs and shell commands of all documents run unchanged.
 
-A block of Python that begins with an import is a program of its own; any other continues the block before it. Shell
-commands run in a folder with the first program of the page, or of README, as `train.py`. A block that does not run has
-a comment before it: `<!-- not run: REASON -->`. Blocks without a language are output and drawings.
+A Python block that begins with an import is a program. Any other Python block continues the block before it. Shell
+commands run in a folder with the first program of the page, or of README, as `train.py`. A block that the test must not
+run has a comment before it: `<!-- not run: REASON -->`. A block that needs a recent torch has the comment
+`<!-- torch 2.5 or later -->`. Blocks without a language are output and drawings.
 """
 
 from __future__ import annotations
@@ -21,29 +22,32 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT_SECONDS = 240
-BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+COMMENT = r"<!-- (?:not run: (?P<reason>[^\n]+)|torch (?P<torch>[\d.]+) or later) -->\n"
+BLOCK = re.compile(rf"^(?:{COMMENT})?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @dataclass
 class Block:
-    """A block of a page. `is_run` is false if its comment says why it is not run."""
+    """A page's block. `is_run` is false if a comment says why it is not run; `torch` is the oldest release for it."""
 
     page: str
     line: int
     language: str
     text: str
     is_run: bool
+    torch: str = "0"
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
 
 
 def blocks(page: Path) -> list[Block]:
-    """Returns the page's blocks, with the blocks of Python that continue a program as a part of it."""
+    """Returns the page's blocks. A Python block that continues a program is a part of that program's block."""
     text, found = page.read_text(), list[Block]()
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
-        block = Block(page.relative_to(ROOT).as_posix(), line, match["language"], match["text"], not match["reason"])
+        name, is_run = page.relative_to(ROOT).as_posix(), not match["reason"]
+        block = Block(name, line, match["language"], match["text"], is_run, match["torch"] or "0")
         programs = [each for each in found if each.language == "python" and each.is_run]
         is_continuation = block.language == "python" and not re.match(r"import |from ", block.text)
         if is_continuation and block.is_run:
@@ -71,6 +75,8 @@ def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
     for framework in re.findall(r"^(?:import|from) (torch|tensorflow|keras)\b", program.text, re.MULTILINE):
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
+    if block.torch != "0":
+        pytest.importorskip("torch", minversion=block.torch)
     (tmp_path / "train.py").write_text(program.text)
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
     done = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True)

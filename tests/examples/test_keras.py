@@ -1,4 +1,4 @@
-"""The Keras examples, as their first lines start them."""
+"""Runs the Keras examples as their first lines say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_fit_learns_and_rank_0_saves(run_example: Example, tmp_path: Path) -> No
     done = run_example("keras/digits.py", "--checkpoint", tmp_path / "digits.keras")
     assert accuracy_of(done) >= 93
     assert [each.name for each in tmp_path.iterdir()] == ["digits.keras"]
-    saved = keras.models.load_model(tmp_path / "digits.keras")  # a plain model, without anything of ours
+    saved = keras.models.load_model(tmp_path / "digits.keras")  # a plain model that does not need this library
     assert saved.output_shape == (None, 10)
 
 

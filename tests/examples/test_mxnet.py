@@ -1,4 +1,4 @@
-"""The MXNet examples, in short forms, in their own environment."""
+"""Runs short forms of the MXNet examples in their own environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
-    """Runs a program of examples/mxnet on two ranks to its end; gives what it said."""
+    """Returns a function that runs a program of examples/mxnet on two ranks to its end and returns its output."""
     python = environment("mxnet")
 
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
@@ -32,30 +32,30 @@ def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
 
 
 def test_digits_agrees_with_one_process(run: Run) -> None:
-    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--compare-single")
-    accuracy, difference = re.search(r"images: (\S+) %", said), re.search(r"at most (\S+)", said)
-    assert accuracy is not None, said
+    output = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--compare-single")
+    accuracy, difference = re.search(r"images: (\S+) %", output), re.search(r"at most (\S+)", output)
+    assert accuracy is not None, output
     assert float(accuracy[1]) > 80
-    assert difference is not None, said
+    assert difference is not None, output
     assert float(difference[1]) < 1e-5
 
 
 def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
-    said = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce")
-    accuracy = re.search(r"images: (\S+) %", said)
-    assert accuracy is not None, said
+    output = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce")
+    accuracy = re.search(r"images: (\S+) %", output)
+    assert accuracy is not None, output
     assert float(accuracy[1]) > 80
 
 
 @pytest.mark.parametrize("more", [[], ["--sync-batch-norm", "--gc-type", "fp16"]])
 def test_module_fit_with_the_key_value_store(run: Run, more: list[str]) -> None:
-    said = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more)
-    assert said.count("weights as on rank 0: True") == 2, said
+    output = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more)
+    assert output.count("weights as on rank 0: True") == 2, output
 
 
-def test_as_aiacc_starts_it(run: Run) -> None:
+def test_the_script_that_starts_aiacc_programs(run: Run) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         pytest.skip("no mpirun")
-    said = run("sh", str(EXAMPLES / "config.sh"), "--num-epochs", "1", launcher=(mpirun, "-np", "2"))
-    assert said.count("weights as on rank 0: True") == 2, said
+    output = run("sh", str(EXAMPLES / "config.sh"), "--num-epochs", "1", launcher=(mpirun, "-np", "2"))
+    assert output.count("weights as on rank 0: True") == 2, output

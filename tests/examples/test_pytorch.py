@@ -1,4 +1,4 @@
-"""The PyTorch examples, in short forms."""
+"""Runs short forms of the PyTorch examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGITS = "pytorch/digits.py"
 def test_digits_learns_and_agrees_with_one_process(run_example: Example) -> None:
     done = run_example(DIGITS, "--compare-single", "--compare-gloo")
     assert done.returncode == 0, done.stdout + done.stderr
-    accuracy, equality, speed = done.stdout.splitlines()[-3:]  # what `make demo` ends with
+    accuracy, equality, speed = done.stdout.splitlines()[-3:]  # the last lines of `make demo`
     assert "test accuracy" in accuracy
     assert "one process on the same global batches" in equality
     seconds = r"\d+\.\d\d s on "
@@ -42,11 +42,11 @@ def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
     done = run_example(DIGITS, "--epochs", 1, "--target", 0)
     assert done.returncode == 0, done.stderr
     assert len(accuracies(done.stdout)) == 1
-    # 1440 images, 2 ranks, 16 images per rank and step.
+    # 2 ranks with 16 images per step each need 45 steps for 1440 images.
     assert done.stderr.count("| 0/45 [") == 1, done.stderr
 
 
-def test_digits_resumed_is_as_never_interrupted(run_example: Example, tmp_path: Path) -> None:
+def test_digits_resumed_gives_the_same_weights_as_without_interruption(run_example: Example, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
     for epochs, path in ((3, straight), (1, resumed), (3, resumed)):
         done = run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path)
@@ -84,7 +84,7 @@ def test_character_model_learns(run_example: Example) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     bits = [float(found) for found in re.findall(r"step \d+: ([\d.]+) bits per character", done.stdout)]
     assert len(bits) == 2
-    assert bits[1] < bits[0] < 5  # 96 symbols, drawn blindly, are 6.6 bits
+    assert bits[1] < bits[0] < 5  # guessing among 96 symbols takes 6.6 bits
     assert "def " in done.stdout
 
 
@@ -115,7 +115,7 @@ def test_resnet_learns(run_example: Example) -> None:
 
 
 @pytest.mark.parametrize(
-    "switches",
+    "options",
     [
         [
             *["--sync-batch-norm", "all", "--batches-per-allreduce", 3, "--bf16", "--channels-last", "--clip", 1],
@@ -127,8 +127,8 @@ def test_resnet_learns(run_example: Example) -> None:
     ],
     ids=["many", "adasum", "compiled"],
 )
-def test_resnet_with_other_switches(switches: list[object], run_example: Example) -> None:
-    done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, "--batch-size", 8, "--epochs", 1, *switches)
+def test_resnet_with_other_options(options: list[object], run_example: Example) -> None:
+    done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, "--batch-size", 8, "--epochs", 1, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epoch 1: loss" in done.stdout
 
@@ -150,7 +150,7 @@ def test_teams_on_process_sets_vote(run_example: Example) -> None:
     assert "3 ranks in 2 teams, the vote: 9" in done.stdout
 
 
-def test_gan_draws_what_it_has_seen(run_example: Example) -> None:
+def test_gan_learns_to_draw_points_near_the_real_ones(run_example: Example) -> None:
     done = run_example("pytorch/gan.py", "--steps", 750)
     assert done.returncode == 0, done.stdout + done.stderr
     shares = [int(share) for share in re.findall(r"(\d+)% of the points", done.stdout)]

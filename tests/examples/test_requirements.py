@@ -1,4 +1,7 @@
-"""A test runs each example. The extra `[examples]` lists their requirements, and an example without them names it."""
+"""Checks that a test runs each example, and that the extra `[examples]` lists the packages that examples need.
+
+An example that misses a package must raise an error that names the extra.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def test_an_example_without_its_requirements(name: str) -> None:
 
 
 @pytest.mark.parametrize("example", sorted(f"{path.parent.name}/{path.name}" for path in ROOT.glob("examples/*/*.py")))
-def test_a_test_runs_it(example: str) -> None:
-    """`run_example` checks that it shows progress and the result that it reaches."""
+def test_a_test_runs_each_example(example: str) -> None:
+    """A test runs each example. Its fixture `run_example` checks that the example prints its progress and result."""
     framework, name = example.split("/")
     assert re.search(rf'["/]{name}"', (Path(__file__).parent / f"test_{framework}.py").read_text())

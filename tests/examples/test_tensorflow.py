@@ -1,4 +1,4 @@
-"""The TensorFlow examples, in short forms."""
+"""Runs short forms of the TensorFlow examples."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def accuracy_of(done: CompletedProcess[str]) -> float:
     return float(found[0])
 
 
-def test_a_loop_of_ones_own_learns(run_example: Example) -> None:
+def test_a_custom_training_loop_learns(run_example: Example) -> None:
     assert accuracy_of(run_example("tensorflow/digits_loop.py")) >= 93
 
 
-def test_a_monitored_session_learns_and_goes_on(run_example: Example, tmp_path: Path) -> None:
+def test_a_monitored_session_learns_and_resumes(run_example: Example, tmp_path: Path) -> None:
     short = run_example("tensorflow/digits_session.py", "--steps", 100, "--target", 0, "--checkpoints", tmp_path)
     assert short.returncode == 0, short.stderr
     assert accuracy_of(run_example("tensorflow/digits_session.py", "--checkpoints", tmp_path)) >= 93

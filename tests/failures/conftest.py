@@ -1,4 +1,4 @@
-"""Starts worlds whose ranks report what they saw, and checks whether anything is left of them."""
+"""Fixtures that start worlds whose ranks report facts. They check that a world leaves no process, socket or file."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Facts = dict[str, Any]
 
 @dataclass
 class World:
-    """A job under way, or its end."""
+    """A job that runs or has ended."""
 
     process: subprocess.Popen[str]
     folder: Path
     size: int
     output: str = ""
-    heard: list[str] = field(default_factory=list)  # lines of stderr that were waited for
-    begun: bytes = b""  # what was read of stderr behind them
+    lines_read: list[str] = field(default_factory=list)  # the lines of stderr that `wait_for_line` has read
+    unfinished: bytes = b""  # the bytes of stderr that were read after the last of these lines
 
     @property
     def code(self) -> int:
         return int(self.process.returncode)
 
     def reports_of(self, rank: int) -> Facts:
-        """All facts of a rank so far."""
+        """Returns all facts that a rank has reported so far."""
         facts: Facts = {}
         try:
             lines = (self.folder / f"report.{rank}").read_text().splitlines()
@@ -58,33 +58,33 @@ class World:
         return [self.reports_of(rank) for rank in range(self.size)]
 
     def wait_for_line(self, text: str) -> str:
-        """The next line on stderr with this text."""
+        """Reads stderr until a line contains this text, and returns the line."""
         assert self.process.stderr is not None
         while True:
-            while b"\n" in self.begun:
-                line, _, self.begun = self.begun.partition(b"\n")
-                self.heard.append(line.decode() + "\n")
-                if text in self.heard[-1]:
-                    return self.heard[-1]
+            while b"\n" in self.unfinished:
+                line, _, self.unfinished = self.unfinished.partition(b"\n")
+                self.lines_read.append(line.decode() + "\n")
+                if text in self.lines_read[-1]:
+                    return self.lines_read[-1]
             ready, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_SECONDS)
-            assert ready, f"no line with {text!r} came; before it: {self.heard}"
-            # Not by `readline`, which reads ahead, where neither `select` nor `communicate` look.
+            assert ready, f"no line with {text!r} came; before it: {self.lines_read}"
+            # `readline` would read ahead into a buffer of which `select` and `communicate` do not know.
             data = os.read(self.process.stderr.fileno(), 1 << 16)
-            assert data, f"the job ended without a line with {text!r}: {self.heard}"
-            self.begun += data
+            assert data, f"the job ended without a line with {text!r}: {self.lines_read}"
+            self.unfinished += data
 
     def go_on(self) -> None:
-        """Releases the rank that waits for the test; blocks until it waits."""
+        """Blocks until a rank waits for the test, and makes this rank continue."""
         (self.folder / "gate").write_text("go on")
 
     def end(self) -> World:
-        """Waits for the end, and looks for leftovers."""
+        """Waits for the end of the job, and checks that the job has left nothing."""
         stdout, stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        self.output = stdout + "".join(self.heard) + self.begun.decode() + stderr
-        self._nothing_is_left()
+        self.output = stdout + "".join(self.lines_read) + self.unfinished.decode() + stderr
+        self._check_that_nothing_is_left()
         return self
 
-    def _nothing_is_left(self) -> None:
+    def _check_that_nothing_is_left(self) -> None:
         open_now = Path("/proc/net/unix").read_text()
         for facts in self.all_reports():
             if "pid" not in facts:
@@ -100,7 +100,10 @@ Start = Callable[..., World]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts ranks that run a program in which `on_rank` is imported; killed at the end of the test if still there."""
+    """Returns a function that starts ranks with a program that imports `on_rank`.
+
+    Ranks that still run at the end of the test are killed.
+    """
     worlds: list[World] = []
 
     def begin(
@@ -120,7 +123,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         command = [str(python), str(folder / "program.py")]
         if launched:
             command = [*launcher, "-np", str(size), *command]
-        if wrapper:  # it finds its own programs by the PATH of the tests
+        if wrapper:  # the wrapper itself needs the PATH of the tests, so `env` sets the variables after it
             command = [*wrapper, "env", *(f"{name}={value}" for name, value in settings.items()), *command]
             settings = {}
         process = subprocess.Popen(
@@ -150,7 +153,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def run(start: Start) -> Start:
-    """Starts a world and waits for its end."""
+    """Returns a function that starts a world and waits for its end."""
 
     def to_the_end(size: int, program: str, launched: bool = True, **settings: Any) -> World:
         return start(size, program, launched, **settings).end()

@@ -1,4 +1,7 @@
-"""For the programs of the ranks, beside which it is copied: each rank reports what it saw in a file of its own."""
+"""Functions for the programs of the ranks. Each rank reports facts to its own file.
+
+The fixture copies this module to the folder of the program.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ import numpy as np
 
 import perseus_like.numpy as hvd
 
-rank = int(os.environ.get("PERSEUS_RANK", os.environ.get("PMI_RANK", "0")))  # MPICH's mpirun sets the second one
+rank = int(os.environ.get("PERSEUS_RANK", os.environ.get("PMI_RANK", "0")))  # MPICH's mpirun sets PMI_RANK
 size = int(os.environ.get("PERSEUS_SIZE", "1"))
 _FOLDER = Path(os.environ["ON_RANK_FOLDER"])
 
 
 def report(**facts: Any) -> None:
-    """Facts survive whatever happens to this rank afterwards."""
+    """Writes facts to the file of this rank. They are kept also if the rank dies afterwards."""
     with (_FOLDER / f"report.{rank}").open("a") as file:
         file.write(json.dumps(facts) + "\n")
 
 
 def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
-    """Calls `call` and returns the classes and the text of its error, if any, and the time."""
+    """Calls `call` and returns the time, and the classes and the text of its error if it raises one."""
     try:
         call()
     except Exception as error:
@@ -39,31 +42,31 @@ def outcome_of(call: Callable[[], object]) -> dict[str, Any]:
 
 
 def ones(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Returns ones in memory of their own, which begins at a page."""
+    """Returns an array of ones, in memory that begins at a page and that nothing else uses."""
     array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)
     array[:] = 1
     return array
 
 
 def crash_at_second_half(array: np.ndarray[Any, Any]) -> None:
-    """Makes this process crash as soon as it reads or writes the second half of an array, which begins at a page."""
+    """Makes this process crash when it reads or writes the second half of an array. The array begins at a page."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # oneCCL's own handler does not end the process
     half = array.nbytes // 2
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(array.ctypes.data + half), ctypes.c_size_t(half), 0) == 0
 
 
 def still_works() -> None:
-    """Raises if this rank's collectives do not."""
+    """Raises an error if this rank's collectives do not work."""
     assert hvd.allreduce(1.0, op=hvd.Sum, name="still works") == hvd.size()
 
 
 def sockets() -> list[str]:
-    """Names of the Unix sockets that this process has open."""
+    """Returns the names of the Unix sockets that this process has open."""
     mine = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())
-        except FileNotFoundError:  # the descriptor of this very listing
+        except FileNotFoundError:  # the descriptor by which `iterdir` read the folder
             continue
         if target.startswith("socket:["):
             mine.add(target[len("socket:[") : -1])
@@ -72,27 +75,27 @@ def sockets() -> list[str]:
 
 
 def shared_files() -> list[str]:
-    """Files in /dev/shm that this process maps."""
+    """Returns the files in /dev/shm that this process maps."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return sorted({line.split()[5] for line in maps if "/dev/shm/" in line})
 
 
 def start() -> None:
-    """`init`, and what would be left behind if something were."""
+    """Calls `init` and reports this process and its sockets and files, which must be gone after the job."""
     hvd.init()
-    # Other jobs of this machine may be under way.
+    # The name of this job tells its files from the files of other jobs on this machine.
     job = os.environ.get("PERSEUS_RENDEZVOUS", f"perseus-{os.getpid()}-")
     report(pid=os.getpid(), job=job, sockets=sockets(), shared_files=shared_files())
 
 
 def wait_for_test() -> None:
-    """Until the test says `go_on`."""
+    """Blocks until the test calls `go_on`."""
     report(waits=True)
     Path(os.environ["ON_RANK_GATE"]).read_text()
 
 
 def wait_for_end_of(other: int) -> None:
-    """Until the launcher has taken notice that another rank, which has called `start`, is gone."""
+    """Blocks until the launcher has noticed the end of another rank, which has called `start`."""
     pid = json.loads((_FOLDER / f"report.{other}").read_text().splitlines()[0])["pid"]
     while Path(f"/proc/{pid}").exists():
         os.sched_yield()
@@ -104,6 +107,6 @@ def cpu_seconds() -> float:
 
 
 def leave_now(code: int) -> None:
-    """Without a word to anybody."""
+    """Ends this process without a shutdown message."""
     sys.stdout.flush()
     os._exit(code)

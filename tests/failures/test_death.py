@@ -1,11 +1,11 @@
-"""A rank ends amid the work of the others: they get an error that names it, or are ended, and the job has failed."""
+"""Checks that the job fails if a rank dies, and that the other ranks get an error that names it, or are ended."""
 
 import signal
 from typing import Any
 
 import pytest
 
-# The ends of the last rank, with their exit codes.
+# Each entry has the statement by which the last rank ends, and its exit code.
 ENDS = {
     "raises": ("raise ArithmeticError('on purpose')", 1),
     "exits": ("sys.exit(3)", 3),
@@ -14,20 +14,20 @@ ENDS = {
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", 128 + signal.SIGSEGV),
 }
 
-# A rank that ends by itself tells the others before it is gone, so that they may be the first to end.
-AFTERWARDS = 77
-TELLS = ("raises", "exits")
+# A rank that raises or exits sends a shutdown message first. The other ranks may then end before it, with this code.
+CODE_OF_SURVIVORS = 77
+SENDS_SHUTDOWN_MESSAGE = ("raises", "exits")
 
-# Generous: this is about hanging. What is promised is 2 seconds.
+# The library promises 2 seconds. The limit is longer, because the test looks for ranks that hang.
 MOST_SECONDS = 30
 
 
-def look_at_survivors(world: Any, size: int) -> None:
+def check_survivors(world: Any, size: int) -> None:
     victim = size - 1
     died = world.reports_of(victim)["dies"]
     for facts in world.all_reports()[:victim]:
         if "seen" not in facts:
-            continue  # the launcher was quicker
+            continue  # the launcher ended the rank before its error
         assert "HorovodInternalError" in facts["seen"]["kinds"], facts
         assert f"rank {victim}" in facts["seen"]["text"], facts
         assert facts["seen"]["at"] - died < MOST_SECONDS
@@ -35,7 +35,7 @@ def look_at_survivors(world: Any, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("how", ENDS)
-def test_in_the_middle_of_an_allreduce(run: Any, how: str, size: int) -> None:
+def test_a_rank_dies_during_an_allreduce(run: Any, how: str, size: int) -> None:
     ends, code = ENDS[how]
     world = run(
         size,
@@ -51,16 +51,16 @@ def test_in_the_middle_of_an_allreduce(run: Any, how: str, size: int) -> None:
             report(dies=time.monotonic())
             {ends}
         report(seen=outcome_of(work))
-        {"" if how in TELLS else "wait_for_end_of(size - 1)"}
-        sys.exit({AFTERWARDS})
+        {"" if how in SENDS_SHUTDOWN_MESSAGE else "wait_for_end_of(size - 1)"}
+        sys.exit({CODE_OF_SURVIVORS})
         """,
     )
-    assert world.code == code or (how in TELLS and world.code == AFTERWARDS), world.output
-    look_at_survivors(world, size)
+    assert world.code == code or (how in SENDS_SHUTDOWN_MESSAGE and world.code == CODE_OF_SURVIVORS), world.output
+    check_survivors(world, size)
 
 
 @pytest.mark.parametrize("how", ["raises", "is killed"])
-def test_while_the_others_wait_for_it(run: Any, how: str) -> None:
+def test_a_rank_dies_while_the_others_wait_for_it(run: Any, how: str) -> None:
     ends, code = ENDS[how]
     world = run(
         4,
@@ -71,15 +71,15 @@ def test_while_the_others_wait_for_it(run: Any, how: str) -> None:
             report(dies=time.monotonic())
             {ends}
         report(seen=outcome_of(lambda: hvd.allgather(np.ones(5), name="never")))
-        sys.exit({AFTERWARDS})
+        sys.exit({CODE_OF_SURVIVORS})
         """,
     )
-    assert world.code == code or (how in TELLS and world.code == AFTERWARDS), world.output
-    look_at_survivors(world, 4)
+    assert world.code == code or (how in SENDS_SHUTDOWN_MESSAGE and world.code == CODE_OF_SURVIVORS), world.output
+    check_survivors(world, 4)
 
 
 def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
-    """And can end in order, without waiting for anybody."""
+    """Each later call raises the error again, and `shutdown` does not wait for another rank."""
     world = run(
         3,
         """
@@ -95,7 +95,7 @@ def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
         """,
     )
     assert world.code == 5, world.output
-    look_at_survivors(world, 3)
+    check_survivors(world, 3)
     for facts in world.all_reports()[:2]:
         if "after" in facts:
             for call in ("again", "handle"):
@@ -104,7 +104,7 @@ def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
 
 
 def test_a_rank_that_ends_early_without_an_error(run: Any) -> None:
-    """The ranks that still work get an error: it has left."""
+    """The rank that still works gets an error that says that the other rank has left."""
     world = run(
         2,
         """

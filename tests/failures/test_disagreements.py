@@ -1,4 +1,4 @@
-"""Ranks that ask for different things under one name: one text on all of them, and the job goes on."""
+"""Checks that all ranks get the same error if their requests of one name differ, and that the job continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-# Requests that differ on the odd rank: the name, and the descriptions of both sides. `odd` is 1 there, else 0.
+# Each entry has a call that differs on the last rank, where `odd` is 1. It also has a part of the text that describes
+# the request of the other ranks, and a part of the text that describes the request of the last rank.
 CASES = {
     "shape": ("hvd.allreduce(np.ones((2, 3 + odd), np.float32), name='shape')", "float32[2,3]", "float32[2,4]"),
     "turned": ("hvd.allreduce(np.ones((3, 2) if odd else (2, 3)), name='turned')", "float64[2,3]", "float64[3,2]"),
@@ -30,7 +31,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_one_text_on_all_ranks_and_the_job_goes_on(run: Any, size: int) -> None:
+def test_all_ranks_get_the_same_error_and_the_job_continues(run: Any, size: int) -> None:
     calls = "".join(
         f"for time in range(3): report({name}=outcome_of(lambda: {call})); still_works()\n"
         for name, (call, _, _) in CASES.items()

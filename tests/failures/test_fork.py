@@ -1,11 +1,11 @@
-"""Processes forked after `init` may compute; they may not communicate, and their end is not the rank's."""
+"""Checks that processes forked after `init` can compute but not communicate, and that the rank outlives them."""
 
 from typing import Any
 
 import pytest
 
 
-def test_a_child_is_refused_and_the_parent_goes_on(run: Any) -> None:
+def test_a_child_cannot_communicate_and_the_parent_continues(run: Any) -> None:
     world = run(
         2,
         """
@@ -26,7 +26,7 @@ def test_a_child_is_refused_and_the_parent_goes_on(run: Any) -> None:
 
 
 def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
-    """Gradients lie there: what a child writes to them must not reach its parent, nor the other ranks."""
+    """Gradients are in shared memory. A child must not change the gradients of its parent or of other ranks."""
     world = run(
         2,
         """
@@ -46,7 +46,7 @@ def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
     assert world.code == 0, world.output
 
 
-def test_a_child_that_lives_on_does_not_keep_its_dead_parent_alive(run: Any) -> None:
+def test_a_rank_is_reported_as_lost_although_its_child_still_runs(run: Any) -> None:
     world = run(
         2,
         """

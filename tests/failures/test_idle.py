@@ -1,8 +1,9 @@
-"""Waiting costs nothing: not between collectives, and not for a rank that comes late."""
+"""Checks that a rank uses almost no CPU time between collectives and while it waits for another rank."""
 
 from typing import Any
 
-# The CPU time of a second of waiting. The limit is generous, since the test is about threads that poll all the time.
+# This is the limit of the CPU time for one second of waiting. It is large, because the test looks for threads that poll
+# all the time.
 MOST_CPU_SECONDS = 0.3
 
 
@@ -14,7 +15,7 @@ def test_an_idle_process_uses_no_cpu(run: Any) -> None:
         for i in range(20):
             hvd.allreduce(np.ones(1000))
         before = cpu_seconds()
-        time.sleep(1.0)  # what is measured
+        time.sleep(1.0)  # the test measures the CPU time of this second
         report(used=cpu_seconds() - before)
         """,
     )
@@ -22,14 +23,14 @@ def test_an_idle_process_uses_no_cpu(run: Any) -> None:
     assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_reports()), world.all_reports()
 
 
-def test_neither_does_one_that_waits_for_another(run: Any) -> None:
+def test_a_process_that_waits_for_another_rank_uses_no_cpu(run: Any) -> None:
     world = run(
         2,
         """
         start()
         still_works()
         if rank == 0:
-            time.sleep(1.0)  # what the other waits for
+            time.sleep(1.0)  # the other rank waits during this second
         before = cpu_seconds()
         hvd.allreduce(np.ones(1000))
         report(used=cpu_seconds() - before)

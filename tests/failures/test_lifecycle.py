@@ -1,4 +1,4 @@
-"""Before `init`, after `shutdown`, and again."""
+"""Tests of calls before `init` and after `shutdown`, and of several sessions in one process."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hv
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_before_init_and_after_shutdown(run: Any, size: int) -> None:
+def test_calls_before_init_and_after_shutdown_are_errors(run: Any, size: int) -> None:
     outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
     world = run(
         size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\nreport(after=[{outcomes}])\n"
@@ -16,13 +16,14 @@ def test_before_init_and_after_shutdown(run: Any, size: int) -> None:
     assert world.code == 0, world.output
     for facts in world.all_reports():
         for outcome in facts["before"] + facts["after"]:
-            # Horovod raises ValueError for numbers, HorovodInternalError for collectives; this is both.
+            # Horovod raises ValueError in functions such as `rank()`, and HorovodInternalError in collectives. The
+            # error of this library belongs to both classes.
             assert {"HorovodInternalError", "ValueError"} <= set(outcome["kinds"])
             assert "init()" in outcome["text"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_again_and_again(run: Any, size: int) -> None:
+def test_init_and_shutdown_can_be_repeated(run: Any, size: int) -> None:
     world = run(
         size,
         """
@@ -44,7 +45,7 @@ def test_again_and_again(run: Any, size: int) -> None:
     assert world.code == 0, world.output
 
 
-def test_without_a_launcher(run: Any) -> None:
+def test_init_without_a_launcher(run: Any) -> None:
     world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launched=False)
     assert world.code == 0, world.output
 
@@ -87,7 +88,7 @@ def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
 
 
 def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) -> None:
-    """The arena of the first session is unmapped, because nothing lies in it any more."""
+    """The arena of the first session is unmapped, because it contains no tensor any more."""
     pytest.importorskip("torch")
     world = run(
         2,

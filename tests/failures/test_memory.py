@@ -1,11 +1,11 @@
-"""Too little shared memory: the ranks use less and warn once, or an error says what to do."""
+"""Checks that ranks with too little shared memory use less and warn once, or raise an error that says what to do."""
 
 from typing import Any
 
 import pytest
 
 
-def test_a_tiny_arena_serves_private_memory(run: Any) -> None:
+def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
     world = run(
         2,
         """
@@ -24,7 +24,7 @@ def test_a_tiny_arena_serves_private_memory(run: Any) -> None:
 
 
 @pytest.mark.parametrize("bytes_", ["1", "65536"])
-def test_an_arena_that_nothing_fits_into(run: Any, bytes_: str) -> None:
+def test_an_arena_that_is_too_small_is_an_error(run: Any, bytes_: str) -> None:
     world = run(2, "report(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
     assert world.code == 0, world.output
     for facts in world.all_reports():
@@ -39,14 +39,14 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 """
 
 
-def test_a_limit_of_the_address_space_makes_it_smaller(run: Any) -> None:
+def test_a_limit_of_the_address_space_makes_the_arena_smaller(run: Any) -> None:
     world = run(2, LIMIT.format(more="(2 << 30)") + "start()\nstill_works()\nhvd.allreduce(np.ones(1_000_000))\n")
     assert world.code == 0, world.output
-    said = [line for line in world.output.splitlines() if "MiB per rank instead of" in line]
-    assert len(said) == 1, world.output
+    warnings = [line for line in world.output.splitlines() if "MiB per rank instead of" in line]
+    assert len(warnings) == 1, world.output
 
 
-def test_a_limit_that_leaves_too_little_is_an_error_on_all(run: Any) -> None:
+def test_a_limit_that_leaves_too_little_is_an_error_on_all_ranks(run: Any) -> None:
     world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "report(init=outcome_of(hvd.init))\n")
     assert world.code == 0, world.output
     for facts in world.all_reports():
@@ -55,7 +55,7 @@ def test_a_limit_that_leaves_too_little_is_an_error_on_all(run: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["allgather(big)", "alltoall(big)", "reducescatter(big, op=hvd.Sum)"])
-def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all(run: Any, call: str) -> None:
+def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all_ranks(run: Any, call: str) -> None:
     world = run(
         3,
         f"""
@@ -92,5 +92,5 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
     assert world.code == 0, world.output
     texts = [facts["failed"]["text"] for facts in world.all_reports()]
     assert "rank 1 has not enough memory" in texts[1]
-    for text in (texts[0], texts[2]):  # the second where rank 1 lived on for a second
+    for text in (texts[0], texts[2]):  # the second text is rarer: rank 1 must still run when the others notice
         assert "rank 1 ended without shutting down" in text or "rank 1 of the group gave up" in text, text

@@ -1,4 +1,4 @@
-"""A caller's own mistake is a ValueError at the call, on that rank alone; nobody else notices."""
+"""Checks that a caller's own mistake raises a ValueError on that rank only, and that the other ranks continue."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ MISTAKES = {
 }
 
 
-def test_value_errors_on_one_rank(run: Any) -> None:
+def test_a_mistake_raises_a_value_error_on_one_rank(run: Any) -> None:
     calls = "".join(f"    report({name}=outcome_of(lambda: {call}))\n" for name, (call, _) in MISTAKES.items())
     world = run(2, "start()\nif rank == 1:\n" + calls + "still_works()\nhvd.allreduce(np.ones(3))\n")
     assert world.code == 0, world.output
@@ -30,7 +30,7 @@ def test_value_errors_on_one_rank(run: Any) -> None:
         assert word in facts[name]["text"], (name, facts[name])
 
 
-def test_a_process_set_that_is_gone_or_of_others(run: Any) -> None:
+def test_a_process_set_that_was_removed_or_has_only_other_ranks(run: Any) -> None:
     world = run(
         3,
         """
@@ -50,12 +50,12 @@ def test_a_process_set_that_is_gone_or_of_others(run: Any) -> None:
     assert "rank 0" in world.reports_of(0)["others"]["text"]
 
 
-def test_a_name_in_flight(run: Any) -> None:
+def test_a_name_that_is_in_flight_cannot_be_submitted_again(run: Any) -> None:
     world = run(
         2,
         """
         start()
-        # Rank 1 asks for it only when it was asked for twice on rank 0.
+        # Rank 1 submits the tensor only after rank 0 has submitted it twice.
         if rank == 0:
             handle = hvd.allreduce_async(np.ones(2), name="busy")
             report(again=outcome_of(lambda: hvd.allreduce_async(np.ones(2), name="busy")))

@@ -1,4 +1,4 @@
-"""A tensor that some ranks never ask for is reported, and becomes an error if a setting asks for that."""
+"""Checks that a tensor that some ranks never submit is reported, and is an error if a setting asks for that."""
 
 import os
 import re
@@ -10,8 +10,8 @@ import pytest
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
-    """Rank 0 says so, and those that wait."""
+def test_a_warning_names_the_tensor_and_the_ranks(start: Any, late: int) -> None:
+    """Rank 0 and all ranks that wait print the warning."""
     world = start(
         3,
         f"""
@@ -24,21 +24,21 @@ def test_a_warning_names_tensor_and_ranks(start: Any, late: int) -> None:
         PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
     )
     waiting = {0, 1, 2} - {late}
-    speaking: set[int] = set()
-    while speaking < waiting | {0}:
+    warning_ranks: set[int] = set()
+    while warning_ranks < waiting | {0}:
         line = world.wait_for_line("allreduce 'fc.weight' has waited")
         if "submitted by ranks {}, {}, not by rank {}".format(*sorted(waiting), late) in line:
-            speaking.add(int(line[1]))
-        else:  # another one was late, too, when this was said
+            warning_ranks.add(int(line[1]))
+        else:  # a second rank had not submitted the tensor either when the warning was printed
             assert re.search(rf"submitted by rank \d, not by ranks .*\b{late}\b", line), line
     world.go_on()
     assert world.end().code == 0, world.output
     assert [facts["result"] for facts in world.all_reports()] == [[3.0, 3.0]] * 3
-    assert speaking == waiting | {0}
+    assert warning_ranks == waiting | {0}
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int) -> None:
+def test_a_stall_is_an_error_on_all_ranks_after_the_shutdown_time(run: Any, size: int) -> None:
     world = run(
         size,
         """
@@ -46,7 +46,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         name = "mine" if rank == size - 1 else "theirs"
         report(stalled=outcome_of(lambda: hvd.allreduce(1.0, name=name)), after=outcome_of(lambda: hvd.allreduce(1.0)))
         hvd.shutdown()
-        os.environ["PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"] = "100"  # who is a little late now is waited for
+        os.environ["PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"] = "100"  # the ranks wait for each other from now on
         hvd.init()
         still_works()
         """,
@@ -55,7 +55,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
     )
     assert world.code == 0, world.output
     for rank, facts in enumerate(world.all_reports()):
-        # Its own tensor once, even where the text is about it.
+        # The text names the rank's own tensor once.
         assert facts["stalled"]["text"].count("'mine'" if rank == size - 1 else "'theirs'") == 1
         assert "HorovodInternalError" in facts["stalled"]["kinds"]
         assert "TimedOutError" in facts["stalled"]["kinds"]
@@ -63,7 +63,7 @@ def test_after_a_time_that_can_be_set_it_is_an_error_on_all(run: Any, size: int)
         assert "HorovodInternalError" in facts["after"]["kinds"]
 
 
-def test_a_stopped_rank_is_waited_for(start: Any, wait_until_stopped: Callable[[int], None]) -> None:
+def test_the_other_ranks_wait_for_a_stopped_rank(start: Any, wait_until_stopped: Callable[[int], None]) -> None:
     world = start(
         2,
         """

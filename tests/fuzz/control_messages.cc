@@ -1,4 +1,5 @@
-// Fuzzes the decoders of the negotiation's reports and plans. What decodes must also encode and decode to itself.
+// Fuzzes the decoders of the negotiation's reports and plans. A message that was decoded must stay the same if it is
+// encoded and decoded again.
 #include <cstdlib>
 
 #include "base/error.h"

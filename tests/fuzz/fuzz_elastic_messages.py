@@ -1,7 +1,7 @@
-"""Fuzzes what a state agent of an elastic job reads from a worker, and what the launcher reads from an agent.
+"""Fuzzes the messages that a state agent of an elastic job reads from workers, and that the launcher reads from agents.
 
-A worker of the same job sends any bytes, with descriptors of memory beside them. The agent must close the connection
-of a worker that makes no sense, and go on. `Reader` must raise nothing but ValueError.
+The fuzzer acts as a worker of the same job that sends any bytes and descriptors of memory. The agent must close the
+connection of a worker that sends an invalid message, and continue. `Reader` must raise no error but ValueError.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["perseus_like.launch.elastic"]):
     from perseus_like.launch.elastic import agent as agents
     from perseus_like.protocol.messages import Reader
 
-# The agent speaks to its launcher over its standard output, which the fuzzer does not read.
+# The agent writes messages for its launcher to its standard output, which the fuzzer does not read.
 agents.send = lambda kind, **content: None
 
 
@@ -32,7 +32,7 @@ def make_memory(sealed: bool) -> int:
 
 
 def value(provider: atheris.FuzzedDataProvider) -> object:
-    """Returns something that JSON can say."""
+    """Returns a value that JSON can represent."""
     kind = provider.ConsumeIntInRange(0, 6)
     if kind == 0:
         return provider.ConsumeInt(8)
@@ -60,7 +60,7 @@ def piece(provider: atheris.FuzzedDataProvider) -> bytes:
 
 
 def serve(agent: agents.Agent, provider: atheris.FuzzedDataProvider) -> None:
-    """SendGuard the rest of the data to the agent as a worker."""
+    """Sends the rest of the data to the agent as a worker."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     worker = agents.Worker(theirs)
@@ -78,7 +78,7 @@ def serve(agent: agents.Agent, provider: atheris.FuzzedDataProvider) -> None:
 
 
 def test_one_input(data: bytes) -> None:
-    """Feeds the data to the launcher's reader, or to an agent that goes on with the next worker afterwards."""
+    """Feeds the data to the launcher's reader, or to an agent, which serves the next worker afterwards."""
     provider = atheris.FuzzedDataProvider(data)
     if provider.ConsumeBool():
         reader = Reader()

@@ -1,4 +1,4 @@
-"""Fuzzes what the launcher reads from its heartbeat port: the handshake of both ends, and what ranks say afterwards."""
+"""Fuzzes what the launcher reads from its heartbeat port: the handshake, and the messages of ranks after it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ using namespace perseus;
 
 namespace {
 
-constexpr auto kSecret = "secret-of-the-fuzzer";  // one word, as it is part of a text
+constexpr auto kSecret = "secret-of-the-fuzzer";  // must be one word, because the text of rank 0 is split at spaces
 
 sockaddr_in loopback(int port) {
   sockaddr_in name{};
@@ -25,8 +25,8 @@ sockaddr_in loopback(int port) {
   return name;
 }
 
-// As rank 0, starts the fuzzer's peer with the address and the secret that rank 0 sends to the others. As rank 1,
-// returns `words` as the text of rank 0.
+// Acts as the bootstrap of rank 0 or rank 1. For rank 0, it starts the fuzzer's peer with the address and the secret
+// that rank 0 sends to the others. For rank 1, it returns `words` as the text of rank 0.
 class FuzzBootstrap final : public Bootstrap {
  public:
   FuzzBootstrap(int rank, std::string words) : rank_(rank), words_(std::move(words)) {}

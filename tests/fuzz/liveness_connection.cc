@@ -19,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   liveness.name_hosts({"a", "b"});
   std::vector<Watch::Peer> peers;
   peers.push_back({1, UniqueFd(sockets[0])});
-  std::string heard;
+  std::string received;
   Watch watch(std::move(peers), /*forwards=*/true, liveness, "fuzz");
-  watch.listen([&](int, std::string_view words) { heard = words; });
+  watch.listen([&](int, std::string_view words) { received = words; });
   FuzzInput input(data, size);
   const auto bytes = input.rest();
   send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

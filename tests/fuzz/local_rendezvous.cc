@@ -10,7 +10,7 @@ using namespace perseus;
 
 namespace {
 
-// These must be what LocalRendezvous derives from an address.
+// These functions must return the same name and secret that LocalRendezvous derives from an address.
 std::string name_in(const std::string& address) { return "perseus-" + address.substr(0, (address.size() + 1) / 2); }
 std::string secret_in(const std::string& address) { return address.substr((address.size() + 1) / 2); }
 

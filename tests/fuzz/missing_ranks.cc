@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     while (!input.empty()) {
       const int from = input.below(4);
-      query.hear(from, input.text(), now);
+      query.receive(from, input.text(), now);
       now += std::chrono::seconds(1);
       query.look(now);
       query.take_messages();

@@ -11,7 +11,7 @@ using namespace perseus;
 
 namespace {
 
-// Accepts every message, and maps what peers lay out to 64 bytes.
+// A channel that accepts every message, and finds the data of a peer in an array of 64 bytes.
 class Channel final : public ControlChannel {
  public:
   int rank() const override { return 0; }
@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (!input.empty()) {
       const int from = input.below(3);
       const auto bytes = input.text();
-      if (PointToPoint::is_point_to_point(bytes)) messages.hear(from, bytes);
+      if (PointToPoint::is_point_to_point(bytes)) messages.receive(from, bytes);
       if (input.below(8) == 0) post(messages, memory[2], false, from, input.below(4));
       messages.attend();
     }

@@ -1,10 +1,10 @@
-"""Runs every fuzzer for a time each, from the corpus that is kept beside it: `make fuzz`.
+"""Runs each fuzzer for some time, starting from its corpus in this folder (`make fuzz`).
 
     python tests/fuzz/run_fuzzers.py BUILD_FOLDER SECONDS [NAME …]
 
-Each `NAME.cc` was built by CMake as `BUILD_FOLDER/tests/fuzz/fuzz_NAME`; each `fuzz_NAME.py` is run by this Python with
-atheris. Both take libFuzzer's options. `corpus/NAME.zip` holds the inputs that earlier runs found to reach new code.
-After a run without a finding it is replaced with the inputs of that run; for C++ with the smallest set of them that
+CMake has built each `NAME.cc` as `BUILD_FOLDER/tests/fuzz/fuzz_NAME`. This Python runs each `fuzz_NAME.py`, which uses
+atheris. Both take libFuzzer's options. `corpus/NAME.zip` contains the inputs of earlier runs that reached new code.
+After a run without a finding, the inputs of this run replace them. For C++, they are the smallest set of inputs that
 reaches the same code.
 """
 
@@ -25,7 +25,7 @@ INPUT_SECONDS = 10
 
 
 def commands(build: Path) -> dict[str, list[str]]:
-    """The command of each fuzzer by its name."""
+    """Returns the command of each fuzzer by its name."""
     native = {source.stem: [str(build / "tests" / "fuzz" / f"fuzz_{source.stem}")] for source in FOLDER.glob("*.cc")}
     python = {source.stem.removeprefix("fuzz_"): [sys.executable, str(source)] for source in FOLDER.glob("fuzz_*.py")}
     return dict(sorted({**native, **python}.items()))

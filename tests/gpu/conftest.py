@@ -1,4 +1,4 @@
-"""Tests on a real GPU, by `make test-gpu`: those in in_world/ run on every rank of a world."""
+"""Settings of the tests on a real GPU (`make test-gpu`). Every rank of a world runs the tests in in_world/."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Network-namespace test beds, and jobs on their hosts."""
+"""Fixtures that create network-namespace test beds and run jobs on their hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .links import Links, why_not
+from .links import Links, why_unsupported
 from .network_test_bed import NetworkTestBed
 
 TestBeds = Callable[..., NetworkTestBed]
@@ -25,7 +25,7 @@ import numpy as np
 import perseus_like.numpy as hvd
 
 def report(*words):
-    # One write, so that ranks' lines do not mix; a file, so that what the launcher cuts off is not lost.
+    # Each report is one write to the rank's own file, because the launcher may mix the output of ranks or cut it off.
     with open(f"rank{os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
 """
@@ -33,11 +33,14 @@ def report(*words):
 
 @pytest.fixture
 def test_beds() -> Iterator[TestBeds]:
-    """`test_beds(2, Links(rate="1gbit"))` creates two hosts for a test. Skips if the machine does not allow it."""
+    """Returns a function that creates hosts: `test_beds(2, Links(rate="1gbit"))` creates two.
+
+    It skips the test if the machine allows no test bed.
+    """
     with ExitStack() as stack:
 
         def up(hosts: int, links: Links | None = None) -> NetworkTestBed:
-            if (reason := why_not(links)) is not None:
+            if (reason := why_unsupported(links)) is not None:
                 pytest.skip(f"no network-namespace test bed: {reason}")
             return stack.enter_context(NetworkTestBed(hosts, links))
 
@@ -45,15 +48,16 @@ def test_beds() -> Iterator[TestBeds]:
 
 
 def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:
-    """Returns the command line of perseusrun on the first host, with the number of ranks on each."""
+    """Returns the command line of perseusrun on the first host. `slots` has the number of ranks of each host."""
     return test_bed.perseusrun(slots, *options)
 
 
 @pytest.fixture
 def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
-    """Runs a program to its end: `on_hosts(test_bed, program, [2, 1])` on two ranks of h1 and one of h2.
+    """Returns a function that runs a program to its end.
 
-    Needs an MPI beside this Python. `report` in the program writes to rank<N>.txt.
+    `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
+    rank<N>.txt. The fixture skips the test if there is no mpirun.
     """
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
@@ -71,7 +75,7 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
 
 @pytest.fixture
 def reports_of(tmp_path: Path) -> ReportsOf:
-    """Returns the lines that a rank wrote with `report`."""
+    """Returns a function that returns the lines that a rank wrote with `report`."""
 
     def read(rank: int) -> list[str]:
         file = tmp_path / f"rank{rank}.txt"

@@ -1,7 +1,8 @@
-"""Holds back every packet that comes in on this host, for kernels without sch_netem: `python -IS delay.py SECONDS`.
+"""Delays every packet that a host receives, for kernels without sch_netem: `python -IS delay.py SECONDS`.
 
-Takes packets from NFQUEUE 0 of the network it runs in: only their numbers come here, never data, and large ones stay
-whole, so that a packet costs a few microseconds. Ends with its input.
+The program reads packet numbers from NFQUEUE 0 of its network namespace, and accepts each packet after the delay. The
+data of packets stays in the kernel, which does not split large packets, so a packet costs a few microseconds. The
+program ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 import sys
 import time
 
-# linux/netfilter/nfnetlink.h and nfnetlink_queue.h
+# These constants are from linux/netfilter/nfnetlink.h and nfnetlink_queue.h.
 _NETLINK_NETFILTER, _QUEUE = 12, 3
 _PACKET, _CONFIG, _VERDICT_BATCH = 0, 2, 3
 _CONFIG_COMMAND, _CONFIG_PARAMETERS, _CONFIG_LENGTH, _CONFIG_MASK, _CONFIG_FLAGS = 1, 2, 3, 4, 5
@@ -54,35 +55,35 @@ def _open() -> socket.socket:
     _configure(queue, _attribute(_CONFIG_FLAGS, flags) + _attribute(_CONFIG_MASK, flags))
     with contextlib.suppress(OSError):
         queue.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, 8 << 20)
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # before ranks that spin
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # a higher priority than that of spinning ranks
     ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
     queue.setblocking(False)
     return queue
 
 
 def _numbers(data: bytes) -> list[int]:
-    """The packets of one read."""
+    """Returns the numbers of the packets that one read from the queue has returned."""
     found, at = [], 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
         if kind == _QUEUE << 8 | _PACKET:
-            # Behind the headers of netlink (16) and netfilter (4) comes the packet's attribute: 4, and the number.
+            # The number follows the headers of netlink (16 bytes), of netfilter (4) and of the attribute (4).
             found.append(struct.unpack_from(">I", data, at + 24)[0])
         at += length + (-length % 4)
     return found
 
 
 def main(delay: float) -> None:
-    """Until the input ends."""
+    """Delays packets until the standard input ends."""
     queue = _open()
     print("ready", flush=True)
-    held: collections.deque[tuple[float, int]] = collections.deque()  # when to let go, and the number, both ascending
+    held: collections.deque[tuple[float, int]] = collections.deque()  # time of release and number, both ascending
     while True:
         wait = held[0][0] - time.monotonic() if held else None
         ready = [queue] if wait is not None and wait <= 0 else select.select([queue, sys.stdin], [], [], wait)[0]
         if sys.stdin in ready:
             return
-        # Lost numbers (ENOBUFS) are let go by the next verdict, which is for all up to a number.
+        # If numbers are lost (ENOBUFS), the next verdict releases their packets, because it is for all up to a number.
         with contextlib.suppress(OSError):
             while ready:
                 due = time.monotonic() + delay

@@ -16,22 +16,22 @@ _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 @dataclass(frozen=True)
 class Links:
-    """Units as tc has them ("1gbit", "0.2ms"); empty: as fast as the machine is."""
+    """The rate and delay of each host's link, in the units of tc ("1gbit", "0.2ms"). An empty text sets no limit."""
 
-    rate: str = ""  # of each host, in either direction
-    flow_cap: str = ""  # what one TCP connection reaches at most, as in clouds
-    delay: str = ""  # one way
+    rate: str = ""  # the rate of a host in each direction
+    flow_cap: str = ""  # the highest rate of one TCP connection, which clouds limit
+    delay: str = ""  # the delay in one direction
 
     def __str__(self) -> str:
         words = [self.rate or "no limit", self.flow_cap and f"{self.flow_cap} per connection", self.delay]
         return ", ".join(filter(None, words))
 
     def delay_seconds(self) -> float:
-        """0 where there is none."""
+        """Returns the delay in one direction, which is 0 if none is set."""
         return _number(self.delay, _UNITS) if self.delay else 0.0
 
     def rate_bytes(self) -> float:
-        """Bytes per second; 0: no limit."""
+        """Returns the rate in bytes per second, which is 0 if there is no limit."""
         return _number(self.rate, _BITS) / 8 if self.rate else 0.0
 
     def delay_by_kernel(self) -> bool:
@@ -39,7 +39,7 @@ class Links:
         return _refusal("tc qdisc add dev try0 root netem delay 1ms") is None
 
 
-def why_not(links: Links | None = None) -> str | None:
+def why_unsupported(links: Links | None = None) -> str | None:
     """Returns the reason why this machine allows no test bed with such links; None if it does."""
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -58,7 +58,7 @@ def why_not(links: Links | None = None) -> str | None:
         trials.append("iptables -A INPUT -i try0 -j NFQUEUE --queue-num 0 --queue-bypass")
     for command in trials:
         if (refusal := _refusal(command)) is not None:
-            return f"in a new namespace `{command}` says: {refusal}"
+            return f"in a new namespace `{command}` fails: {refusal}"
     return None
 
 
@@ -76,7 +76,7 @@ def _refusal(command: str) -> str | None:
 
 
 def shape(links: Links, at_host: Sequence[str], device: str, at_switch: Sequence[str], port: str) -> None:
-    """Shapes one link: what the host sends on its device, and what the switch hands it through the port."""
+    """Shapes one link: the packets that the host sends on its device, and those that the switch sends to the host."""
     _tc(at_host, [f"qdisc replace dev {device} root pfifo limit 1000"])
     _tc(at_switch, [f"qdisc replace dev {port} root pfifo limit 1000"])
     if links.rate or links.flow_cap:
@@ -93,7 +93,10 @@ def shape(links: Links, at_host: Sequence[str], device: str, at_switch: Sequence
 
 
 def _sender(links: Links, device: str) -> list[str]:
-    """A class for all; with a cap one below it for each value of a socket's random hash."""
+    """Returns the lines for tc that limit what a host sends.
+
+    One class has all traffic. With a cap per connection, it has one subclass for each value of a socket's random hash.
+    """
     rate = links.rate or "100gbit"
     others = "1mbit" if links.flow_cap else rate
     burst = f"burst {_burst(rate)} cburst {_burst(rate)} quantum 100000"
@@ -109,13 +112,13 @@ def _sender(links: Links, device: str) -> list[str]:
     lines += [
         f"class add dev {device} parent 1:1 classid 1:{first + number:x} htb {cap}" for number in range(_FLOW_CLASSES)
     ]
-    # Classic BPF: A = the packet's hash; A &= classes - 1; A += 1:1000; return A, the class.
+    # The classic BPF program: A = the packet's hash; A &= classes - 1; A += 1:1000; return A, the class.
     steps = f"4,32 0 0 4294963232,84 0 0 {_FLOW_CLASSES - 1},4 0 0 {(1 << 16) + first},22 0 0 0"
     return [*lines, f"filter add dev {device} parent 1: protocol ip prio 1 bpf bytecode '{steps}' flowid 1:2"]
 
 
 def _burst(rate: str, least: int = 262144) -> int:
-    """Bytes that leave at once: 2 ms of them, and some whole packets of the sender's."""
+    """Returns the number of bytes that may be sent at once: those of 2 ms, and at least some whole packets."""
     return max(least, int(_number(rate, _BITS) / 8 / 500))
 
 

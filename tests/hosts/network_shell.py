@@ -1,6 +1,8 @@
-"""A remote shell over the test bed's network, which a cut link interrupts, as it does ssh. The test bed's own is not.
+"""A remote shell over the test bed's network.
 
-python -IS network_shell.py serve ADDRESS        # on every host: executes what it is asked for, until it is ended
+A cut link interrupts this shell, as it interrupts ssh. It does not interrupt the test bed's own remote shell.
+
+python -IS network_shell.py serve ADDRESS        # runs on every host and executes commands until it is killed
 python -IS network_shell.py call [OPTIONS] HOST COMMAND…
 """
 
@@ -23,7 +25,7 @@ _HEADER = struct.Struct("!BI")
 
 
 def serve(address: str) -> None:
-    """One thread per connection."""
+    """Accepts connections, and executes the command of each one on its own thread."""
     with socket.create_server((address, PORT)) as server:
         print("ready", flush=True)
         while True:
@@ -65,7 +67,7 @@ def _feed(requests: object, process: subprocess.Popen[bytes]) -> None:
 
 
 def call(words: list[str]) -> int:
-    """The exit code of a command on another host, as ssh has it."""
+    """Runs a command on another host and returns its exit code, or 255 as ssh does if there is no connection."""
     while words[0].startswith("-"):
         del words[: 2 if words[0][1:] in set("bcDEeFIiJLlmOopQRSWw") else 1]
     host, command = words[0].rpartition("@")[2], " ".join(words[1:])

@@ -1,9 +1,10 @@
-"""Several hosts on one machine: network namespaces joined by a bridge, with shaped links, faults and a remote shell.
+"""Simulates several hosts on one machine, with shaped links, faults and a remote shell.
 
-A host (h1, h2, …) has a network, hostname, IPC, mounts, /dev/shm, /sys and /etc/hosts of its own, so that no MPI takes
-two hosts for one. Process ids and files are shared with the machine. Nothing is added to the machine's own network,
-nothing has a name there, and all of it goes when the process that made it ends. Needs root, iproute2 and util-linux;
-for a delay also sch_netem, or iptables with NFQUEUE.
+The hosts are network namespaces that a bridge joins. Each host (h1, h2, …) has its own network, host name, IPC, mounts,
+/dev/shm, /sys and /etc/hosts, so every MPI takes them for different hosts. They share process ids and files with the
+machine. The machine's own network does not change, and the hosts end with the process that made them.
+
+The test bed needs root, iproute2 and util-linux. A delay also needs sch_netem, or iptables with NFQUEUE.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SUBNET = "10.77.0"
 _GRACE_SECONDS = 2.0
 _END_SECONDS = 60.0  # the longest wait for processes that end at once
 
-# A host lives as long as its first process, which ends when the one that made it closes its input, or dies.
+# A host exists as long as its first process, which ends when the process that made it closes its input or dies.
 _SWITCH = "ip link set lo up; echo ready; exec cat"
 _HOST = """
 hostname "$0"
@@ -39,7 +40,7 @@ echo ready
 exec cat
 """
 
-# Understands what ssh does: options, a host, a command for the remote shell. The environment stays, unlike with ssh.
+# The script takes the arguments of ssh: options, a host and a command. Unlike ssh, it keeps the environment.
 _REMOTE_SHELL = """#!/bin/sh
 while :; do
   case $1 in
@@ -58,11 +59,11 @@ class NetworkTestBed:
     """Hosts h1, h2, … that exist during a `with` block."""
 
     def __init__(self, hosts: int, links: Links | None = None) -> None:
-        """Prepares the hosts. Entering raises OSError if the machine does not allow them; call `why_not` before."""
+        """Prepares the hosts. `with` raises OSError if the machine allows none; call `why_unsupported` before."""
         self.hosts = [f"h{number + 1}" for number in range(hosts)]
         self._links = links or Links()
         self._folder = Path(tempfile.mkdtemp(prefix="perseus-test-bed-"))
-        self._first: dict[str, subprocess.Popen[str]] = {}  # of the switch, too
+        self._first: dict[str, subprocess.Popen[str]] = {}  # the first process of each host and of the switch
         self._delays: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> NetworkTestBed:
@@ -81,15 +82,15 @@ class NetworkTestBed:
 
     @property
     def remote_shell(self) -> str:
-        """The path of a program that is called as ssh is."""
+        """Returns the path of a program that takes the same arguments as ssh."""
         return str(self._folder / "remote-shell")
 
     def address(self, host: str) -> str:
-        """IPv4 address of a host."""
+        """Returns the IPv4 address of a host."""
         return f"{_SUBNET}.{self.hosts.index(host) + 1}"
 
     def command(self, host: str, arguments: Sequence[str], folder: Path | None = None) -> list[str]:
-        """The command line that runs `arguments` on a host, as given, in a folder (default: this process's)."""
+        """Returns the command line that runs `arguments` on a host, in `folder` or in this process's folder."""
         first = str(self._first[host].pid)
         shell = 'cd "$1"; shift; exec "$@"'
         return [
@@ -110,7 +111,7 @@ class NetworkTestBed:
         ]
 
     def perseusrun(self, slots: dict[str, int], *options: str, folder: Path | None = None) -> list[str]:
-        """The command line of perseusrun on the first host, with so many ranks on each of those named."""
+        """Returns the command line of perseusrun on the first host. `slots` has the number of ranks of each host."""
         where = ",".join(f"{host}:{count}" for host, count in slots.items())
         line = [sys.executable, "-m", "perseus_like.launch", "-np", str(sum(slots.values())), "-H", where]
         line += ["--remote-shell", self.remote_shell, "--network-interfaces", "eth0", "--tcp", *options]
@@ -130,7 +131,7 @@ class NetworkTestBed:
         return int(_run([*self._in(host), "cat", "/sys/class/net/eth0/statistics/tx_bytes"]))
 
     def cut(self, host: str) -> None:
-        """Cuts a host's link: packets are lost, connections stay open."""
+        """Cuts a host's link. Packets are lost, and connections stay open."""
         self._ip("switch", f"link set p{self.hosts.index(host) + 1} down")
 
     def heal(self, host: str) -> None:
@@ -149,7 +150,7 @@ class NetworkTestBed:
         return [process for process in _all_processes() if _network_of(process) == here and process not in own]
 
     def close(self) -> None:
-        """Ends the processes on the hosts, and the hosts."""
+        """Ends the processes on the hosts and removes the hosts."""
         alive = {host: first for host, first in self._first.items() if first.poll() is None}
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _GRACE_SECONDS
@@ -185,7 +186,7 @@ class NetworkTestBed:
         self._ip("switch", "link set bridge up")
         for number, host in enumerate(self.hosts):
             port = f"p{number + 1}"
-            # Made within the host: never seen on the machine.
+            # The device is created inside the host, so that it is never visible on the machine.
             self._ip(host, f"link add eth0 type veth peer name {port} netns {switch}")
             self._ip(host, f"addr add {self.address(host)}/24 dev eth0")
             self._ip(host, "link set eth0 up")

@@ -1,4 +1,4 @@
-"""One rank of a job that calls each collective, in several sizes, with NumPy only."""
+"""A program that calls each collective in several sizes and needs only NumPy. Every rank of a job runs it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Top-k and 1-bit between hosts only: exact within a host, few bytes on the wire, and training goes on."""
+"""Checks that training with top-k and 1-bit compression between hosts sends few bytes and reduces the loss."""
 
 from __future__ import annotations
 

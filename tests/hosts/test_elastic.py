@@ -1,4 +1,4 @@
-"""Elastic jobs on several hosts: workers killed, hosts that come, go, crash and are cut off, while training goes on."""
+"""Checks that elastic jobs on several hosts train on if workers die, and if hosts join, leave, crash or are cut off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(test_bed, "--min-np", "2", hosts="h1:1,h2:1"): an elastic job, launched on h1."""
+    """Returns a function that launches an elastic job on h1.
+
+    For example: `start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")`.
+    """
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     started: list[Any] = []
@@ -61,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @contextmanager
 def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
-    """The path of a remote shell that goes over the network."""
+    """Yields the path of a remote shell that uses the network, with its servers running on all hosts."""
     program = [sys.executable, "-IS", str(Path(__file__).with_name("network_shell.py"))]
     shell = folder / "network-shell"
     shell.write_text(f'#!/bin/sh\nexec {" ".join(program)} call "$@"\n')
@@ -77,17 +80,17 @@ def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
 
 
 def rank_of(job: Any, rank: int) -> int:
-    """The process of a rank, in the generation that began last."""
+    """Returns the process id of a rank in the last generation that has started."""
     return int(
         next(event["pid"] for event in reversed(job.events) if event["kind"] == "start" and event["rank"] == rank)
     )
 
 
-def test_a_worker_is_killed_and_a_host_comes(test_beds: TestBeds, start: Start) -> None:
+def test_a_worker_is_killed_and_a_host_joins(test_beds: TestBeds, start: Start) -> None:
     test_bed = test_beds(3)
     job = start(test_bed, "--min-np", "2", "--blacklist-cooldown-range", "1", "1", hosts="h1:2,h2:1")
     job.commit_of(3)
-    os.kill(rank_of(job, 2), signal.SIGKILL)  # of h2
+    os.kill(rank_of(job, 2), signal.SIGKILL)  # rank 2 is on h2
     job.next_line("a worker on h2 has died; the job does not use this host for 1 s")
     job.commit_of(3)
     job.hosts("h1:1,h2:1,h3:2")
@@ -96,8 +99,11 @@ def test_a_worker_is_killed_and_a_host_comes(test_beds: TestBeds, start: Start) 
     job.assert_trained()
 
 
-def test_a_remote_shell_that_prints_lines_of_its_own(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
-    """As with a .bashrc that greets. Nobody sees a secret, or the value of a variable, on a command line."""
+def test_a_remote_shell_that_prints_lines(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
+    """A job runs although the remote shell prints lines, as some .bashrc files do.
+
+    No command line shows the secret or the value of a forwarded variable.
+    """
     test_bed = test_beds(2)
     shell = tmp_path / "greeting-shell"
     shell.write_text(f'#!/bin/sh\necho Welcome; printf "no newline "\nexec {test_bed.remote_shell} "$@"\n')
@@ -128,8 +134,8 @@ def wait_for_states(pids: list[int], states: str) -> None:
         time.sleep(0.01)
 
 
-def test_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
-    """Ctrl-Z for longer than the heartbeat: the ranks of all hosts stop, and the state stays in the agents."""
+def test_a_job_that_is_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
+    """Ctrl-Z for longer than the heartbeat stops the ranks of all hosts. The job then continues with its state."""
     job = start(test_beds(2), "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=1", hosts="h1:1,h2:1")
     job.commit_of(2)
     ranks = [rank_of(job, rank) for rank in (0, 1)]
@@ -148,7 +154,7 @@ def test_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_rank_0_and_its_host(framework: str, test_beds: TestBeds, start: Start) -> None:
+def test_rank_0_is_killed_and_its_host_leaves(framework: str, test_beds: TestBeds, start: Start) -> None:
     test_bed = test_beds(3)
     job = start(test_bed, "--min-np", "2", hosts="h2:1,h3:1,h1:1", program=f"train_{framework}.py")
     job.commit_of(3)
@@ -172,8 +178,11 @@ def test_a_host_crashes(test_beds: TestBeds, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_says_nothing_any_more(test_beds: TestBeds, start: Start) -> None:
-    """The agent stops answering, since the test bed's remote shell does not use the network."""
+def test_a_host_whose_agent_does_not_answer(test_beds: TestBeds, start: Start) -> None:
+    """The job continues without a host whose agent does not answer.
+
+    The test stops the agent, because the test bed's remote shell does not use the network.
+    """
     test_bed = test_beds(3)
     job = start(test_bed, "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=3", hosts="h1:1,h2:1,h3:1")
     job.commit_of(3)
@@ -189,7 +198,10 @@ def test_a_host_says_nothing_any_more(test_beds: TestBeds, start: Start) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["h3", "h2"])
 def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
-    """The remote shell goes the same way. What was on the host that is cut off ends by itself."""
+    """The job continues without a host that is cut off, to which the remote shell fails, too.
+
+    The processes on this host end by themselves.
+    """
     test_bed = test_beds(3)
     with network_shell(test_bed, tmp_path) as shell:
         servers = {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
@@ -228,12 +240,12 @@ def test_the_launcher_is_killed(test_beds: TestBeds, start: Start) -> None:
     descriptors = [os.pidfd_open(pid) for pid in job.processes() if pid != job.process.pid]
     job.process.kill()
     for descriptor in descriptors:
-        assert select.select([descriptor], [], [], 60)[0], "something outlives the launcher"
+        assert select.select([descriptor], [], [], 60)[0], "a process of the job outlives the launcher"
         os.close(descriptor)
 
 
 @pytest.mark.slow
-def test_a_fault_of_the_program(test_beds: TestBeds, start: Start) -> None:
+def test_an_error_of_the_program_ends_the_job(test_beds: TestBeds, start: Start) -> None:
     options = ("--min-np", "1", "--blacklist-cooldown-range", "0", "0", "-x", "FAILS_AT_STEP=3")
     job = start(test_beds(2), *options, hosts="h1:1,h2:1")
     assert job.end() == 1

@@ -1,4 +1,7 @@
-"""Ranks, hosts and cables that fail under a job on two hosts: it ends soon, says who was lost, and leaves nothing."""
+"""Checks that a job on two hosts ends soon if a rank, a host or a cable fails.
+
+The job must name the lost rank and leave no process.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ from .network_test_bed import NetworkTestBed
 
 TIMEOUT_SECONDS = 90
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
-# Seconds without an answer after which a host counts as lost.
+# A host counts as lost after this number of seconds without an answer.
 HEARTBEAT = 3
 
-# Until somebody makes the file "enough".
+# The program runs until the test makes the file "enough".
 LOOP = """
 import os, signal, time
 import numpy as np
@@ -39,7 +42,7 @@ while True:
     except hvd.HorovodInternalError as error:
         print("raised", type(error).__name__, error, flush=True)
         open(f"raised.{hvd.rank()}", "w").close()
-        while "LINGERING" in os.environ and not os.path.exists("heard"):
+        while "WAITS_AFTER_ERROR" in os.environ and not os.path.exists("go"):
             time.sleep(0.01)
         raise
     if not is_up:
@@ -51,8 +54,8 @@ while True:
         break
 print("done", flush=True)
 """
-# Knows nothing of perseus_like, and communicates with nobody.
-NAP = """
+# The program does not use perseus_like and does not communicate.
+SLEEP = """
 import os, time
 rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ)
 print("up", rank, os.getpid(), flush=True)
@@ -62,38 +65,41 @@ time.sleep(600)
 
 @dataclass
 class Job:
-    """Ranks 0 and 1 on h1, 2 and 3 on h2, all up. `pids` are the ranks' by rank."""
+    """A job with ranks 0 and 1 on h1, and ranks 2 and 3 on h2, which have all started. `pids` has their process ids."""
 
     test_bed: NetworkTestBed
     process: subprocess.Popen[str]
     pids: dict[int, int] = field(default_factory=dict)
-    heard: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
 
     def wait_for(self, text: str) -> str:
-        """The next line with this text, on either stream."""
+        """Reads the output until a line contains this text, and returns the line."""
         assert self.process.stdout is not None
         while True:
             line = self.process.stdout.readline()
-            assert line, f"the job ended without a line with {text!r}: {self.heard}"
-            self.heard.append(line)
+            assert line, f"the job ended without a line with {text!r}: {self.output}"
+            self.output.append(line)
             if text in line:
                 return line
 
     def end(self) -> tuple[int, str]:
-        """Waits for the end: exit code and output. Nothing is left on any host, not even where the cable is cut."""
+        """Waits for the end, and returns the exit code and the output.
+
+        Checks that no process or shared memory is left on any host, also if the host is cut off.
+        """
         assert self.process.stdout is not None
-        self.heard += self.process.stdout.readlines()  # `communicate` leaves out what has been read ahead
+        self.output += self.process.stdout.readlines()  # `communicate` would omit what `readline` has read ahead
         self.process.wait(TIMEOUT_SECONDS)
         deadline = time.monotonic() + TIMEOUT_SECONDS
         for host in self.test_bed.hosts:
             while left := self.test_bed.processes(host):
-                assert time.monotonic() < deadline, (host, [_line_of(pid) for pid in left], "".join(self.heard))
+                assert time.monotonic() < deadline, (host, [_line_of(pid) for pid in left], "".join(self.output))
                 time.sleep(0.05)
             listing = subprocess.run(
                 self.test_bed.command(host, ["ls", "-A", "/dev/shm"]), capture_output=True, check=True
             )
             assert listing.stdout == b"", host
-        return self.process.returncode, "".join(self.heard)
+        return self.process.returncode, "".join(self.output)
 
 
 def _line_of(pid: int) -> str:
@@ -108,7 +114,7 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
-    """Starts a program on two hosts by perseusrun, and waits until all of its four ranks are up."""
+    """Returns a function that runs a program on two hosts by perseusrun, and waits until four ranks have started."""
     started: list[subprocess.Popen[str]] = []
 
     def start(program: str, **environment: str) -> Job:
@@ -156,16 +162,16 @@ def raised(output: str) -> dict[int, str]:
 
 
 def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
-    job = start(LOOP, LINGERING="1")
-    # Stops the process that reports the death to mpirun, which would end ranks before they report their errors.
-    teller = int(Path(f"/proc/{job.pids[3]}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(teller, signal.SIGSTOP)
+    job = start(LOOP, WAITS_AFTER_ERROR="1")
+    # The test stops the process that reports the death to mpirun. Otherwise mpirun ends ranks before they raise errors.
+    reporter = int(Path(f"/proc/{job.pids[3]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(reporter, signal.SIGSTOP)
     os.kill(job.pids[3], signal.SIGKILL)
     for _ in range(3):
         job.wait_for("<stdout>:raised")
-    os.kill(teller, signal.SIGCONT)
+    os.kill(reporter, signal.SIGCONT)
     job.wait_for("perseusrun: rank 3 on h2 was killed by SIGKILL")
-    Path("heard").touch()
+    Path("go").touch()
     code, output = job.end()
     assert code == 128 + signal.SIGKILL
     assert "perseusrun: rank 3 on h2 was killed by SIGKILL" in output
@@ -177,27 +183,27 @@ def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
 
 
 with_and_without_collectives = pytest.mark.parametrize(
-    "program", [pytest.param(LOOP, id="collectives"), pytest.param(NAP, id="none", marks=pytest.mark.slow)]
+    "program", [pytest.param(LOOP, id="collectives"), pytest.param(SLEEP, id="none", marks=pytest.mark.slow)]
 )
 
 
 @with_and_without_collectives
 def test_a_cable_that_is_cut(start: Start, program: str) -> None:
-    job = start(program, LINGERING="1")
+    job = start(program, WAITS_AFTER_ERROR="1")
     job.test_bed.cut("h2")
     if program == LOOP:
-        # A launcher that notices it ends ranks a second later, also those that were late to say what they make of it.
+        # The launcher would end the ranks a second after it notices the cut, also ranks that have not raised yet.
         job.process.send_signal(signal.SIGSTOP)
         wait_for_files("raised.0", "raised.1")
         job.process.send_signal(signal.SIGCONT)
         job.wait_for(" on h2 does not answer any more")
-        Path("heard").touch()
+        Path("go").touch()
     code, output = job.end()
     assert code == 1
     assert "perseusrun: rank " in output
     assert " on h2 does not answer any more" in output
     if program == LOOP:
-        # Those on h2 raise as well, but nobody is there to hear it.
+        # The ranks on h2 raise an error as well, but their output does not reach the launcher.
         errors = raised(output)
         assert set(errors) == {0, 1}, output
         assert all("PeerLostError" in text and "rank 2 on h2 does not answer" in text for text in errors.values())
@@ -212,10 +218,10 @@ def test_a_host_that_crashes(start: Start, program: str) -> None:
     assert " on h2 ended without a report" in output
 
 
-def test_a_cut_shorter_than_the_limit_is_survived(start: Start) -> None:
+def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> None:
     job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="6")
     job.test_bed.cut("h2")
-    time.sleep(4)  # how long the fault lasts
+    time.sleep(4)  # the fault lasts this long
     job.test_bed.heal("h2")
     Path("enough").touch()
     code, output = job.end()
@@ -226,31 +232,31 @@ def test_a_cut_shorter_than_the_limit_is_survived(start: Start) -> None:
 def test_a_host_that_is_cut_before_the_start_is_named(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts) -> None:
     test_bed = test_beds(3)
     test_bed.cut("h2")
-    (tmp_path / "program.py").write_text(NAP)
+    (tmp_path / "program.py").write_text(SLEEP)
     line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1)), sys.executable, tmp_path / "program.py"]
     done = to_end(line, TIMEOUT_SECONDS, tmp_path, joined=True)
     assert done.returncode == 1, done.stdout
-    said = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
-    assert said[-1].startswith("perseusrun: first failure: rank 1 on h2 never started: mpirun could not start"), (
+    reports = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
+    assert reports[-1].startswith("perseusrun: first failure: rank 1 on h2 never started: mpirun could not start"), (
         done.stdout
     )
 
 
-def test_a_launcher_that_is_killed(start: Start) -> None:
-    job = start(NAP)
+def test_no_process_outlives_a_launcher_that_is_killed(start: Start) -> None:
+    job = start(SLEEP)
     assert "perseus_like.launch -np" in _line_of(job.process.pid)
     job.process.kill()
     job.end()
 
 
-# Under a bare mpirun nobody but the ranks themselves ends those that wait for a lost one.
-LEAVING = """
+# Under a bare mpirun, ranks that wait for a lost rank must end by themselves.
+LOST_RANK = """
 import os, sys
 import numpy as np
 import perseus_like.numpy as hvd
 
 def report(*words):
-    with open(f"said.{hvd.rank()}", "w") as file:
+    with open(f"report.{hvd.rank()}", "w") as file:
         file.write(" ".join(map(str, words)))
 
 hvd.init()
@@ -268,25 +274,26 @@ except hvd.HorovodInternalError as error:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts, code: int) -> None:
-    """MPICH's mpirun takes the end of a rank for an orderly one. The others end by themselves, with an error.
+    """The other ranks end by themselves with an error. MPICH's mpirun does not notice that the rank was lost.
 
-    Rank 2 hears of rank 3's end first, as they share a host, and its own end may be what the other host hears of.
+    Rank 2 learns of rank 3's end first, because they share a host. The ranks on the other host may therefore learn of
+    rank 2's end.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
         pytest.skip("no MPICH beside this Python")
     test_bed = test_beds(2)
-    (tmp_path / "program.py").write_text(LEAVING)
+    (tmp_path / "program.py").write_text(LOST_RANK)
     line = [mpirun, "-launcher-exec", test_bed.remote_shell, "-iface", "eth0", "-hosts", "h1,h2", "-ppn", 2, "-np", 4]
     line += [sys.executable, "program.py", code]
     done = to_end(
         test_bed.command("h1", [str(word) for word in line], tmp_path), TIMEOUT_SECONDS, tmp_path, joined=True
     )
     assert done.returncode != 0, done.stdout
-    # The first survivor that ends lets mpirun end the others, which may be before they have written.
-    said = [file.read_text() for file in tmp_path.glob("said.*")]
-    assert said, done.stdout
-    for text in said:
+    # When the first survivor has ended, mpirun ends the others, perhaps before they have written their reports.
+    reports = [file.read_text() for file in tmp_path.glob("report.*")]
+    assert reports, done.stdout
+    for text in reports:
         assert text.startswith("raised PeerLostError")
         assert re.search("rank [23] on h2 ended without shutting down", text), text
     deadline = time.monotonic() + TIMEOUT_SECONDS  # mpirun ends before its proxies
@@ -316,9 +323,9 @@ def test_a_host_that_is_stopped_for_a_while_is_not_lost(
     assert output.count("<stdout>:done") == 4
 
 
-# Rank 0 stops another one once the first part of its own result has come: the rest is under way then, or was over
-# before rank 0 had the time to; then all is done again.
-IN_THE_MIDDLE = """
+# Rank 0 stops another rank when it has received the first part of its own result. If the allreduce was complete before
+# that, the program repeats it.
+STOPS_ANOTHER_RANK = """
 import os, signal
 import numpy as np
 import perseus_like.numpy as hvd
@@ -348,7 +355,7 @@ print("done", flush=True)
 
 @pytest.mark.parametrize("victim", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_a_rank_that_is_stopped_in_the_middle_is_named(start: Start, victim: int) -> None:
-    job = start(IN_THE_MIDDLE, VICTIM=str(victim), PERSEUS_STALL_CHECK_TIME_SECONDS=str(HEARTBEAT))
+    job = start(STOPS_ANOTHER_RANK, VICTIM=str(victim), PERSEUS_STALL_CHECK_TIME_SECONDS=str(HEARTBEAT))
     warnings = [job.wait_for("stands still") for _ in range(3)]
     Path("woken").touch()
     os.kill(job.pids[victim], signal.SIGCONT)

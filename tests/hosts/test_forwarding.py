@@ -1,4 +1,4 @@
-"""The environment that ranks on another host see: their own host's, and what perseusrun forwards."""
+"""Checks that ranks on another host have their own host's environment and the variables that perseusrun forwards."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ print(socket.gethostname(), [os.environ.get(name) for name in names])
 """
 
 
-def test_only_what_was_asked_for_is_forwarded(test_beds: TestBeds, to_end: OnHosts, tmp_path: Path) -> None:
+def test_only_requested_variables_are_forwarded(test_beds: TestBeds, to_end: OnHosts, tmp_path: Path) -> None:
     test_bed = test_beds(2)
-    # An ssh session has an environment of its own.
+    # Like an ssh session, this remote shell has its own environment.
     shell = tmp_path / "shell"
     shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {test_bed.remote_shell} "$@"\n')
     shell.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A rank that is killed while the ranks of two hosts start MPI without an mpirun: the others do not wait for it."""
+"""Checks that the other ranks raise an error if a rank dies while ranks of two hosts start MPI without an mpirun."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytest.importorskip("torch")
 TIMEOUT_SECONDS = 100
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 
-# Rank 0 kills itself in a certain exchange after it has opened libmpi. Rank 1 has the store, which outlives rank 0.
+# Rank 0 kills itself in a certain exchange after it has opened libmpi. Rank 2 serves the store, which outlives rank 0.
 PROGRAM = """
 import os, signal, sys
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
 
@@ -46,12 +46,12 @@ except Exception as error:
     store.add("raised", 1)
     while rank == 2 and store.add("raised", 0) < 3:
         pass
-# MPI may still wait, on a thread of its own.
+# A thread of MPI may still wait, so the process must not end in order.
 os._exit(0)
 """
 
 
-# Exchanges after libmpi is open: what each rank's MPI is, those of MPI_Init, and its outcome.
+# After libmpi is open, the ranks exchange the name of their MPI, the messages of MPI_Init, and its outcome.
 @pytest.mark.parametrize("exchange", [1, 2, 3, 4])
 def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> None:
     if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
@@ -74,10 +74,10 @@ def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> 
         for rank in range(4)
     ]
     try:
-        said = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert ranks[0].returncode == -9, said[0]
-    for text in said[1:]:
-        assert "raised PeerLostError" in text, said
+    assert ranks[0].returncode == -9, outputs[0]
+    for text in outputs[1:]:
+        assert "raised PeerLostError" in text, outputs

@@ -1,4 +1,4 @@
-"""Eight ranks under each MPI, on one host with fewer cores and on four hosts: every collective finishes."""
+"""Checks that all collectives of eight ranks finish under each MPI, on one host with fewer cores and on four hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import TestBeds
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 
 RANKS = 8
-# Protects against a hang only; docs/decisions/0076-processor-shares-of-ranks.md has what it takes.
+# The limit only ends a hang. docs/decisions/0076-processor-shares-of-ranks.md has the times that the tests take.
 LIMIT_SECONDS = 240
 SMOKE = Path(__file__).with_name("smoke.py")
 
@@ -26,7 +26,7 @@ OVERSUBSCRIBED: dict[str, tuple[list[str], dict[str, str]]] = {
     "openmpi": (["--oversubscribe"], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}),
     "impi": ([], {"I_MPI_PIN": "0"}),
 }
-ANOTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV)$")
+OTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV)$")
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 every_mpi = pytest.mark.parametrize("mpi", OVERSUBSCRIBED)
@@ -34,17 +34,17 @@ every_mpi = pytest.mark.parametrize("mpi", OVERSUBSCRIBED)
 
 @pytest.fixture
 def finishes(tmp_path: Path, to_end: ToEnd, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs a command in the environment of one MPI, and checks that all ranks have finished."""
+    """Returns a function that runs a command in the environment of one MPI and checks that all ranks have finished."""
 
     def check(folder: Path, command: list[object], **variables: str) -> None:
-        for name in filter(ANOTHER_MPIS.match, list(os.environ)):
+        for name in filter(OTHER_MPIS.match, list(os.environ)):
             monkeypatch.delenv(name)
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         done = to_end(command, LIMIT_SECONDS, tmp_path, PATH=path, **variables)
-        said = f"{done.stdout}\n{done.stderr}"
-        assert done.returncode == 0, said
+        output = f"{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, output
         for rank in range(RANKS):
-            assert f"rank {rank} of {RANKS} is done" in done.stdout, said
+            assert f"rank {rank} of {RANKS} is done" in done.stdout, output
 
     return check
 

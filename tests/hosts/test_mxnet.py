@@ -1,4 +1,4 @@
-"""MXNet's batch normalization over the ranks of a host, where there are several hosts."""
+"""Checks MXNet's batch normalization over the ranks of one host in a job on several hosts."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ for scope, first, ranks in ((0, rank - hvd.local_rank(), within), (1, 0, size)):
     rows = slice((rank - first) * 3, (rank - first) * 3 + 3)
     for one, other in zip(mine, (theirs[0][rows], theirs[1][rows], theirs[2])):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-print("scopes as they should be on host", host, flush=True)
+print("results are right on host", host, flush=True)
 """
 
 
-def test_batch_normalization_knows_its_host(
+def test_batch_normalization_over_the_ranks_of_a_host(
     test_beds: TestBeds, environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd
 ) -> None:
     python = environment("mxnet")
@@ -52,4 +52,4 @@ def test_batch_normalization_knows_its_host(
     line = test_bed.perseusrun(dict(zip(test_bed.hosts, [2, 2], strict=True)))
     done = to_end([*line, python, program], 100, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [done.stdout.count(f"as they should be on host {host}") for host in range(2)] == [2, 2]
+    assert [done.stdout.count(f"results are right on host {host}") for host in range(2)] == [2, 2]

@@ -1,4 +1,4 @@
-"""The test bed itself: hosts that know each other by name, shaped links, and links that can be cut."""
+"""Tests of the test bed itself: hosts that find each other by name, shaped links, and links that are cut."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(json.dumps(time.monotonic() - begin))
 
 
 def send(test_bed: NetworkTestBed, count: int) -> float:
-    """Seconds in which so many bytes go from h1 to h2."""
+    """Sends `count` bytes from h1 to h2 and returns the number of seconds."""
     listener = subprocess.Popen(
         test_bed.command("h2", [sys.executable, "-c", LISTEN]), stdout=subprocess.PIPE, text=True
     )
@@ -54,7 +54,7 @@ def send(test_bed: NetworkTestBed, count: int) -> float:
     return seconds
 
 
-def test_hosts_are_hosts(test_beds: TestBeds) -> None:
+def test_hosts_have_names_and_a_remote_shell(test_beds: TestBeds) -> None:
     test_bed = test_beds(3)
     for host in test_bed.hosts:
         done = subprocess.run(test_bed.command(host, ["hostname"]), capture_output=True, text=True, check=True)
@@ -78,7 +78,7 @@ def test_traffic_is_shaped_and_counted(test_beds: TestBeds) -> None:
     count = 4 << 20
     test_bed = test_beds(2, Links(rate="200mbit"))
     before = test_bed.sent_bytes("h1")
-    # A rate is a least time: no machine is too busy for that.
+    # A rate sets the shortest time, so the test also passes on a busy machine.
     assert send(test_bed, count) > 0.8 * count * 8 / 200e6
     assert count < test_bed.sent_bytes("h1") - before < 1.1 * count
     test_bed.change_links(Links(rate="1gbit", flow_cap="100mbit"))
@@ -101,15 +101,15 @@ def test_faults(test_beds: TestBeds, fault: str) -> None:
     assert "timed out" in subprocess.run(reach, capture_output=True, text=True, check=False).stderr
     test_bed.heal("h2")
     reach[-1] = "30"
-    # A question for h2's address that was lost before may fail now.
-    while "No route to host" in (said := subprocess.run(reach, capture_output=True, text=True, check=False).stderr):
+    # An ARP request that was lost during the cut may fail now.
+    while "No route to host" in (error := subprocess.run(reach, capture_output=True, text=True, check=False).stderr):
         pass
-    assert "refused" in said
+    assert "refused" in error
     sleeper.kill()
     sleeper.wait()
 
 
-def test_nothing_is_left(test_beds: TestBeds) -> None:
+def test_close_ends_processes_and_removes_files(test_beds: TestBeds) -> None:
     test_bed = test_beds(2, Links(delay="1ms"))
     sleeper = subprocess.Popen(test_bed.command("h1", ["sleep", "60"]))
     shell = test_bed.remote_shell

@@ -1,6 +1,6 @@
-"""`torchrun --max-restarts 3` with a rank killed at a random moment: the ranks of the next round find each other.
+"""Checks that the ranks find each other again after `torchrun --max-restarts 3` has lost a rank at a random moment.
 
-`make test-restarts` runs 20 of each and prints them; `make test` runs three.
+`make test-restarts` makes 20 runs on one host and 20 on two, and prints them. `make test` makes three runs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .network_test_bed import NetworkTestBed
 
 pytest.importorskip("torch")
 
-# Goes on until a rank has been killed: the one that is dies in the first round, at any moment from its start.
+# The program runs until the test has killed a rank. The test kills it in the first round, at any time after its start.
 PROGRAM = """
 import json, os
 import torch
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -64,7 +64,7 @@ LONGEST_DELAY_SECONDS = 1.5
 
 
 def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[subprocess.Popen[str]]:
-    """torchrun's processes, one per host, for four ranks."""
+    """Starts torchrun with four ranks, and returns its processes, of which each host has one."""
     hosts = test_bed.hosts if test_bed else ["localhost"]
     address = test_bed.address("h1") if test_bed else "127.0.0.1"
     line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)), "--max-restarts", "3"]
@@ -81,7 +81,7 @@ def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[
         command = [*line, *where, "program.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if test_bed is None:
-            environment["PERSEUS_MPI_LIBRARY"] = "/nowhere/libmpi.so"  # one host needs none
+            environment["PERSEUS_MPI_LIBRARY"] = "/nowhere/libmpi.so"  # one host needs no MPI
         processes.append(
             subprocess.Popen(
                 test_bed.command(host, command, folder) if test_bed else command,
@@ -117,7 +117,7 @@ def running(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
 
 
 def one_run(test_bed: NetworkTestBed | None, folder: Path, seed: int) -> str:
-    """Returns a line on how it went. Raises AssertionError with the ranks' logs if the job did not end well."""
+    """Returns a line that describes the run. Raises AssertionError with the ranks' logs if the job failed."""
     choice = random.Random(seed)
     backend, victim = choice.choice(["static", "c10d"]), choice.randrange(RANKS)
     delay = choice.uniform(0, LONGEST_DELAY_SECONDS)

@@ -1,4 +1,4 @@
-"""AIACC's settings between hosts: fewer bits on the wire, with or without hierarchy, and values that are no numbers."""
+"""Tests of AIACC's settings between hosts: wire dtypes, the hierarchy, and checks for values that are not finite."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_bytes_between_hosts(
     world = on_hosts(test_beds(2), PROGRAM, [2, 2], **settings)
     assert world.returncode == 0, world.stdout + world.stderr
     inside, rest = reports_of(0)
-    assert inside == "True"  # within a host nothing is lost
+    assert inside == "True"  # the result within a host is exact
     large, small, count = map(float, rest.split())
     assert large_error[0] <= large <= large_error[1]
     assert small_error[0] <= small <= small_error[1]
-    # A rank by itself sends three quarters of its tensor twice, two thirds of it to the other host.
+    # Without the hierarchy, each rank sends three quarters of its tensor twice. Two thirds go to the other host.
     assert sent < count < 1.1 * sent + 100_000
 
 
@@ -92,7 +92,7 @@ FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
 
 
 @pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1", "2"])
-def test_values_that_are_no_numbers(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, level: str) -> None:
+def test_values_that_are_not_finite(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, level: str) -> None:
     world = on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
     assert world.returncode == 0, world.stdout + world.stderr
     assert world.stderr.count(FIRST) == (1 if level == "1" else 0), world.stderr

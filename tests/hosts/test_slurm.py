@@ -1,4 +1,4 @@
-"""Jobs that a real Slurm starts on two hosts: `srun` by itself, and perseusrun inside an allocation."""
+"""Tests of jobs that a real Slurm starts on two hosts: by `srun`, and by perseusrun inside an allocation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from .links import why_not
+from .links import why_unsupported
 from .network_test_bed import NetworkTestBed
 
-pytestmark = pytest.mark.slow  # starts a cluster's daemons
+pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
-# On a machine that runs Slurm itself its folders of programs are on PATH; where it was only installed they may not be.
+# PATH may lack the folders of Slurm's daemons on a machine that does not run Slurm itself.
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 CONFIGURATION = """
@@ -48,7 +48,7 @@ NodeName=h[1-2] CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=h[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
-# It wants the machine's control groups, which a host's own /sys hides.
+# slurmd needs the machine's control groups, which the /sys of a host in the test bed hides.
 SLURMD = """
 umount /sys
 mkdir "$0"
@@ -92,11 +92,14 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
-    """slurm("srun", "-n", "4", …): runs it on the first of two hosts of four processors each."""
+    """Returns a function that runs a command on the first of two hosts, which have four processors each.
+
+    For example: `slurm("srun", "-n", "4", …)`.
+    """
     missing = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
     if missing:
         pytest.skip(f"no Slurm: {', '.join(missing)} not found")
-    if (reason := why_not(None)) is not None:
+    if (reason := why_unsupported(None)) is not None:
         pytest.skip(f"no network-namespace test bed: {reason}")
     for folder in ("munge", "state", "spool-h1", "spool-h2"):
         (tmp_path / folder).mkdir()
@@ -139,7 +142,7 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
 
 
 def with_pmi(slurm: Run, kind: str) -> str:
-    """The option of srun; skips where this Slurm has it not."""
+    """Returns srun's option for a kind of PMI. Skips the test if this Slurm does not have this kind."""
     if kind not in slurm("srun", "--mpi=list").stdout.split():
         pytest.skip(f"this Slurm has no --mpi={kind}")
     return f"--mpi={kind}"
@@ -167,7 +170,7 @@ def test_a_rank_that_is_killed_on_the_other_host(slurm: Run) -> None:
 
 
 def test_perseusrun_in_an_allocation(slurm: Run) -> None:
-    """Takes hosts and ranks from it, and starts them without ssh."""
+    """perseusrun takes hosts and ranks from the allocation, and starts the ranks without ssh."""
     launch = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", sys.executable, "-c", PROGRAM]
     done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch)
     assert done.returncode == 0, done.stdout

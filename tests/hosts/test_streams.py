@@ -1,4 +1,4 @@
-"""The number of connections between hosts: data uses all of them, a single one is reported, results do not change."""
+"""Checks that data between hosts uses the set number of streams, and that the number does not change the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with open("/proc/net/tcp") as file:
 report(sum(line[3] == ESTABLISHED and not line[1].startswith("0100007F") for line in lines))
 report(digest.tobytes().hex())
 report(_core.description())
-hvd.barrier()  # the other host's connections are there until this one has counted its own
+hvd.barrier()  # keeps the other host's connections open until this rank has counted its own
 hvd.shutdown()
 """
 
@@ -58,12 +58,12 @@ def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
     world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
     assert world.returncode == 0, world.stdout + world.stderr
-    said = "using one stream between hosts instead of 3: MPIR_CVAR_CH4_NUM_VCIS is 1"
-    assert world.stderr.count(said) == 1, world.stderr
+    warning = "using one stream between hosts instead of 3: MPIR_CVAR_CH4_NUM_VCIS is 1"
+    assert world.stderr.count(warning) == 1, world.stderr
     assert "streams" not in reports_of(0)[2]
 
 
-def test_hosts_with_different_numbers_have_the_least(
+def test_hosts_with_different_numbers_of_streams_use_the_smallest(
     test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf
 ) -> None:
     other = """

@@ -1,4 +1,4 @@
-"""torch.distributed over real networks: messages between any two ranks, and what goes wrong there."""
+"""Tests of torch.distributed on two hosts: messages between any two ranks, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = """
     from datetime import timedelta
     import torch
     import torch.distributed as dist
-    if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+    if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
         import perseus_like.torch.distributed
 
     dist.init_process_group("perseus")
@@ -23,7 +23,7 @@ PROGRAM = """
     def filled(value, count):
         return torch.full((count,), float(value))
 
-    # Every pair, in both directions, small and large, all sending before they receive.
+    # Every pair of ranks exchanges small and large messages. All ranks send before they receive.
     for count in (0, 3, 5000, 300_000):
         for other in range(size):
             if other != rank:
@@ -65,7 +65,7 @@ PROGRAM = """
             report("misfit")
         dist.send(filled(1, 1), 0, tag=9)
     if rank == 0:
-        try:  # what the last rank sends comes behind its refusal
+        try:  # the message of the last rank arrives after its error
             dist.recv(filled(0, 1), last, tag=9)
             dist.send(filled(0, 4), last)
             report("no error")
@@ -77,7 +77,7 @@ PROGRAM = """
     others = dist.new_group(list(range(last)))
     if rank != last:
         work = dist.all_reduce(torch.ones(1), async_op=True)
-        dist.barrier(group=others)  # all of them have called it
+        dist.barrier(group=others)  # all of these ranks have started the allreduce now
         try:
             work.wait(timedelta(seconds=0.3))
         except RuntimeError as error:
@@ -100,7 +100,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("ranks", [[1, 1], [2, 2]], ids=str)
-def test_messages_and_mistakes(test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
+def test_messages_and_errors(test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
     test_bed = test_beds(2)
     done = on_hosts(test_bed, PROGRAM, ranks, seconds=120)
     assert done.returncode == 0, done.stdout + done.stderr

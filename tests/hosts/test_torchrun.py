@@ -1,4 +1,4 @@
-"""torchrun on each of two hosts, and no mpirun: MPI between them starts by torch's store."""
+"""Runs torchrun on two hosts without an mpirun. MPI between the hosts starts through torch's store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12
 ROOT = Path(__file__).parents[2]
 IN_WORLD = ROOT / "tests" / "distributed" / "in_world"
 
-# Against the step of one process with all the data.
+# The program compares the training of four ranks with the training of one process that has all the data.
 STEP = """
 import os
 import torch
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 from perseus_like.session import session
@@ -63,14 +63,14 @@ large = torch.full((1 << 22,), float(rank + 1))
 dist.all_reduce(large)
 assert large.unique().tolist() == [10.0]
 dist.destroy_process_group()
-print(f"done {rank}", flush=True)  # one string: torchrun has Python write each by itself, and two ranks share a pipe
+print(f"done {rank}", flush=True)  # one string, because torchrun's Python has no buffer and two ranks share a pipe
 """
 
 LOOP = """
 import os, time
 import torch
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
 dist.init_process_group("perseus")
 tensor = torch.ones(1 << 16)
@@ -124,7 +124,7 @@ def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> Non
 
 
 def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
-    """Those that torch's users know, as on one host."""
+    """The tests of torch.distributed that pass on one host pass on two hosts."""
     files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
@@ -135,7 +135,7 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
-    """The ranks of the other host raise, or end, and say who it was; the job does not hang."""
+    """The ranks of the other host raise an error that names the rank, or end. The job does not hang."""
     (tmp_path / "program.py").write_text(textwrap.dedent(LOOP))
     processes = torchrun(test_beds(2), ["--redirects", "1", "--log-dir", "log", "program.py"], tmp_path)
 
@@ -160,7 +160,7 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
 
 
 def wait_for_end(process: int, seconds: float) -> None:
-    """Waits for the end of a process that is nobody's child here."""
+    """Waits for the end of a process that is not a child of this process."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:

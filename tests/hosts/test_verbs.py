@@ -1,4 +1,7 @@
-"""Collectives on even and uneven hosts send the least possible number of bytes, and their results are right."""
+"""Checks that collectives on hosts with equal or different numbers of ranks send few bytes and give the right results.
+
+The number of bytes is at most slightly above the least that is possible.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import pytest
 
 from .conftest import OnHosts, ReportsOf, TestBeds
 
-# Rank 0 of each host looks at what the host has sent, while nobody else sends.
+# Local rank 0 of each host reads the number of bytes that the host has sent. Barriers separate the verbs.
 VERBS = """
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
@@ -48,7 +51,7 @@ def alltoall():
     return out, np.concatenate([e[rank * each : (rank + 1) * each] for e in everybody])
 
 for verb in (allreduce, broadcast, allgather, reducescatter, alltoall):
-    verb()  # connections are made
+    verb()  # makes the connections
     hvd.barrier()
     before = sent()
     result, expected = verb()
@@ -72,14 +75,14 @@ def sent_by_hosts(lines: list[str]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param([2, 2], marks=pytest.mark.slow), [2, 1]], ids=["even", "uneven"])
-def test_the_wire_carries_the_least(
+def test_few_bytes_are_sent_between_hosts(
     test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, ranks: list[int]
 ) -> None:
     hosts, size = len(ranks), sum(ranks)
     world = on_hosts(test_beds(hosts), VERBS, ranks)
     assert world.returncode == 0, world.stdout + world.stderr
     found = sent_by_hosts([line for rank in range(size) for line in reports_of(rank)])
-    # Bytes of all hosts together. A block of S / size is where a verb's input or output is by rank.
+    # These are the bytes of all hosts together. A verb with a part for each rank has parts of S / size bytes.
     block = S / size
     others = [size - count for count in ranks]
     least = {
@@ -90,6 +93,6 @@ def test_the_wire_carries_the_least(
         "alltoall": sum(mine * theirs * block for mine, theirs in zip(ranks, others, strict=True)),
     }
     for verb, bytes_needed in least.items():
-        # Headers are 5 %, and what is agreed on beside it some kilobytes.
+        # Headers add 5 %, and the negotiation adds some kilobytes.
         assert sum(found[verb]) < 1.08 * bytes_needed + 200_000, (verb, found[verb], bytes_needed)
         assert sum(found[verb]) > bytes_needed, (verb, found[verb], bytes_needed)

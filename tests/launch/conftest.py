@@ -1,4 +1,4 @@
-"""Starts perseusrun with small scripts as ranks; the compiled core is not needed here."""
+"""Fixtures that start `perseusrun` with small scripts as ranks. These tests do not need the compiled core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ LAUNCHER = [sys.executable, "-m", "perseus_like.launch"]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """Writes a program for the ranks; `rank` and `size` are there already. Returns its path."""
+    """Returns a function that writes a program for the ranks and returns its path.
+
+    `rank` and `size` are defined there.
+    """
     count = 0
 
     def write(text: str) -> str:
@@ -44,7 +47,7 @@ def script(tmp_path: Path) -> Script:
 
 @pytest.fixture
 def perseusrun(tmp_path: Path) -> Perseusrun:
-    """Runs `perseusrun` with these arguments to its end, or another `launcher` like it."""
+    """Returns a function that runs `perseusrun`, or another `launcher`, with these arguments to its end."""
 
     def run(*args: str, launcher: Sequence[str] = LAUNCHER, **more: Any) -> subprocess.CompletedProcess[str]:
         more.setdefault("stdin", None if "input" in more else subprocess.DEVNULL)
@@ -65,7 +68,7 @@ def perseusrun(tmp_path: Path) -> Perseusrun:
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Launched]:
-    """Starts `perseusrun` and leaves it running; killed at the end of the test if it still is."""
+    """Returns a function that starts `perseusrun` and leaves it running. The end of the test kills it."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*args: str, **more: Any) -> subprocess.Popen[str]:
@@ -89,7 +92,7 @@ def launched(tmp_path: Path) -> Iterator[Launched]:
 
 @pytest.fixture
 def lines_of() -> LinesOf:
-    """Reads that many lines of a launcher's stdout."""
+    """Returns a function that reads a number of lines of a launcher's stdout."""
 
     def read(process: subprocess.Popen[str], count: int) -> list[str]:
         assert process.stdout is not None
@@ -100,7 +103,7 @@ def lines_of() -> LinesOf:
 
 @pytest.fixture
 def ends() -> Ends:
-    """Waits for any process to end; False if it does not."""
+    """Returns a function that waits for any process to end. The function returns False if the process does not end."""
 
     def wait(pid: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Hosts from a batch system: the variables and files that each leaves, and what perseusrun makes of them."""
+"""Checks the hosts that perseusrun reads from a batch system: from the variables and files of each such system."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PE
     [
         ({"SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "2(x2),3"}, [2, 2, 3]),
         ({"SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "1(x3)"}, [1, 1, 1]),
-        ({"SLURM_TASKS_PER_NODE": "1(x3)"}, [16, 16, 16]),  # no number of tasks was asked for
+        ({"SLURM_TASKS_PER_NODE": "1(x3)"}, [16, 16, 16]),  # the user requested no number of tasks
     ],
 )
-def test_slurm(more: dict[str, str], slots: list[int]) -> None:
+def test_hosts_of_slurm(more: dict[str, str], slots: list[int]) -> None:
     found = find_allocation({**SLURM, **more})
     assert found is not None
     assert found.hosts == [Host(f"n{index + 1}", count) for index, count in enumerate(slots)]
@@ -72,7 +72,7 @@ def test_slurm(more: dict[str, str], slots: list[int]) -> None:
         {"LSB_DJOB_HOSTFILE": "a\na\nb\n"},
     ],
 )
-def test_lsf(lsf: dict[str, str], tmp_path: Path) -> None:
+def test_hosts_of_lsf(lsf: dict[str, str], tmp_path: Path) -> None:
     if "LSB_DJOB_HOSTFILE" in lsf:
         path = tmp_path / "hosts"
         path.write_text(lsf["LSB_DJOB_HOSTFILE"])
@@ -92,17 +92,17 @@ def test_lsf(lsf: dict[str, str], tmp_path: Path) -> None:
         {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 2 b"},
     ],
 )
-def test_what_cannot_be_read_is_said(environment: dict[str, str]) -> None:
+def test_an_unreadable_allocation_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(LaunchError, match="give -H"):
         find_allocation(environment)
 
 
-def test_no_batch_system() -> None:
+def test_no_allocation_outside_a_batch_system() -> None:
     assert find_allocation({"SLURM_JOB_NODELIST": "left over", "PATH": "/bin"}) is None
 
 
 def hosts_of_operator(job: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """The variable that the operator (v0.4 and later) sets for this job's MPI, and the text of the file it names."""
+    """Returns the variable that the MPI operator (v0.4 or later) sets for this job's MPI, and the host file's text."""
     name, spec = job["metadata"]["name"], job["spec"]
     variable, form = {
         "OpenMPI": ("OMPI_MCA_orte_default_hostfile", "{} slots={}\n"),
@@ -118,7 +118,7 @@ def hosts_of_operator(job: dict[str, Any], namespace: str) -> tuple[str, str]:
 def test_the_manifest_for_the_mpi_operator(perseusrun: Perseusrun, tmp_path: Path, implementation: str) -> None:
     job = yaml.safe_load((EXAMPLES / "kubernetes/mpijob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
-    # Fields of the operator's MPIJobSpec; it refuses others.
+    # These are the fields of the operator's MPIJobSpec. The operator refuses any other field.
     known = {"mpiImplementation", "slotsPerWorker", "sshAuthMountPath", "runPolicy", "mpiReplicaSpecs"}
     assert set(job["spec"]) <= known
     assert set(job["spec"]["mpiReplicaSpecs"]) == {"Launcher", "Worker"}

@@ -1,4 +1,4 @@
-"""`--check-build` finds what is there without importing it."""
+"""Checks that `--check-build` finds the installed frameworks without importing them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_frameworks_are_found_and_not_imported(perseusrun: Perseusrun, tmp_path:
     assert str(site / "mxnet") in line
 
 
-def test_all_rows_are_there(perseusrun: Perseusrun) -> None:
+def test_check_build_prints_all_rows(perseusrun: Perseusrun) -> None:
     result = perseusrun("-cb")
     assert result.returncode == 0, result.stderr
     for what in (

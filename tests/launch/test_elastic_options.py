@@ -1,4 +1,4 @@
-"""Options that an elastic job on several hosts passes to the perseusrun of a generation and to its helpers."""
+"""Checks the options that an elastic job on several hosts passes to each generation's perseusrun and to its helpers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_switches_are_passed_on(switch: str) -> None:
     assert switch not in _passed_on(parse_options(["-np", "2", "-H", "a:1,b:1", "--min-np", "1", "python", "train.py"]))
 
 
-# The second process ends at SIGTERM, but only once the first has answered it.
+# The second process ends at SIGTERM, but only after the first process has answered it.
 SUPERVISED = """
 import os, sys
 from perseus_like.launch.output import Screen, Style
@@ -49,7 +49,7 @@ with Supervisor(screen, "job", 600.0) as supervisor:
 """
 
 
-def test_what_serves_a_job_ends_after_it(tmp_path: Path, lines_of: LinesOf) -> None:
+def test_the_agent_of_a_job_ends_after_the_ranks(tmp_path: Path, lines_of: LinesOf) -> None:
     job = subprocess.Popen([sys.executable, "-c", SUPERVISED, tmp_path / "fifo"], stdout=subprocess.PIPE, text=True)
     try:
         assert {line.strip() for line in lines_of(job, 2)} == {"serves", "works"}
@@ -60,7 +60,7 @@ def test_what_serves_a_job_ends_after_it(tmp_path: Path, lines_of: LinesOf) -> N
         job.kill()
 
 
-def test_results_of_an_elastic_job_of_horovods_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_horovods_run_returns_the_results_of_an_elastic_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\necho localhost:2\n")
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The environment of ranks."""
+"""Checks the environment variables that the launcher sets for each rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environments(result: subprocess.CompletedProcess[str]) -> dict[int, dict[str
     return found
 
 
-def test_contract_for_each_rank(perseusrun: Perseusrun, script: Script) -> None:
+def test_each_rank_has_the_documented_variables(perseusrun: Perseusrun, script: Script) -> None:
     found = environments(perseusrun("-np", "3", sys.executable, script(DUMP)))
     assert sorted(found) == [0, 1, 2]
     for rank, env in found.items():
@@ -56,7 +56,7 @@ def test_threads_are_shared_among_local_ranks(perseusrun: Perseusrun, script: Sc
     assert result.stderr.count(f"OMP_NUM_THREADS={threads}") == 1
 
 
-def test_what_the_user_has_set_wins(perseusrun: Perseusrun, script: Script) -> None:
+def test_variables_of_the_user_take_precedence(perseusrun: Perseusrun, script: Script) -> None:
     mine = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "::1", "MASTER_PORT": "4321", "PYTHONUNBUFFERED": ""}
     env = environments(perseusrun("-np", "1", sys.executable, script(DUMP), env={**os.environ, **mine}))[0]
     assert {name: env[name] for name in mine} == mine
@@ -77,7 +77,7 @@ def test_forwarding_and_settings(perseusrun: Perseusrun, script: Script) -> None
         assert env["PERSEUS_START_TIMEOUT"] == "5"
 
 
-def test_an_outer_launchers_facts_do_not_leak_in(perseusrun: Perseusrun, script: Script) -> None:
+def test_variables_of_an_outer_launcher_are_removed(perseusrun: Perseusrun, script: Script) -> None:
     outer = {
         **os.environ,
         "PERSEUS_LAUNCHER": "perseusrun",

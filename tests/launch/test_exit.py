@@ -1,4 +1,4 @@
-"""Exit codes, and what is said about a rank that fails."""
+"""Checks the launcher's exit codes, and its messages about a rank that fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import pytest
 from .conftest import Launched, Perseusrun, Script
 
 
-def test_success(perseusrun: Perseusrun, script: Script) -> None:
+def test_a_successful_job_exits_with_0(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "3", sys.executable, script("pass"))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("code", [1, 3, 255])
-def test_code_of_the_failing_rank(perseusrun: Perseusrun, script: Script, code: int) -> None:
+def test_the_launcher_exits_with_the_code_of_the_failing_rank(
+    perseusrun: Perseusrun, script: Script, code: int
+) -> None:
     result = perseusrun("-np", "3", sys.executable, script(f"sys.exit({code}) if rank == 1 else signal.pause()"))
     assert result.returncode == code
     assert "rank 1 (pid" in result.stderr
@@ -36,8 +38,8 @@ def test_rank_killed_by_a_signal(perseusrun: Perseusrun, script: Script, name: s
     assert f"was killed by {name}" in result.stderr
 
 
-def test_ranks_that_end_well_early_are_fine(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
-    # Rank 0 outlives the others: it reads from a pipe that only they hold open.
+def test_a_rank_may_end_successfully_before_the_others(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
+    # Rank 0 ends last, because it reads from a pipe that only the other ranks hold open.
     program = script("""
         fifo = "wait"
         if rank == 0:
@@ -53,7 +55,7 @@ def test_ranks_that_end_well_early_are_fine(perseusrun: Perseusrun, script: Scri
     assert (result.returncode, result.stdout) == (0, "[0]<stdout>:last\n"), result.stderr
 
 
-def test_the_others_can_still_say_what_they_make_of_it(
+def test_messages_of_ranks_that_lost_a_peer_are_shown(
     perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
 ) -> None:
     program = script("""
@@ -80,7 +82,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(perseusrun: Perseusrun, script: S
     program = script("""
         if rank == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            print("deaf")
+            print("ready")
             while True:
                 signal.pause()
         sys.exit(4)
@@ -147,10 +149,10 @@ def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: 
     assert result.stdout == ""
 
 
-def test_who_has_only_lost_another_did_not_fail_first(
+def test_a_rank_that_lost_a_peer_is_not_the_first_failure(
     perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
 ) -> None:
-    # Rank 0 ends before rank 1 does, which waits for that: its input is held by rank 0.
+    # Rank 0 ends first: rank 1 waits until rank 0 closes their connection.
     program = script("""
         import socket
         name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -167,9 +169,9 @@ def test_who_has_only_lost_another_did_not_fail_first(
     """)
     result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
     assert result.returncode == 7
-    said = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
-    assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) on \S+ exited with code 5", said[-2])
-    assert re.fullmatch(r"perseusrun: first failure: rank 1 \(pid \d+\) on \S+ exited with code 7", said[-1])
+    messages = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
+    assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) on \S+ exited with code 5", messages[-2])
+    assert re.fullmatch(r"perseusrun: first failure: rank 1 \(pid \d+\) on \S+ exited with code 7", messages[-1])
 
 
 @pytest.mark.parametrize("closed", [(0,), (0, 1), (0, 1, 2)])

@@ -1,4 +1,4 @@
-"""A failed job ends with its first failure in a block; ranks that have only lost another have one line each."""
+"""Checks that a failed job ends with a report of its first failure. Ranks that only lost a peer have one line each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ train()
 
 
 def block(stderr: str) -> list[str]:
-    """Returns the lines from the first failure on, which are the last ones."""
+    """Returns the report of the first failure, which is at the end of stderr."""
     lines = stderr.splitlines()
     (start,) = (number for number, line in enumerate(lines) if line.startswith("perseusrun: first failure: "))
     return lines[start:]
@@ -68,7 +68,7 @@ def test_the_exception_of_the_first_failure_is_last(
         "  ValueError: bad batch 3",
         "  second line",
     ]
-    # The others have one line each, and no traceback.
+    # The other ranks have one line each, and no traceback.
     assert sorted(re.findall(r"perseusrun: after that, rank (\d) .*: .*PeerLostError: ", result.stderr)) == ["0", "2"]
     assert re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr) == ["1"]
 
@@ -80,7 +80,7 @@ def test_full_tracebacks(
     assert sorted(re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr)) == ["0", "1", "2"]
 
 
-def test_an_error_of_the_program_behind_a_lost_rank_keeps_its_traceback(
+def test_the_traceback_of_an_error_that_preceded_a_lost_peer_is_shown(
     perseusrun: Perseusrun, tmp_path: Path, patient_launcher: list[str]
 ) -> None:
     program = tmp_path / "train.py"
@@ -102,7 +102,7 @@ finally:
     assert "[0]<stderr>:KeyError: 'the cause'" in result.stderr
 
 
-def test_without_a_record_the_last_lines_and_the_log(perseusrun: Perseusrun, tmp_path: Path) -> None:
+def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import no_such_module\n")
     result = perseusrun("-np", "1", "--output-filename", "logs", str(program))
@@ -119,7 +119,7 @@ def test_without_a_record_the_last_lines_and_the_log(perseusrun: Perseusrun, tmp
 
 
 def test_a_program_of_the_rank_leaves_no_record(perseusrun: Perseusrun, script: Script) -> None:
-    """The block is about the rank, not about a program that the rank runs or a process that it forks."""
+    """The report is about the rank, not about a program that the rank runs or a process that it forks."""
     inner = "import perseus_like; raise ValueError('of the inner program')"
     program = script(f"""
         import perseus_like

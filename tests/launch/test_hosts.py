@@ -1,4 +1,4 @@
-"""Host lists and host files."""
+"""Checks how host lists and host files are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_hostfile_in_any_mixture_of_dialects(hosts: list[Host], data: st.DataObj
 
 
 @given(st.text(max_size=40))
-def test_any_text_gives_hosts_or_an_error_of_ours(text: str) -> None:
+def test_any_text_gives_hosts_or_a_launch_error(text: str) -> None:
     for parse in (parse_hosts, parse_hostfile_text):
         try:
             hosts = parse(text)
@@ -58,7 +58,7 @@ def test_ranks_fill_the_hosts_in_order(hosts: list[Host], size: int) -> None:
         assert [host.name for host in placed for _ in range(host.slots)] == slots[:size]
 
 
-def test_one_slot_without_a_number_and_sums_for_repeats() -> None:
+def test_a_host_without_a_number_has_one_slot_and_repeated_hosts_add_up() -> None:
     assert parse_hosts("a,b:2,a") == [Host("a", 2), Host("b", 2)]
     assert parse_hostfile_text("a\nb\na\n") == [Host("a", 2), Host("b", 1)]
 
@@ -86,10 +86,10 @@ def test_errors_name_the_line(text: str, needle: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", socket.gethostname()])
-def test_this_machine(name: str) -> None:
+def test_names_of_this_machine(name: str) -> None:
     assert is_this_machine(name)
 
 
-@pytest.mark.parametrize("name", ["203.0.113.7", "no-such-host.invalid"])  # an address for documents, a name for tests
-def test_other_machines(name: str) -> None:
+@pytest.mark.parametrize("name", ["203.0.113.7", "no-such-host.invalid"])  # reserved for documents and tests
+def test_names_of_other_machines(name: str) -> None:
     assert not is_this_machine(name)

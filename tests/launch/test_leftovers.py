@@ -1,4 +1,4 @@
-"""Nothing is left behind, whatever ends the job."""
+"""Checks that no process of a job is left, however the job ends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from .conftest import Ends, Launched, LinesOf, Script
 
-# A rank with a helper of its own, as a data loader has, and one that has gone off into a session of its own.
+# A rank that has two child processes: a helper, such as a data loader's worker, and a daemon in its own session.
 FAMILY = """
 helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-go_astray = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
-astray = subprocess.run(["sh", "-c", go_astray], stdout=subprocess.PIPE, text=True).stdout
-while os.getsid(int(astray)) == os.getsid(0):
+start_daemon = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+daemon = subprocess.run(["sh", "-c", start_daemon], stdout=subprocess.PIPE, text=True).stdout
+while os.getsid(int(daemon)) == os.getsid(0):
     os.sched_yield()
-print(os.getpid(), helper.pid, int(astray))
+print(os.getpid(), helper.pid, int(daemon))
 """
 
 
@@ -32,7 +32,7 @@ def kill_quietly(members: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_after_a_failure(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
+def test_no_process_is_left_after_a_failure(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
     job = launched(
         "-np", "2", sys.executable, script(FAMILY + "sys.stdin.read() if rank else signal.pause()\nsys.exit(rank)")
     )
@@ -41,7 +41,9 @@ def test_after_a_failure(launched: Launched, script: Script, lines_of: LinesOf, 
     assert all(ends(pid) for pid in members)
 
 
-def test_after_an_interrupt(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
+def test_no_process_is_left_after_an_interrupt(
+    launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
+) -> None:
     job = launched("-np", "2", sys.executable, script(FAMILY + "signal.pause()"))
     members = family(lines_of(job, 2))
     job.send_signal(signal.SIGINT)
@@ -49,12 +51,14 @@ def test_after_an_interrupt(launched: Launched, script: Script, lines_of: LinesO
     assert all(ends(pid) for pid in members)
 
 
-def test_after_the_launcher_itself_is_killed(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
+def test_no_process_is_left_after_the_launcher_is_killed(
+    launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
+) -> None:
     job = launched("-np", "2", sys.executable, script(FAMILY + "while True: signal.pause()"))
     members = family(lines_of(job, 2))
     job.kill()
     assert all(ends(pid) for pid in members)
-    # Whoever reads the output of the job sees its end, too: the guard holds no copy of it.
+    # The reader of the job's output also sees its end, because the guard process holds no copy of the pipe.
     assert job.communicate(timeout=60) == ("", "")
 
 
@@ -73,7 +77,7 @@ def test_helpers_end_with_a_successful_job_but_daemons_stay(
 
 
 @pytest.mark.parametrize("args", [("-np", "2"), ("-np", "2", "--no-prefix")])
-def test_a_reader_that_has_gone_ends_the_job(
+def test_the_job_ends_if_the_reader_of_its_output_closes_the_pipe(
     launched: Launched, script: Script, lines_of: LinesOf, args: list[str]
 ) -> None:
     job = launched(*args, sys.executable, script("while True: print('y' * 100)"))

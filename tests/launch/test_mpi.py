@@ -1,4 +1,7 @@
-"""The mpirun line of each family. The mpiruns here are stand-ins; tests/packaging runs jobs under the real ones."""
+"""Checks the command line for each family of mpirun, with scripts that imitate mpirun.
+
+tests/packaging runs the real ones.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ def test_families_are_recognised(family: Family) -> None:
     assert recognise(text) == (family, version)
 
 
-def test_unknown_launchers_are_not() -> None:
+def test_unknown_launchers_are_not_recognised() -> None:
     assert recognise("slurm 23.11.4") is None
 
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Mpirun:
-    """Makes an mpirun that prints this family's version, and otherwise runs `body` (shell)."""
+    """Returns a function that makes an mpirun: it prints the family's version, or runs the shell code `body`."""
 
     def make(family: Family, body: str = "exit 0") -> str:
         folder = tmp_path / family.name
@@ -62,7 +65,7 @@ def mpirun(tmp_path: Path) -> Mpirun:
 
 
 def dry_run(perseusrun: Perseusrun, *args: str, env: dict[str, str] | None = None) -> tuple[dict[str, str], list[str]]:
-    """The line's variables, and its words."""
+    """Returns the variables and the words of the mpirun command line."""
     result = perseusrun("--dry-run", *args, env=env)
     assert result.returncode == 0, result.stderr
     words = shlex.split(result.stdout)
@@ -96,7 +99,7 @@ WRAPPED = [*RUN_RANK, "perseus-job", '["python", "train.py", "a b"]']
 
 
 def forwarded_by_hydra(words: list[str]) -> set[str]:
-    """Takes the option that names the variables out of `words`."""
+    """Removes the option that names the forwarded variables from `words`. Returns these names."""
     index = words.index("-genvlist")
     names = words[index + 1].split(",")
     del words[index : index + 2]
@@ -188,7 +191,7 @@ def test_intel_line_for_uneven_hosts_has_a_section_per_host(perseusrun: Perseusr
     assert words[-len(tail) :] == tail
 
 
-def test_own_binding_replaces_ours(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
+def test_a_binding_option_of_the_user_replaces_the_default(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
     path = mpirun(Family.OPEN_MPI_5)
     _, words = dry_run(perseusrun, "--mpirun", path, *HOST_LINE, "--binding-args", "--bind-to core", "x")
     assert words.count("--bind-to") == 1
@@ -219,7 +222,7 @@ def test_hosts_that_are_only_this_machine_need_no_mpi(perseusrun: Perseusrun, mp
         assert (path in result.stdout) == is_mpi
 
 
-def test_no_mpirun_and_unknown_mpirun(perseusrun: Perseusrun, tmp_path: Path) -> None:
+def test_a_missing_or_unknown_mpirun_is_an_error(perseusrun: Perseusrun, tmp_path: Path) -> None:
     missing = perseusrun("--mpirun", str(tmp_path / "none"), *HOST_LINE, "x")
     assert missing.returncode == 2
     assert "no such program" in missing.stderr
@@ -232,7 +235,7 @@ def test_no_mpirun_and_unknown_mpirun(perseusrun: Perseusrun, tmp_path: Path) ->
 
 
 def test_a_job_through_mpirun(perseusrun: Perseusrun, mpirun: Mpirun, tmp_path: Path) -> None:
-    """The stand-in runs one rank as Hydra does: marks from the pattern, its own words without one."""
+    """The imitated mpirun runs one rank and marks its lines as Hydra does. Its own messages have no mark."""
     body = """
     while [ "$1" != -n ]; do [ "$1" = -prepend-pattern ] && pattern=$2; shift; done; shift 2
     mark=$(echo "$pattern" | sed s/%r/1/)
@@ -254,7 +257,7 @@ def test_a_job_through_mpirun(perseusrun: Perseusrun, mpirun: Mpirun, tmp_path: 
 
 
 def test_a_failure_is_noticed_without_more_output(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
-    """A stand-in that marks each line as Hydra does, and waits for its other rank in silence."""
+    """The imitated mpirun marks each line as Hydra does, and then waits without any output."""
     body = """
     while [ "$1" != -n ]; do [ "$1" = -prepend-pattern ] && pattern=$2; shift; done; shift 2
     PMI_RANK=1 "$@" 2>err
@@ -266,7 +269,7 @@ def test_a_failure_is_noticed_without_more_output(perseusrun: Perseusrun, mpirun
     assert f"rank 1 on {os.uname().nodename} exited with code 3" in result.stderr
 
 
-def test_a_stopped_job_says_so_whatever_mpirun_makes_of_it(
+def test_a_stopped_job_exits_with_143_whatever_code_mpirun_returns(
     launched: Launched, lines_of: LinesOf, mpirun: Mpirun
 ) -> None:
     program = "import signal, sys; signal.signal(15, lambda *_: sys.exit(1)); print('up', flush=True); signal.pause()"
@@ -295,7 +298,7 @@ def test_rank_main_reports_how_the_rank_ended() -> None:
         assert (process.communicate(timeout=60)[1], process.returncode) == (f"<tag began>{node} \n{output}", code)
 
 
-def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> None:
+def test_rank_main_forwards_signals_and_its_end_kills_the_rank(ends: Ends) -> None:
     import signal
 
     program = "import os, signal, sys; print(os.getpid(), flush=True); signal.pause()"
@@ -315,7 +318,10 @@ def test_rank_main_hands_on_signals_and_takes_the_rank_with_it(ends: Ends) -> No
 
 @pytest.mark.parametrize("leads_a_group", [True, False])
 def test_each_rank_is_in_a_session_of_its_own(leads_a_group: bool) -> None:
-    """The kernel shares processors among sessions. MPICH makes one for each rank; Open MPI and Intel MPI do not."""
+    """Each rank gets its own session, because the kernel shares processors among sessions.
+
+    MPICH makes a session for each rank; Open MPI and Intel MPI do not.
+    """
     program = "import os; print(os.getsid(0), os.getpgrp(), os.getppid())"
     line = [*RUN_RANK, "tag", json.dumps([sys.executable, "-c", program])]
     set_group = os.setpgrp if leads_a_group else None
@@ -323,10 +329,10 @@ def test_each_rank_is_in_a_session_of_its_own(leads_a_group: bool) -> None:
         line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=60, check=True
     ).stdout
     session, group, parent = output.split()
-    assert session == group == parent  # mpirun ends the group of the process that it has started
+    assert session == group == parent  # mpirun ends the process group of the process that it started
 
 
-def test_a_heartbeat_limit_beyond_the_kernels_is_the_kernels() -> None:
+def test_a_heartbeat_limit_above_the_kernels_maximum_becomes_the_maximum() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as connection,
@@ -342,8 +348,8 @@ def test_rank_main_without_a_program() -> None:
     assert "could not be started" in output
 
 
-class Taker(bytearray):
-    """A channel that keeps what it takes."""
+class StoringChannel(bytearray):
+    """A channel that stores what it is given."""
 
     def feed(self, data: bytes) -> None:
         self.extend(data)
@@ -352,11 +358,11 @@ class Taker(bytearray):
         pass
 
 
-class Ranks(dict[int | None, Taker]):
-    """A channel per rank."""
+class ChannelOfRank(dict[int | None, StoringChannel]):
+    """A dictionary that makes a channel for each rank."""
 
-    def __call__(self, rank: int | None) -> Taker:
-        return self.setdefault(rank, Taker())
+    def __call__(self, rank: int | None) -> StoringChannel:
+        return self.setdefault(rank, StoringChannel())
 
 
 PIECES = st.lists(
@@ -374,19 +380,19 @@ SORTERS = [
 @pytest.mark.parametrize(("sorter_for", "mark"), SORTERS)
 @given(pieces=PIECES, step=st.integers(1, 7))
 def test_output_is_sorted_by_rank(
-    sorter_for: Callable[[Ranks], Any], mark: bytes, pieces: list[tuple[int | None, str]], step: int
+    sorter_for: Callable[[ChannelOfRank], Any], mark: bytes, pieces: list[tuple[int | None, str]], step: int
 ) -> None:
     stream = b""
     expected: dict[int | None, bytes] = {}
     for rank, text in pieces:
-        # Each line of a piece has a mark; what follows a whole line without one is of mpirun.
+        # Each line of a rank has a mark. A line without a mark, after a whole line, is a message of mpirun.
         own = rank is None
         if own and stream and not stream.endswith(b"\n"):
             continue
         for line in text.encode().splitlines(keepends=True):
             stream += (b"" if own else mark % rank) + line + (b"\n" if own and not line.endswith(b"\n") else b"")
             expected[rank] = expected.get(rank, b"") + line + (b"\n" if own and not line.endswith(b"\n") else b"")
-    ranks = Ranks()
+    ranks = ChannelOfRank()
     sorter = sorter_for(ranks)
     for start in range(0, len(stream), step):
         sorter.feed(stream[start : start + step])

@@ -1,4 +1,4 @@
-"""The options of perseusrun, and the command that follows them."""
+"""Checks the options of perseusrun, and the command that follows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_command_is_untouched(args: list[str]) -> None:
     assert parse_options(["-np", "2", "--", "-odd", *args]).command == ["-odd", *args]
 
 
-def test_nasty_arguments_reach_the_ranks(perseusrun: Perseusrun) -> None:
+def test_arguments_with_special_characters_reach_the_ranks(perseusrun: Perseusrun) -> None:
     import json
 
     program = "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))"
@@ -41,7 +41,7 @@ def test_values_may_begin_with_a_dash() -> None:
     assert options.command == ["x"]
 
 
-def test_last_of_contrary_settings_wins() -> None:
+def test_the_last_of_contradictory_options_takes_effect() -> None:
     options = parse_options(["--autotune", "--no-autotune", "--no-stall-check", "--stall-check", "x"])
     assert options.settings == {"PERSEUS_AUTOTUNE": "0", "PERSEUS_STALL_CHECK_DISABLE": "0"}
 
@@ -124,7 +124,7 @@ logging:
   level: INFO
   {timestamp}
 """
-# The options without an effect that the configuration stands for. The launcher names each once, with the reason.
+# The options without an effect in the configuration file. The launcher names each of them once, with the reason.
 WITHOUT_EFFECT = {
     "--autotune-bayes-opt-max-samples": "fits no model",
     "--autotune-gaussian-process-noise": "fits no model",
@@ -228,7 +228,7 @@ def test_version_and_help(perseusrun: Perseusrun) -> None:
     ],
     ids=["Horovod", "AIACC", "Intel"],
 )
-def test_lines_of_mpirun(line: str) -> None:
+def test_options_of_mpirun_command_lines(line: str) -> None:
     options = parse_options([*line.split(), "python", "train.py"])
     assert options.num_proc == 8
     assert options.hosts in {"h1:4,h2:4", "h1,h2"}

@@ -1,4 +1,4 @@
-"""Lines are whole, marked with their rank, and progress bars stay bars."""
+"""Checks that output lines are whole and marked with their rank, and that progress bars stay on one row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_timestamp(perseusrun: Perseusrun, script: Script) -> None:
 
 
 def test_lines_are_never_torn(perseusrun: Perseusrun, script: Script) -> None:
-    # Each line leaves the rank in several writes, many ranks at once, some lines longer than a pipe's buffer.
+    # Ranks write each line in several pieces and at the same time. Some lines are longer than a pipe's buffer.
     program = script("""
         for number in range(300):
             length = 200_000 if number % 100 == 50 else number % 37
@@ -62,7 +62,7 @@ def test_a_line_of_many_mebibytes_is_given_in_pieces(perseusrun: Perseusrun, scr
     assert result.stdout.replace("[0]<stdout>:", "").replace("\n", "") == "x" * (5 << 20)
 
 
-def test_bytes_that_are_no_text(launched: Launched, script: Script, tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_kept(launched: Launched, script: Script, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         job = launched("-np", "1", sys.executable, script('os.write(1, bytes(range(256)) + b"\\n")'), stdout=out)
         assert job.wait(60) == 0
@@ -72,7 +72,9 @@ def test_bytes_that_are_no_text(launched: Launched, script: Script, tmp_path: Pa
     )
 
 
-def test_a_full_disk_ends_no_job(perseusrun: Perseusrun, launched: Launched, script: Script, tmp_path: Path) -> None:
+def test_a_full_disk_does_not_end_a_job(
+    perseusrun: Perseusrun, launched: Launched, script: Script, tmp_path: Path
+) -> None:
     program = script('for _ in range(100): print("out", rank)')
     for rank in ("rank.0", "rank.1"):
         (tmp_path / "logs" / rank).mkdir(parents=True)
@@ -83,7 +85,7 @@ def test_a_full_disk_ends_no_job(perseusrun: Perseusrun, launched: Launched, scr
     assert "cannot write more to 'logs/rank.0/stdout': No space left on device; the job continues" in result.stderr
     assert result.stderr.count("cannot write more") == 1
     assert (tmp_path / "logs/rank.1/stdout").read_text() == "out 1\n" * 100
-    # The launcher's own output.
+    # The launcher's own output goes to a full disk.
     with Path("/dev/full").open("wb") as full:
         assert launched("-np", "2", sys.executable, program, stdout=full).wait(60) == 0
 
@@ -99,7 +101,7 @@ def test_files_per_rank(perseusrun: Perseusrun, script: Script, tmp_path: Path) 
         assert (folder / "stderr").read_text() == f"err {rank}\n"
 
 
-def test_files_that_cannot_be_written(perseusrun: Perseusrun, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created_is_an_error(perseusrun: Perseusrun, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     result = perseusrun("-np", "1", "--output-filename", "logs", "true")
     assert result.returncode == 2
@@ -111,7 +113,7 @@ def test_rank_0_reads_the_launchers_input(perseusrun: Perseusrun, script: Script
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:'hello\\nyou\\n'", "[1]<stdout>:''"]
 
 
-def test_progress_bar_in_a_file_shares_a_line(perseusrun: Perseusrun, script: Script) -> None:
+def test_updates_of_a_progress_bar_share_a_line_in_a_file(perseusrun: Perseusrun, script: Script) -> None:
     program = script(r"""
         for percent in (10, 50, 100):
             os.write(2, b"\r%3d%%|" % percent)
@@ -126,7 +128,10 @@ def test_progress_bar_in_a_file_shares_a_line(perseusrun: Perseusrun, script: Sc
 
 
 def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
-    """Runs perseusrun on a terminal; returns all it wrote. `answers`: (text to wait for, what to type then)."""
+    """Runs perseusrun on a terminal and returns its output.
+
+    `answers` has pairs: a text to wait for, and what to type then.
+    """
     leader, follower = pty.openpty()
     quiet = termios.tcgetattr(follower)
     quiet[3] &= ~termios.ECHO
@@ -145,7 +150,7 @@ def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
         while True:
             try:
                 data = os.read(leader, 65536)
-            except OSError:  # EIO: all of the other side is closed
+            except OSError:  # EIO: all descriptors of the other side are closed
                 break
             seen += data
             while waiting and waiting[0][0] in seen:
@@ -158,7 +163,7 @@ def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @pytest.mark.timeout(120)
-def test_progress_bar_on_a_terminal_makes_way_for_lines(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     program = script(r"""
         import socket
         name = "\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -194,7 +199,7 @@ def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monk
 
 
 class Memory(Sink):
-    """A sink that keeps what it would write."""
+    """A sink that stores its output instead of writing it."""
 
     def __init__(self) -> None:
         super().__init__(os.open(os.devnull, os.O_WRONLY))
@@ -225,7 +230,7 @@ def test_any_interleaving_of_pieces_keeps_lines_whole(pieces: list[tuple[int, by
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"\r\n", b"d\r", b"\re"])), st.integers(1, 4))
-def test_cutting_into_pieces_changes_nothing(parts: list[bytes], step: int) -> None:
+def test_the_size_of_the_pieces_does_not_change_the_output(parts: list[bytes], step: int) -> None:
     stream = b"".join(parts)
     texts = []
     for size in (step, max(1, len(stream))):
@@ -240,8 +245,8 @@ def test_cutting_into_pieces_changes_nothing(parts: list[bytes], step: int) -> N
     assert texts[0] == texts[1]
 
 
-def test_a_progress_bar_that_removes_itself_leaves_no_line_behind_the_last() -> None:
-    """A program prints its result after tqdm has removed a bar, with leave=False, by blanks and a carriage return."""
+def test_a_removed_progress_bar_leaves_no_line_after_the_last_one() -> None:
+    """A program prints its result after tqdm has removed a bar (leave=False) by blanks and a carriage return."""
     sink = Memory()
     result, bar = (Channel(0, name, sink, Style()) for name in ("stdout", "stderr"))
     bar.feed(b"\r 50%|##  |")

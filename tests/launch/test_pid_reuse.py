@@ -1,4 +1,4 @@
-"""A process of a stranger that gets the pid of a worker that has ended."""
+"""Checks that the guard does not kill an unrelated process that has the pid of an ended worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Runs as the first process of a pid namespace, where it chooses the next pid.
+# This program is the first process of a pid namespace, so it can choose the next pid.
 INSIDE = """
 import os, re, signal, subprocess, sys, time
 from pathlib import Path
@@ -21,14 +21,14 @@ def is_of_the_job(entry):
     except OSError:
         return False
 
-def start_stranger(pid):
+def start_unrelated_process(pid):
     for _ in range(100):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-        stranger = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
-        if stranger.pid == pid:
-            return stranger
-        stranger.kill()
-        stranger.wait()
+        unrelated = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
+        if unrelated.pid == pid:
+            return unrelated
+        unrelated.kill()
+        unrelated.wait()
     sys.exit("the pid did not come again")
 
 options = ["--min-np", "1", "-H", "localhost:1,127.0.0.2:1", "--no-prefix"]
@@ -41,17 +41,17 @@ lines = iter(launcher.stdout)
 workers = [next(int(line) for line in lines if line.strip().isdecimal()) for _ in range(2)]
 os.kill(workers[1], signal.SIGKILL)
 next(line for line in lines if "was killed by SIGKILL" in line)
-stranger = start_stranger(workers[1])
+unrelated = start_unrelated_process(workers[1])
 launcher.kill()
 launcher.wait()
 while any(entry.name.isdecimal() and is_of_the_job(entry) for entry in Path("/proc").iterdir()):
     time.sleep(0.02)
-assert stranger.poll() is None, "the guard has killed a stranger"
-print("the stranger lives")
+assert unrelated.poll() is None, "the guard has killed an unrelated process"
+print("the unrelated process lives")
 """
 
 
-def test_the_guard_spares_a_stranger_with_the_pid_of_an_ended_worker(tmp_path: Path) -> None:
+def test_the_guard_does_not_kill_a_process_that_reuses_the_pid_of_a_worker(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare, to choose the next pid in a namespace of its own")
     program = tmp_path / "inside.py"
@@ -63,4 +63,4 @@ def test_the_guard_spares_a_stranger_with_the_pid_of_an_ended_worker(tmp_path: P
         timeout=60,
         check=False,
     )
-    assert job.stdout == "the stranger lives\n", job.stdout + job.stderr
+    assert job.stdout == "the unrelated process lives\n", job.stdout + job.stderr

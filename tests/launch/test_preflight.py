@@ -1,4 +1,4 @@
-"""The check of all hosts before a launch, through a remote shell that runs on this host and imitates unfit hosts."""
+"""Tests of the check of all hosts before a launch. The remote shell runs on this host and imitates unfit hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.preflight import Wanted, check_hosts
 from perseus_like.system import installed_version
 
-# The standard input is the probe. Without its second line, the probe does not find the modules of this host.
+# The probe is on standard input. Without its second line, the probe does not find the modules of this host.
 SHELL = """#!/bin/sh
 case $1 in
   fit) exec sh -c "$2" ;;
@@ -48,21 +48,21 @@ def shell(tmp_path: Path) -> list[str]:
         ("strange", f"strange has no {sys.executable}"),
     ],
 )
-def test_the_host_that_is_not_fit_is_named(host: str, trouble: str, shell: list[str]) -> None:
+def test_the_error_names_the_unfit_host(host: str, trouble: str, shell: list[str]) -> None:
     with pytest.raises(LaunchError) as raised:
         check_hosts(["fit", host, "fit"], shell, Wanted(installed_version(), [os.devnull]), 60)
     assert trouble in str(raised.value)
     assert "fit " not in str(raised.value).replace(host, "")
 
 
-def test_what_is_missing_is_named(shell: list[str]) -> None:
+def test_the_error_names_the_missing_file(shell: list[str]) -> None:
     check_hosts(["fit"], shell, Wanted(installed_version(), [os.devnull]), 60)
     with pytest.raises(LaunchError, match="fit has no /no/such/mpirun; it must be at the same path on all hosts"):
         check_hosts(["fit"], shell, Wanted(installed_version(), ["/no/such/mpirun"]), 60)
 
 
-def test_a_host_that_says_nothing_hides_no_other(shell: list[str], tmp_path: Path) -> None:
-    """The shell has a child that holds its output open."""
+def test_the_error_names_a_silent_host_and_the_other_unfit_hosts(shell: list[str], tmp_path: Path) -> None:
+    """The remote shell of the silent host has a child that keeps the output open."""
     with pytest.raises(LaunchError) as raised:
         check_hosts(["silent", "gone", "fit"], shell, Wanted(installed_version(), []), 6)
     assert "started: silent did not answer within 6 s; gone cannot be reached" in str(raised.value)
@@ -71,5 +71,5 @@ def test_a_host_that_says_nothing_hides_no_other(shell: list[str], tmp_path: Pat
         descriptor = os.pidfd_open(int((tmp_path / "silent").read_text()))
     except ProcessLookupError:
         return
-    assert select.select([descriptor], [], [], 60)[0], "it is still there"
+    assert select.select([descriptor], [], [], 60)[0], "the process of the remote shell has not ended"
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Calling a function on all ranks."""
+"""Tests of `run`, which calls a function on all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
 
 
-def test_results_come_by_rank() -> None:
+def test_results_are_in_the_order_of_ranks() -> None:
     assert run(os.getenv, ["PERSEUS_RANK"], np=3) == ["0", "1", "2"]
 
 
@@ -41,7 +41,7 @@ def test_a_rank_that_dies_is_an_error() -> None:
         run(os._exit, [3], np=2)
 
 
-def test_what_cannot_be_pickled() -> None:
+def test_an_argument_or_result_that_cannot_be_pickled_is_an_error() -> None:
     with pytest.raises((LaunchError, TypeError), match="pickle"):
         run(functools.partial(operator.add, (number for number in [1])), np=1)
 
@@ -57,30 +57,30 @@ def test_elastic_jobs(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\necho localhost:2\necho 127.0.0.2:2\n")
     script.chmod(0o755)
 
-    def place() -> tuple[int, int]:
+    def rank_and_size() -> tuple[int, int]:
         import perseus_like as hvd
 
         hvd.init()
         return hvd.rank(), hvd.size()
 
-    found = run(place, min_np=2, max_num_proc=3, cooldown_range=(1, 2), host_discovery_script=str(script))
+    found = run(rank_and_size, min_np=2, max_num_proc=3, cooldown_range=(1, 2), host_discovery_script=str(script))
     assert found == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_elastic_jobs_over_mpi() -> None:
-    """Each rank leaves its result under its own number."""
+    """Each rank writes its result under its own number."""
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     if shutil.which("ssh") is None:
         pytest.skip("no ssh, which an elastic job over mpirun asks for")
 
-    def place() -> tuple[int, int]:
+    def rank_and_size() -> tuple[int, int]:
         import perseus_like as hvd
 
         hvd.init()
         return hvd.rank(), hvd.size()
 
-    assert run(place, min_np=2, hosts="localhost:2", use_mpi=True) == [(0, 2), (1, 2)]
+    assert run(rank_and_size, min_np=2, hosts="localhost:2", use_mpi=True) == [(0, 2), (1, 2)]
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:

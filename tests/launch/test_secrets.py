@@ -1,4 +1,4 @@
-"""Values of `-x NAME=VALUE` reach the ranks and nobody else."""
+"""Checks that values of `-x NAME=VALUE` reach the ranks and no other process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_values_are_not_in_the_process_list(
         pytest.skip("no mpirun")
     value = secrets.token_hex(16)
     program = script(LOOK)
-    if options:  # the head of these programs reads what only local ranks have
+    if options:  # the programs read PERSEUS_RANK and PERSEUS_SIZE, which only ranks without mpirun have
         options = [*options, "-x", "PERSEUS_RANK=0", "-x", "PERSEUS_SIZE=1"]
     result = perseusrun("-np", "1", *options, *given(value), "--verbose", sys.executable, program)
     assert result.returncode == 0, result.stderr
@@ -57,14 +57,14 @@ def test_dry_runs_mask_values(perseusrun: Perseusrun) -> None:
     assert "hush" not in result.stdout
 
 
-def test_a_name_that_is_none_is_refused_without_its_value(perseusrun: Perseusrun) -> None:
+def test_the_error_about_an_invalid_name_does_not_contain_the_value(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "1", "-x", "a-b=hush", "x")
     assert result.returncode == 2
     assert "'a-b' is not the name of an environment variable" in result.stderr
     assert "hush" not in result.stderr
 
 
-def test_the_commands_own_words_stay(perseusrun: Perseusrun, script: Script) -> None:
+def test_arguments_of_the_command_are_not_masked(perseusrun: Perseusrun, script: Script) -> None:
     program = script("print(sys.argv[1:], open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))[-5:-1])")
     result = perseusrun("-np", "1", "-x", "A=hush", sys.executable, program, "-x", "A=hush", "b")
     assert result.stdout == f"[0]<stdout>:['-x', 'A=hush', 'b'] {[program, '-x', 'A=hush', 'b']}\n"

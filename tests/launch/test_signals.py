@@ -1,4 +1,4 @@
-"""Signals that the user sends to the launcher reach the ranks."""
+"""Checks that signals that the user sends to the launcher reach the ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_stopping_signals_reach_all_ranks(
     assert all(ends(pid) for pid in ranks)
 
 
-def test_ranks_may_end_in_good_order(launched: Launched, script: Script, lines_of: LinesOf) -> None:
+def test_ranks_may_handle_a_stopping_signal_and_exit_with_0(
+    launched: Launched, script: Script, lines_of: LinesOf
+) -> None:
     program = script("""
         def stop(signum, frame):
             print("saved")
@@ -51,7 +53,7 @@ def test_ranks_may_end_in_good_order(launched: Launched, script: Script, lines_o
     assert sorted(out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
 
 
-def test_deaf_ranks_are_killed_after_the_stop_timeout(
+def test_ranks_that_ignore_signals_are_killed_after_the_stop_timeout(
     launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
 ) -> None:
     program = script(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{READY}\nwhile True: signal.pause()")
@@ -80,7 +82,9 @@ def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: 
     assert all(ends(pid) for pid in ranks)
 
 
-def test_user_signals_are_passed_on_and_the_job_goes_on(launched: Launched, script: Script, lines_of: LinesOf) -> None:
+def test_user_signals_are_forwarded_and_the_job_continues(
+    launched: Launched, script: Script, lines_of: LinesOf
+) -> None:
     program = script("""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         print("ready")
@@ -108,14 +112,14 @@ def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesO
     assert (job.returncode, out) == (0, "[0]<stdout>:done\n")
 
 
-def test_signals_are_served_while_ranks_are_started(launched: Launched, tmp_path: Path) -> None:
+def test_the_launcher_handles_signals_while_it_starts_ranks(launched: Launched, tmp_path: Path) -> None:
     program = "touch began.$PERSEUS_RANK; [ $PERSEUS_RANK = 0 ] && kill -TERM $PPID; exec sleep 1000"
     job = launched("-np", "120", "sh", "-c", program)
     assert job.wait(60) == 143
     assert 0 < len(list(tmp_path.glob("began.*"))) < 120
 
 
-def test_a_signal_ends_the_look_at_other_hosts(launched: Launched, tmp_path: Path, ends: Ends) -> None:
+def test_a_signal_ends_the_check_of_hosts(launched: Launched, tmp_path: Path, ends: Ends) -> None:
     shell = tmp_path / "shell"
     shell.write_text("#!/bin/sh\necho $$ > partial; mv partial looking; exec sleep 1000\n")
     shell.chmod(0o755)

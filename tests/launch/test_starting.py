@@ -1,4 +1,4 @@
-"""Scripts, modules and options as users of python, torchrun and accelerate type them; colours; shell completion."""
+"""Tests of command lines as users of python, torchrun and accelerate type them, of colours, and of shell completion."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_a_script_without_a_folder_in_its_name(perseusrun: Perseusrun, script: S
     assert result.stdout == f"[0]<stdout>:{sys.executable}\n", result.stderr
 
 
-def test_a_script_that_names_its_interpreter_is_run_by_it(perseusrun: Perseusrun, tmp_path: Path) -> None:
+def test_a_script_is_run_by_the_interpreter_in_its_first_line(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("#!/bin/sh\necho a shell\n")
     program.chmod(0o755)
     assert perseusrun("-np", "1", "./program.py").stdout == "[0]<stdout>:a shell\n"
 
 
-def test_a_script_that_does_not_exist(perseusrun: Perseusrun) -> None:
+def test_a_missing_script_is_an_error(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "missing.py")
     assert (result.returncode, result.stderr) == (127, f"perseusrun: {NO_PROGRAM}\n")
 
@@ -70,7 +70,9 @@ def test_the_package_is_the_launcher(perseusrun: Perseusrun, script: Script) -> 
         ("--multi_gpu --num_processes 2 --num_machines 1 --machine_rank 0", []),
     ],
 )
-def test_lines_of_torchrun_and_accelerate(perseusrun: Perseusrun, script: Script, line: str, notes: list[str]) -> None:
+def test_command_lines_of_torchrun_and_accelerate(
+    perseusrun: Perseusrun, script: Script, line: str, notes: list[str]
+) -> None:
     result = perseusrun(*line.split(), script("print(size)"))
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:2", "[1]<stdout>:2"], result.stderr
     assert re.findall(r"perseusrun: (\S+) has no effect", result.stderr) == notes
@@ -111,7 +113,7 @@ def test_ranks_for_the_devices_of_this_host(perseusrun: Perseusrun, script: Scri
         ("-np 1 --thread-affinity a", "--thread-affinity 'a': not a list of cores such as 0,4"),
     ],
 )
-def test_slips_are_named_as_they_were_typed(perseusrun: Perseusrun, line: str, text: str) -> None:
+def test_errors_name_wrong_options_as_they_were_typed(perseusrun: Perseusrun, line: str, text: str) -> None:
     result = perseusrun(*line.split(), "python")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(f"perseusrun: {text}"), result.stderr
@@ -119,7 +121,7 @@ def test_slips_are_named_as_they_were_typed(perseusrun: Perseusrun, line: str, t
 
 
 @pytest.mark.parametrize("by_option", [False, True], ids=["environment", "-x"])
-def test_a_variable_that_nothing_reads(perseusrun: Perseusrun, script: Script, by_option: bool) -> None:
+def test_the_launcher_warns_about_unknown_variables(perseusrun: Perseusrun, script: Script, by_option: bool) -> None:
     variables = {} if by_option else {"PERSEUS_FUSION_TRESHOLD": "1", "HOROVOD_FUSION_TRESHOLD": "1"}
     option = ["-x", "HOROVOD_FUSION_TRESHOLD=1", "-x", "PERSEUS_FUSION_TRESHOLD=1"] if by_option else []
     environment = {**os.environ, **variables, "PERSEUS_MY_OWN": "1"}
@@ -130,7 +132,7 @@ def test_a_variable_that_nothing_reads(perseusrun: Perseusrun, script: Script, b
     ]
 
 
-def test_a_variable_that_nothing_reads_without_a_launcher() -> None:
+def test_init_warns_about_unknown_variables_without_a_launcher() -> None:
     environment = {**os.environ, "PERSEUS_LOGLEVEL": "info"}
     program = "import perseus_like.numpy as hvd; hvd.init(); hvd.shutdown(); hvd.init()"
     ended = subprocess.run(
@@ -150,7 +152,7 @@ def test_every_variable_that_python_code_reads_is_known() -> None:
     assert found
 
 
-def test_no_option_of_a_user_is_taken_twice() -> None:
+def test_each_option_is_defined_once() -> None:
     flags = [flag for action in make_parser()._actions for flag in action.option_strings]
     assert sorted(flags) == sorted(set(flags))
 

@@ -1,4 +1,4 @@
-"""Progress bars of several ranks in a real terminal (tmux): one row each while they move, nothing stale at the end."""
+"""Checks progress bars of several ranks in a terminal (tmux): one row for each rank, and no stale row at the end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Terminal = Callable[[str, int, int], Screen]
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Starts perseusrun with a program in a terminal of a width. Returns a function that returns the rows on screen."""
+    """Returns a function that starts perseusrun in a terminal. That function returns one that reads the rows."""
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
 
     def start(program: str, size: int, width: int) -> Screen:
@@ -79,7 +79,7 @@ def wait(is_so: Callable[[], bool], screen: Screen) -> None:
 def run(
     terminal: Terminal, script: Script, folder: Path, size: int, width: int, leave: bool = True, fails: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Returns the rows while all bars stand at the half, and those at the end."""
+    """Returns the terminal's rows at the moment when all bars are at 50 %, and the rows at the end."""
     screen = terminal(script(f"leave, fails = {leave}, {fails}\n" + BARS.replace("\n    ", "\n")), size, width)
     wait(lambda: len(halves(screen())) == size, screen)
     half = screen()
@@ -97,21 +97,23 @@ def halves(rows: list[str]) -> list[str]:
 def test_each_rank_has_a_row(terminal: Terminal, script: Script, tmp_path: Path, size: int, width: int) -> None:
     half, end = run(terminal, script, tmp_path, size, width)
     assert [row[: row.index("|")] for row in half] == [f"[{rank}]<stderr>:epoch 1:  50%" for rank in range(size)]
-    assert all(row.endswith("]") and len(row) > width - 4 for row in half), half  # the bars fit, and use the width
+    assert all(row.endswith("]") and len(row) > width - 4 for row in half), half  # bars fill the width
     finished = [f"[{rank}]<stderr>:epoch 1: 100%" for rank in range(size)]
     assert sorted(row[: row.index("|")] for row in end if "|" in row) == finished
     assert sorted(row for row in end if "|" not in row) == [f"[{rank}]<stdout>:loss {rank}" for rank in range(size)]
 
 
-def test_a_bar_that_removes_itself_leaves_nothing(terminal: Terminal, script: Script, tmp_path: Path) -> None:
+def test_a_removed_bar_leaves_no_row(terminal: Terminal, script: Script, tmp_path: Path) -> None:
     half, end = run(terminal, script, tmp_path, 2, 80, leave=False)
     assert len(halves(half)) == 2
     assert sorted(end) == ["[0]<stdout>:loss 0", "[1]<stdout>:loss 1"]
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_verdict_is_last(terminal: Terminal, script: Script, tmp_path: Path, width: int) -> None:
+def test_the_report_of_the_first_failure_is_last(
+    terminal: Terminal, script: Script, tmp_path: Path, width: int
+) -> None:
     _, end = run(terminal, script, tmp_path, 2, width, fails=True)
     assert end[-1] == "    ValueError: bad batch"
-    assert len(halves(end)) == 2  # where each rank was
+    assert len(halves(end)) == 2  # the last state of each rank's bar
     assert any(row.startswith("perseusrun: first failure: rank 1") for row in end)

@@ -1,4 +1,4 @@
-"""The programs for which perseusrun starts torch.distributed."""
+"""Checks for which programs perseusrun sets the variables of torch.distributed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from perseus_like.names.listing import Module, modules
 
 
 def find(module: ModuleType, name: str) -> str | None:
-    """Returns the error's text if `module` lacks `name`, or None if it is there."""
+    """Returns the error's text if `module` lacks `name`, or None if the module has it."""
     try:
         getattr(module, name)
     except AttributeError as error:
@@ -23,7 +23,7 @@ def find(module: ModuleType, name: str) -> str | None:
 
 
 def differences(module: Module) -> list[str]:
-    """Returns a sentence for each name that is not as the list says."""
+    """Returns a sentence for each name that differs from its entry in the list."""
     try:
         imported = importlib.import_module(module.name)
     except ImportError as error:

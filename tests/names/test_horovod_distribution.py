@@ -1,4 +1,4 @@
-"""bindings/horovod: a distribution named horovod, as packages that require Horovod see it."""
+"""Checks the distribution in bindings/horovod, which has the name horovod, for packages that require Horovod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 
-# A package that cannot be installed without a distribution named horovod.
+# This package cannot be installed without a distribution named horovod.
 DEPENDENT = """
     [build-system]
     requires = ["setuptools>=77"]
@@ -49,7 +49,10 @@ def run(*command: str | Path, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment that sees this one's packages, with needs-horovod and what it requires."""
+    """Returns the bin folder of a virtual environment with needs-horovod and its requirements.
+
+    The environment also sees the packages of the environment that runs the tests.
+    """
     place = tmp_path_factory.mktemp("horovod")
     shutil.copytree(ROOT / "bindings/horovod", place / "horovod")
     (place / "dependent").mkdir()
@@ -84,7 +87,7 @@ def test_horovodrun_starts_a_program_that_imports_horovod(folder: Path, tmp_path
     assert run(*command, env=environment, cwd=tmp_path) == f"{[float(size)] * 2}\n" * size
 
 
-def test_pip_knows_it_as_horovod(folder: Path, tmp_path: Path) -> None:
+def test_pip_shows_the_distribution_as_horovod(folder: Path, tmp_path: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", folder / "python")
     shown = run(*pip, "show", "horovod", cwd=tmp_path)
     assert "Version: 0.28.1" in shown

@@ -1,4 +1,4 @@
-"""Texts that programs for Horovod look for, in processes that import horovod and in others."""
+"""Checks error texts that programs for Horovod search for, in processes that import horovod and in others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROGRAM = """
     print(text_of(lambda: _run(args), RuntimeError))
 """
 
-# One rank waits in a collective while its peer ends the job.
+# Rank 0 waits in a collective while its peer ends.
 PEER = """
     import sys
     if sys.argv[1] == "horovod":
@@ -56,7 +56,10 @@ PEER = """
 
 
 def lines_of(program: str, name: str, size: int | None = None) -> list[str]:
-    """Runs `program` with "horovod" or "perseus_like" as its argument, as a job of `size` ranks if that is given."""
+    """Runs `program` with `name` as its argument, as a job of `size` ranks if a size is given.
+
+    Returns its output lines.
+    """
     launcher = [] if size is None else ["-m", "perseus_like.launch", "-np", str(size), "--no-prefix", sys.executable]
     command = [sys.executable, *launcher, "-c", textwrap.dedent(program), name]
     env = {**os.environ, "PYTHONPATH": folder_of("horovod"), "OMP_NUM_THREADS": "1"}
@@ -65,7 +68,7 @@ def lines_of(program: str, name: str, size: int | None = None) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_with_the_name_horovod() -> None:
+def test_texts_in_a_process_that_imports_horovod() -> None:
     rank, allreduce, run, command = lines_of(PROGRAM, "horovod")
     assert rank == allreduce == "Horovod has not been initialized; call init() first"
     status = "Horovod detected that one or more processes exited with non-zero status: "
@@ -73,7 +76,7 @@ def test_with_the_name_horovod() -> None:
     assert command.startswith(f"{status}perseusrun ended with exit code 1")
 
 
-def test_with_our_name() -> None:
+def test_texts_in_a_process_without_horovod() -> None:
     rank, allreduce, run, command = lines_of(PROGRAM, "perseus_like")
     assert rank == allreduce == "perseus_like has not been initialized; call init() first"
     assert run.startswith("rank 0: ")
@@ -81,7 +84,7 @@ def test_with_our_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_prefixed"), [("horovod", True), ("perseus_like", False)])
-def test_a_peer_that_leaves(name: str, is_prefixed: bool) -> None:
+def test_the_text_about_a_peer_that_left(name: str, is_prefixed: bool) -> None:
     (text,) = lines_of(PEER, name, 2)
     assert text.startswith("Horovod has been shut down: ") is is_prefixed
     assert "rank 1" in text

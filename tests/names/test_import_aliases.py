@@ -1,4 +1,4 @@
-"""Import aliases, each installed in the ways that users have."""
+"""Tests of import aliases, each installed in the ways that users have."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def run_well(*command: str, **variables: str) -> str:
+def run_successfully(*command: str, **variables: str) -> str:
     result = run(*command, **variables)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def test_perseus_is_there_and_horovod_is_not() -> None:
+def test_perseus_can_be_imported_and_horovod_cannot() -> None:
     code = """
     import importlib.util, perseus, perseus.torch.horovod as hvd, perseus_like.torch
     assert hvd is perseus_like.torch and perseus.__version__
     assert "horovod" not in sys.modules
     print(importlib.util.find_spec("horovod"))
     """
-    out = run_well(sys.executable, "-c", "import sys\n" + textwrap.dedent(code))
+    out = run_successfully(sys.executable, "-c", "import sys\n" + textwrap.dedent(code))
     assert "perseus_like" not in out
 
 
@@ -106,31 +106,31 @@ def test_keras_and_tensorflow(program: Program) -> None:
         print("all there")
         """
     )
-    assert run_well(*ALIAS, "--", path) == "all there\n"
+    assert run_successfully(*ALIAS, "--", path) == "all there\n"
 
 
 def test_a_program_that_is_run_through_the_alias(program: Program) -> None:
-    assert run_well(*ALIAS, "--", program(IDENTITIES), "a b", "--", "-x") == "as one 1 ['a b', '--', '-x']\n"
-    assert run_well(*ALIAS, "--", "-c", "import horovod.torch; print(__name__)") == "__main__\n"
+    assert run_successfully(*ALIAS, "--", program(IDENTITIES), "a b", "--", "-x") == "as one 1 ['a b', '--', '-x']\n"
+    assert run_successfully(*ALIAS, "--", "-c", "import horovod.torch; print(__name__)") == "__main__\n"
 
 
 def test_horovods_launcher_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # `-m` puts the working directory before the installed packages
+    monkeypatch.chdir(tmp_path)  # `-m` searches the working directory before the installed packages
     launcher = (*ALIAS, "--", "-m", "horovod.runner.launch")
-    assert run_well(*launcher, "-np", "2", "--no-prefix", "echo", "hello") == "hello\n" * 2
+    assert run_successfully(*launcher, "-np", "2", "--no-prefix", "echo", "hello") == "hello\n" * 2
 
 
 def test_a_job_through_the_alias(program: Program) -> None:
     path = program(IDENTITIES)
     for size in (2, 4):
         command = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "--no-prefix", "--as-horovod"]
-        assert run_well(*command, sys.executable, path, "x") == f"as one {size} ['x']\n" * size
+        assert run_successfully(*command, sys.executable, path, "x") == f"as one {size} ['x']\n" * size
 
 
-def test_a_path_for_plain_mpirun(program: Program) -> None:
-    folder = run_well(*ALIAS).strip()
+def test_the_printed_folder_works_in_pythonpath(program: Program) -> None:
+    folder = run_successfully(*ALIAS).strip()
     assert [entry.name for entry in Path(folder).iterdir()] == ["horovod"]
-    assert run_well(sys.executable, program(IDENTITIES), PYTHONPATH=folder) == "as one 1 []\n"
+    assert run_successfully(sys.executable, program(IDENTITIES), PYTHONPATH=folder) == "as one 1 []\n"
 
 
 def test_wrong_usage() -> None:
@@ -156,7 +156,7 @@ MISSING = {
 }
 
 
-def test_errors_name_the_missing_module_twice(program: Program) -> None:
+def test_errors_name_the_missing_module_and_its_replacement(program: Program) -> None:
     path = program(
         f"""
         import json
@@ -170,7 +170,8 @@ def test_errors_name_the_missing_module_twice(program: Program) -> None:
         """
     )
     errors = {
-        statement: (kind, text) for statement, kind, text in map(json.loads, run_well(*ALIAS, "--", path).splitlines())
+        statement: (kind, text)
+        for statement, kind, text in map(json.loads, run_successfully(*ALIAS, "--", path).splitlines())
     }
     assert errors.keys() == MISSING.keys()
     for statement, (kind, theirs, ours) in MISSING.items():
@@ -180,7 +181,7 @@ def test_errors_name_the_missing_module_twice(program: Program) -> None:
 
 
 def test_functions_on_ranks_through_the_alias(program: Program) -> None:
-    """horovod.run in a script calls a function that imports horovod on the ranks."""
+    """A script calls horovod.run with a function that imports horovod on the ranks."""
     path = program(
         """
         import horovod
@@ -197,4 +198,4 @@ def test_functions_on_ranks_through_the_alias(program: Program) -> None:
             print(horovod.run(train, args=(2.0,), np=2))
         """
     )
-    assert run_well(*ALIAS, "--", path) == "[(0, 4.0), (1, 4.0)]\n"
+    assert run_successfully(*ALIAS, "--", path) == "[(0, 4.0), (1, 4.0)]\n"

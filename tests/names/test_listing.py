@@ -1,4 +1,4 @@
-"""The list of Horovod's modules and names, against what can be imported and against Horovod's API as data."""
+"""Compares the list of Horovod's modules and names with what can be imported and with Horovod's API as data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perseus_like.names.listing import modules, refused_module, refused_name
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
 
-# Modules that need MXNet are compared by another Python.
+# Another Python, which has MXNet, compares the modules that need MXNet.
 OF_MXNET = [name for name in modules() if name.startswith("horovod.mxnet")]
 OTHERS = [name for name in modules() if name not in OF_MXNET]
 
@@ -31,19 +31,19 @@ def compare(python: str | Path, names: list[str]) -> list[str]:
     return [json.loads(line)["difference"] for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def test_every_name_is_what_the_list_says() -> None:
+def test_every_name_agrees_with_the_list() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorflow")
     assert compare(sys.executable, OTHERS) == []
 
 
-def test_every_name_of_mxnet_is_what_the_list_says(environment: Callable[[str], Path]) -> None:
+def test_every_name_of_mxnet_agrees_with_the_list(environment: Callable[[str], Path]) -> None:
     assert compare(environment("mxnet"), OF_MXNET) == []
 
 
 @pytest.mark.parametrize("data", ["horovod_api.json", "horovod_mxnet_api.json"])
 def test_the_public_names_are_listed(data: str) -> None:
-    """Names with a space in them stand for classes that a function returns."""
+    """A name that contains a space stands for a class that a function returns, and is skipped."""
     public = {
         (module, name)
         for module, names in json.loads((DATA / data).read_text()).items()
@@ -54,25 +54,26 @@ def test_the_public_names_are_listed(data: str) -> None:
     assert public - listed == set()
 
 
-def test_controllers_differ_in_every_module() -> None:
-    """As docs/decisions/0020-what-gloo-built-says.md has it."""
+def test_functions_about_controllers_differ_alike_in_every_module() -> None:
+    """docs/decisions/0020-what-gloo-built-says.md explains these differences."""
     for name in ("mpi_built", "mpi_enabled", "gloo_built", "gloo_enabled"):
         having = [each for each in modules().values() if name in (*each.works, *each.differs)]
         assert having
         assert {each.differs.get(name) for each in having} == {having[0].differs[name]}
 
 
-def test_a_reason_says_what_to_use() -> None:
+def test_each_reason_names_a_replacement() -> None:
     reasons = {each.refused for each in modules().values() if each.refused}
     reasons |= {reason for each in modules().values() for reason in each.refusals.values()}
-    assert [reason for reason in reasons if "; " not in reason and ". " not in reason] == []  # why; what to do
+    # Each reason says why, and what to do.
+    assert [reason for reason in reasons if "; " not in reason and ". " not in reason] == []
     assert "perseusrun" in str(refused_module("horovod.spark.torch"))
     assert "perseusrun" in str(refused_name("horovod", "ray"))
     assert refused_module("horovod.torch") is None
     assert refused_name("horovod.torch", "allreduce") is None
 
 
-def test_the_page_has_the_list() -> None:
+def test_the_document_agrees_with_the_list() -> None:
     generate = ROOT / "docs/generate_horovod_names.py"
     done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

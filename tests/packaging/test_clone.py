@@ -1,4 +1,4 @@
-"""Programs in the root of a clone: the folder `perseus_like` there must not hide the installed package."""
+"""Runs programs in the root of a clone, where the folder `perseus_like` must not hide the installed package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(perseus_like.__path__[0], hvd.size())
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Makes a folder like a clone's root, with a program."""
+    """Makes a folder like the root of a clone, with a program in it, and returns its path."""
     for folder in ("perseus_like", "adapters"):
         ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
@@ -42,7 +42,7 @@ def test_a_launcher_in_a_clone_starts_a_program_of_the_clone(clone: Path) -> Non
     assert sorted(line.split()[-1] for line in ended.stdout.splitlines()) == ["2", "2"]
 
 
-def test_a_clone_without_an_installed_package(clone: Path) -> None:
+def test_a_clone_without_an_installed_package_raises_an_error(clone: Path) -> None:
     ended = subprocess.run([sys.executable, "-S", "train.py"], cwd=clone, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""`pip install -e .`: a folder of links in the installed layout, so that changed sources count at once."""
+"""Checks that `pip install -e .` installs links to the sources, so that changed sources take effect at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ print(hvd.size(), perseus_like._core.__file__, *[module.__file__ for module in (
 
 @pytest.fixture(scope="module")
 def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the Python of an environment with the clone installed so, beside the packages of our environment."""
+    """Returns the Python of an environment in which the clone is installed by `pip install -e`.
+
+    The environment also sees the packages of the environment that runs the tests.
+    """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     paths = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", vars=paths))
-    (site / "tools_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")  # follows __editable__*.pth
+    # The name of this file sorts after __editable__*.pth.
+    (site / "tools_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     core = ROOT / "build" / "core"
     if not (core / "CMakeCache.txt").exists():
         pytest.skip("no build/core, whose compiled files make this quick: run `make build`")
@@ -42,7 +46,10 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_programs_use_the_sources(editable: Path, tmp_path: Path) -> None:
-    """In the clone's root, whose folder `perseus_like` must not hide the package, elsewhere, and on two ranks."""
+    """Runs programs in the clone's root, in another folder, and on two ranks.
+
+    In the clone's root, the folder `perseus_like` must not hide the package.
+    """
     for folder, ranks in ((ROOT, 1), (tmp_path, 1), (ROOT, 2)):
         launcher = ["-m", "perseus_like", "-np", "2", str(editable)] if ranks > 1 else []
         command = [str(editable), *launcher, "-c", PROGRAM]

@@ -1,4 +1,4 @@
-"""The distribution with the names of Intel's oneCCL bindings: what scripts source."""
+"""Checks the scripts of the distribution with the names of Intel's oneCCL bindings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_setvars_is_where_scripts_look_for_it(tmp_path: Path) -> None:
-    """Scripts of older releases look below torch_ccl, later ones below oneccl_bindings_for_pytorch."""
+def test_setvars_is_at_both_paths_that_scripts_use(tmp_path: Path) -> None:
+    """Older scripts use the path below torch_ccl; later ones use the path below oneccl_bindings_for_pytorch."""
     shutil.copytree(ROOT / "bindings" / "oneccl", tmp_path / "source", symlinks=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(tmp_path / "source")], check=True, timeout=200)

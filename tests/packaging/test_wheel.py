@@ -1,4 +1,4 @@
-"""The same wheel file, unchanged, runs under every MPI and contains nothing of one."""
+"""Checks that one wheel file runs unchanged under every MPI, and contains no file of an MPI."""
 
 import os
 import re
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
-# Options and variables that each MPI's mpirun needs for more ranks than cores, and as root in a container.
+# Options and variables that each MPI's mpirun needs to run more ranks than cores, and to run as root in a container.
 DIALECTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mpich": ([], {}),
     "openmpi": (["--oversubscribe"], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}),
@@ -24,7 +24,7 @@ ANOTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LI
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
-    """Ours without a trace of another MPI, and the environment's programs first."""
+    """Returns this environment without variables of another MPI, with the programs of `environment` first in PATH."""
     kept = {name: value for name, value in os.environ.items() if not ANOTHER_MPIS.match(name)}
     return {**kept, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
@@ -49,7 +49,7 @@ def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[st
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    # Intel's mpirun joins lines that two ranks write at the same moment.
+    # Intel's mpirun may join lines that two ranks write at the same moment.
     for rank in (0, 1):
         assert f"rank {rank} of 2 agrees" in done.stdout
 
@@ -58,7 +58,7 @@ def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> Non
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     tops = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
-    # No horovod: that is opened only where it is asked for.
+    # The wheel has no top-level package horovod: this import alias is installed only on request.
     assert tops == {"perseus", "perseus_like", "perseus_like_autoload"}
     assert (tmp_path / "perseus_like/names/horovod/horovod/__init__.py").exists()
     assert not (tmp_path / "perseus_like/names/perseus").exists()
@@ -66,8 +66,8 @@ def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> Non
     assert libraries
     system = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|librt|ld-linux.*)\.so(\.\d+)?$")
     for library in libraries:
-        strangers = {name for name in needed(library) if not system.match(name)}
-        assert not strangers, f"{library.name} is linked with {strangers}"
+        unexpected = {name for name in needed(library) if not system.match(name)}
+        assert not unexpected, f"{library.name} is linked with {unexpected}"
 
 
 def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
@@ -76,7 +76,7 @@ def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
         return {f"perseus_like/{path.relative_to(ROOT / folder)}" for path in found if path.suffix in {".py", ".pyi"}}
 
     expected = modules("perseus_like", "**/*") | modules("adapters", "*/**/*") | {"perseus_like/py.typed"}
-    # Names of their own, at the top of the wheel.
+    # These packages have names of their own, at the top of the wheel.
     expected = expected - {"perseus_like/names/perseus/__init__.py"} | {"perseus/__init__.py"}
     expected |= {f"perseus_like_autoload/{path.name}" for path in ROOT.glob("adapters/torch/distributed/autoload/*.py")}
     with zipfile.ZipFile(wheel) as archive:

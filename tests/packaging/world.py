@@ -1,4 +1,4 @@
-"""One rank of a world of two: NumPy only, and the libmpi of its own environment."""
+"""The program of one rank in a world of two, which uses NumPy alone and the libmpi of its own environment."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,13 @@ import perseus_like.numpy as hvd
 
 
 def loaded_libraries() -> set[str]:
-    """Paths of the shared libraries in this process."""
+    """Returns the paths of the shared libraries in this process."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split(maxsplit=5)[5] for line in lines if ".so" in line}
 
 
 hvd.init()
-assert hvd.size() == 2, f"this world has {hvd.size()} ranks, the launcher was asked for 2"
+assert hvd.size() == 2, f"this world has {hvd.size()} ranks, but 2 were requested"
 
 mine = np.arange(5, dtype=np.float32) + hvd.rank()
 total = hvd.allreduce(mine, op=hvd.Sum)

@@ -1,4 +1,4 @@
-"""Strangers: connections by hand, and processes of another user."""
+"""Fixtures that act as unauthenticated clients: connections made by hand, and processes of another user."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ import pytest
 
 from perseus_like.protocol.authentication import AuthenticatedListener
 
-AsStranger = Callable[..., None]
+AsOtherUser = Callable[..., None]
 Address = tuple[str, int]
-Strangers = Callable[[Address, int], None]
+SilentConnections = Callable[[Address, int], None]
 
 
 @pytest.fixture(scope="session")
-def as_stranger() -> AsStranger:
-    """`as_stranger(function, *arguments)` runs it in a child with another user's uid; the test fails if it raises."""
+def as_other_user() -> AsOtherUser:
+    """Returns a function that calls `function(*arguments)` in a child process with another user's uid.
+
+    The test fails if the function raises an error.
+    """
     if os.geteuid() != 0:
         pytest.skip("needs root, to start a process of another user: its connections to this user's sockets")
 
@@ -46,22 +49,28 @@ def _run_as_nobody(function: Callable[..., object], *arguments: Any) -> None:
 
 
 @pytest.fixture
-def strangers() -> Iterator[Strangers]:
-    """`strangers(address, count)` makes connections that stay silent, and open until the test ends."""
+def silent_connections() -> Iterator[SilentConnections]:
+    """Returns a function that makes `count` connections to an address.
+
+    They stay silent, and open until the test ends.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with ExitStack() as stack:
 
-        def come(address: Address, count: int) -> None:
+        def connect(address: Address, count: int) -> None:
             for _ in range(count):
                 stack.enter_context(socket.create_connection(address, 30))
 
-        yield come
+        yield connect
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class Served:
-    """The event loop of an `AuthenticatedListener`, on a thread: what it has let in, and how often it woke up."""
+class ServedListener:
+    """The event loop of an `AuthenticatedListener` on a thread.
+
+    Records accepted connections and counts the loop's turns.
+    """
 
     def __init__(self, listener: AuthenticatedListener) -> None:
         self.accepted: list[socket.socket] = []
@@ -84,7 +93,7 @@ class Served:
                 self._changed.notify_all()
 
     def wait_for(self, count: int) -> bool:
-        """True once so many connections have been let in."""
+        """Waits until `count` connections have been accepted. Returns whether this happened within 30 s."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.accepted) >= count, 30)
 
@@ -97,16 +106,16 @@ class Served:
             connection.close()
 
 
-Serve = Callable[[AuthenticatedListener], Served]
+Serve = Callable[[AuthenticatedListener], ServedListener]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """`serve(listener)` runs its event loop on a thread until the test ends."""
-    served: list[Served] = []
+    """Returns a function that runs the event loop of a listener on a thread until the test ends."""
+    served: list[ServedListener] = []
 
-    def run(listener: AuthenticatedListener) -> Served:
-        served.append(Served(listener))
+    def run(listener: AuthenticatedListener) -> ServedListener:
+        served.append(ServedListener(listener))
         return served[-1]
 
     yield run

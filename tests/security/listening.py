@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 Address = tuple[str, int]
-_LISTENING = "0A"  # in /proc/net/tcp
+_LISTENING = "0A"  # the state LISTEN in /proc/net/tcp
 
 
 def listening_addresses(process: int) -> list[Address]:
-    """The TCP addresses at which a process listens."""
+    """Returns the TCP addresses at which a process listens."""
     sockets = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):

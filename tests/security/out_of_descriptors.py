@@ -1,4 +1,4 @@
-"""A listener in a process that has no descriptor left: it waits, and goes on once there are some again."""
+"""Runs a listener in a process without free descriptors: the listener waits, and continues when some are free again."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import time
 from perseus_like.protocol.authentication import AuthenticatedListener, authenticate
 
 SECONDS = 1.0
-MOST_TURNS = 50  # it pauses for 0.2 s; a loop that spins turns thousands of times
+MOST_TURNS = 50  # the listener pauses for 0.2 s; a busy loop would turn thousands of times
 
 listening = socket.create_server(("127.0.0.1", 0))
 listener = AuthenticatedListener([listening], "secret", expected=1)
@@ -38,4 +38,4 @@ thread.start()
 while not listener.accept():
     poll.poll()
 thread.join()
-print("let in")
+print("accepted")

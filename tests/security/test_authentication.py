@@ -1,4 +1,4 @@
-"""The handshake of the launcher's and the elastic agents' connections, with strangers at either end."""
+"""Tests of the handshake of connections to the launcher and to state agents. Either peer may be unauthenticated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perseus_like.protocol.authentication import (
     new_secret,
 )
 
-from .conftest import AsStranger, Serve, Strangers
+from .conftest import AsOtherUser, Serve, SilentConnections
 
 SECRET = new_secret()
 GARBAGE = {
@@ -45,7 +45,7 @@ def connect(listener: socket.socket) -> socket.socket:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Waits for the other end to close it."""
+    """Waits for the other end to close the connection."""
     connection.settimeout(30)
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
@@ -82,34 +82,34 @@ def test_a_wrong_secret_is_refused(listening: socket.socket, serve: Serve) -> No
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage_is_refused_and_harms_nobody(listening: socket.socket, serve: Serve, garbage: str) -> None:
+def test_garbage_is_refused_and_other_connections_pass(listening: socket.socket, serve: Serve, garbage: str) -> None:
     served = serve(AuthenticatedListener([listening], SECRET, expected=1))
-    with connect(listening) as stranger, connect(listening) as connection:
-        stranger.sendall(GARBAGE[garbage])
-        assert is_closed(stranger)
+    with connect(listening) as client, connect(listening) as connection:
+        client.sendall(GARBAGE[garbage])
+        assert is_closed(client)
         authenticate(connection, SECRET)
         assert served.wait_for(1)
 
 
-def test_an_impostor_learns_no_secret_and_cannot_answer(listening: socket.socket) -> None:
-    heard = b""
+def test_a_listener_without_the_secret_does_not_learn_it_and_fails(listening: socket.socket) -> None:
+    received = b""
 
     def answer_as_impostor() -> None:
-        nonlocal heard
+        nonlocal received
         connection, _ = listening.accept()
         with connection:
             connection.sendall(os.urandom(32))
-            while len(heard) < 64:
-                heard += connection.recv(4096)
-            connection.sendall(heard[32:])  # its own answer, sent back
+            while len(received) < 64:
+                received += connection.recv(4096)
+            connection.sendall(received[32:])  # the client's own answer, sent back
 
     impostor = threading.Thread(target=answer_as_impostor)
     impostor.start()
     with connect(listening) as connection, pytest.raises(AuthenticationError, match="does not know the secret"):
         authenticate(connection, SECRET)
     impostor.join()
-    assert SECRET.encode() not in heard
-    assert bytes.fromhex(SECRET) not in heard
+    assert SECRET.encode() not in received
+    assert bytes.fromhex(SECRET) not in received
 
 
 def test_an_answer_to_one_challenge_does_not_pass_another() -> None:
@@ -138,30 +138,30 @@ def test_a_silent_listener_is_an_error_after_the_deadline(listening: socket.sock
         authenticate(connection, SECRET, 0.1)
 
 
-def test_thousands_of_silent_connections_do_not_keep_others_out(
-    listening: socket.socket, serve: Serve, strangers: Strangers
+def test_thousands_of_silent_connections_do_not_block_others(
+    listening: socket.socket, serve: Serve, silent_connections: SilentConnections
 ) -> None:
     served = serve(AuthenticatedListener([listening], SECRET, expected=1))
     for count in range(1, 31):
-        strangers(listening.getsockname(), 100)
+        silent_connections(listening.getsockname(), 100)
         with connect(listening) as connection:
             authenticate(connection, SECRET)
             assert served.wait_for(count)
 
 
-def test_a_process_without_descriptors_neither_spins_nor_ends() -> None:
+def test_a_listener_without_free_descriptors_waits() -> None:
     program = Path(__file__).with_name("out_of_descriptors.py")
     result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
-    assert result.stdout == "let in\n", result.stderr
+    assert result.stdout == "accepted\n", result.stderr
 
 
-def test_a_connection_of_another_user_is_closed(serve: Serve, as_stranger: AsStranger) -> None:
+def test_a_connection_of_another_user_is_closed(serve: Serve, as_other_user: AsOtherUser) -> None:
     name = "\0perseus-test-" + new_secret()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(name)
         listening.listen()
         served = serve(AuthenticatedListener([listening], SECRET, expected=1))
-        as_stranger(_connection_is_closed, name)
+        as_other_user(_connection_is_closed, name)
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(name)
             authenticate(connection, SECRET)
@@ -175,17 +175,17 @@ def _connection_is_closed(name: str) -> None:
         assert connection.recv(100) == b""
 
 
-def test_a_socket_of_another_user_is_refused(as_stranger: AsStranger) -> None:
+def test_a_socket_of_another_user_is_refused(as_other_user: AsOtherUser) -> None:
     name = "\0perseus-test-" + new_secret()
     ready, started = socket.socketpair()
-    taker = threading.Thread(target=as_stranger, args=(_listen_as_impostor, name, started))
-    taker.start()
+    impostor = threading.Thread(target=as_other_user, args=(_listen_as_impostor, name, started))
+    impostor.start()
     assert ready.recv(1)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(name)
         with pytest.raises(AuthenticationError, match="belongs to the user"):
             authenticate(connection, SECRET)
-    taker.join()
+    impostor.join()
 
 
 def _listen_as_impostor(name: str, started: socket.socket) -> None:
@@ -197,7 +197,7 @@ def _listen_as_impostor(name: str, started: socket.socket) -> None:
         assert connection.recv(100) == b""
 
 
-def test_it_needs_the_standard_library_alone() -> None:
+def test_the_module_imports_the_standard_library_alone() -> None:
     folder = Path(authentication.__file__).parent
     program = f"import sys; sys.path.append({str(folder)!r}); import authentication; print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-IS", "-c", program], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The port of perseusrun that ranks under an mpirun connect to, with strangers at it and impostors in its place."""
+"""Tests of the port to which ranks under an mpirun connect, with unauthenticated clients and listeners."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 
 from perseus_like.launch.mpi import rank_main
 
-from .conftest import Strangers
+from .conftest import SilentConnections
 from .listening import listening_addresses
 
 SECONDS = 60.0
-# The ranks end as soon as the file is there.
+# The ranks end as soon as the file exists.
 PROGRAM = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
-# An mpirun that starts its ranks only when the file is there: until then the port stays open.
+# This mpirun starts its ranks only when the file exists. Until then the port stays open.
 LATE_MPIRUN = '#!/bin/sh\n[ $1 = --version ] || until [ -e {late} ]; do sleep 0.05; done\nexec {mpirun} "$@"\n'
 GARBAGE = [
     "ÄÖÜ 0 host\n".encode(),
@@ -32,10 +32,10 @@ GARBAGE = [
     b"\xff" * 100_000,
     b"",
 ]
-Job = Callable[..., "Running"]
+Job = Callable[..., "RunningJob"]
 
 
-class Running:
+class RunningJob:
     """A job of two ranks through mpirun."""
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -53,7 +53,7 @@ class Running:
         )
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Waits until it listens; returns where."""
+        """Waits until the launcher listens, and returns its addresses."""
         while not (found := listening_addresses(self.process.pid)) and self.process.poll() is None:
             time.sleep(0.05)
         return found
@@ -62,7 +62,7 @@ class Running:
         self._start.touch()
 
     def end(self) -> str:
-        """Lets the ranks end; returns the job's output."""
+        """Lets the ranks end, and returns the job's output."""
         self.start_ranks()
         self._end.touch()
         output, _ = self.process.communicate(timeout=SECONDS)
@@ -72,13 +72,13 @@ class Running:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """Starts `Running`; skips without an mpirun."""
+    """Returns a function that starts a `RunningJob` job. Skips the test if there is no mpirun."""
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("no mpirun beside this Python")
-    running: list[Running] = []
+    running: list[RunningJob] = []
 
-    def start(*options: str) -> Running:
-        running.append(Running(tmp_path, *options))
+    def start(*options: str) -> RunningJob:
+        running.append(RunningJob(tmp_path, *options))
         return running[-1]
 
     yield start
@@ -91,15 +91,15 @@ def test_garbage_does_not_end_the_job(job: Job) -> None:
     running = job()
     for address in running.addresses():
         for garbage in GARBAGE:
-            with socket.create_connection(address, SECONDS) as stranger:
-                with suppress(OSError):  # it may be closed before all is sent
-                    stranger.sendall(garbage)
-                    stranger.shutdown(socket.SHUT_WR)
-                _read_to_the_end(stranger)
+            with socket.create_connection(address, SECONDS) as client:
+                with suppress(OSError):  # the launcher may close the connection before all is sent
+                    client.sendall(garbage)
+                    client.shutdown(socket.SHUT_WR)
+                _read_to_the_end(client)
     assert running.end() == ""
 
 
-def test_it_listens_at_the_given_interfaces_only(job: Job) -> None:
+def test_the_launcher_listens_at_the_given_interfaces_only(job: Job) -> None:
     running = job("--network-interfaces", "lo")
     addresses = {address for address, _ in running.addresses()}
     assert "127.0.0.1" in addresses
@@ -107,7 +107,7 @@ def test_it_listens_at_the_given_interfaces_only(job: Job) -> None:
     assert running.end() == ""
 
 
-def test_it_stops_listening_once_all_ranks_are_connected(job: Job) -> None:
+def test_the_launcher_stops_listening_when_all_ranks_are_connected(job: Job) -> None:
     running = job()
     running.addresses()
     running.start_ranks()
@@ -118,37 +118,37 @@ def test_it_stops_listening_once_all_ranks_are_connected(job: Job) -> None:
     assert running.end() == ""
 
 
-def test_strangers_do_not_keep_the_ranks_out(job: Job, strangers: Strangers) -> None:
+def test_silent_connections_do_not_block_the_ranks(job: Job, silent_connections: SilentConnections) -> None:
     running = job("--network-interfaces", "lo")
     for address in running.addresses():
-        strangers(address, 1000)
+        silent_connections(address, 1000)
     running.start_ranks()
     deadline = time.monotonic() + SECONDS
     while listening_addresses(running.process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert listening_addresses(running.process.pid) == [], "it still waits for ranks"
+    assert listening_addresses(running.process.pid) == [], "the launcher still waits for ranks"
     assert running.end() == ""
 
 
-def test_an_impostor_does_not_learn_the_secret() -> None:
+def test_a_listener_without_the_secret_does_not_learn_it() -> None:
     secret = "f17e" * 16
-    heard = b""
+    received = b""
 
-    def pretend(listener: socket.socket) -> None:
-        nonlocal heard
+    def answer_as_impostor(listener: socket.socket) -> None:
+        nonlocal received
         listener.settimeout(SECONDS)
         connection, _ = listener.accept()
         connection.settimeout(SECONDS)
         connection.sendall(os.urandom(32))
-        while len(heard) < 64:
-            heard += connection.recv(4096)
-        connection.sendall(heard[32:])
-        heard += _read_to_the_end(connection)
+        while len(received) < 64:
+            received += connection.recv(4096)
+        connection.sendall(received[32:])
+        received += _read_to_the_end(connection)
         connection.close()
         listener.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        impostor = threading.Thread(target=pretend, args=(listener,))
+        impostor = threading.Thread(target=answer_as_impostor, args=(listener,))
         impostor.start()
         text = f"30 {secret} 127.0.0.1 {listener.getsockname()[1]}"
         line = [sys.executable, "-IS", rank_main.__file__, "tag", json.dumps(["sh", "-c", "read _; exit 5"])]
@@ -156,15 +156,15 @@ def test_an_impostor_does_not_learn_the_secret() -> None:
         with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             impostor.join(SECONDS)
             process.communicate(timeout=SECONDS)
-    assert process.returncode == 5  # the rank ran on, without a heartbeat
-    assert len(heard) == 64
-    assert secret.encode() not in heard
+    assert process.returncode == 5  # the rank continued without a heartbeat
+    assert len(received) == 64
+    assert secret.encode() not in received
 
 
 def _read_to_the_end(connection: socket.socket) -> bytes:
-    heard = b""
+    received = b""
     connection.settimeout(SECONDS)
     with suppress(ConnectionError):
         while data := connection.recv(4096):
-            heard += data
-    return heard
+            received += data
+    return received

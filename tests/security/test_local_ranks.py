@@ -1,4 +1,4 @@
-"""The socket at which the ranks of one host meet, with processes of other users, and of this one, at it."""
+"""Tests of the rendezvous socket of the ranks of one host, with unauthenticated clients of this and of another user."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 
 from perseus_like.protocol.authentication import authenticate
 
-from .conftest import AsStranger
+from .conftest import AsOtherUser
 
 SECONDS = 60.0
-# Rank 1 comes when the file is there.
+# Rank 1 calls init() when the file exists.
 PROGRAM = """
 import os, sys, time
 if os.environ["PERSEUS_RANK"] == "0":
@@ -39,10 +39,10 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum), flush=True)
 
 
 class WaitingJob:
-    """A job of two ranks whose rank 1 is not there yet."""
+    """A job of two ranks in which rank 1 has not yet called init()."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self._file = folder / "come"
+        self._file = folder / "call init"
         line = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", *options]
         self.process = subprocess.Popen(
             [*line, sys.executable, "-c", PROGRAM, str(self._file)],
@@ -53,13 +53,13 @@ class WaitingJob:
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()
         self.name = self._find(address)
-        # The name is half of the address, and the secret is the other half.
+        # One half of the address is the socket's name, and the other half is the secret.
         shown = self.name.removeprefix("perseus-")
         generation = shown[: -len(address)] if shown.endswith(address) else shown.split("-")[0] + "-"
         self.secret = (generation + address)[len(shown) :]
 
     def _find(self, address: str) -> str:
-        """Waits for rank 0 to listen. Every user may look there."""
+        """Waits for rank 0 to listen, and returns the socket's name. Every user may read the list of sockets."""
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             for line in Path("/proc/net/unix").read_text().splitlines():
@@ -69,14 +69,14 @@ class WaitingJob:
             time.sleep(0.02)
         raise AssertionError("rank 0 does not listen")
 
-    def knock(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(SECONDS)
         connection.connect("\0" + self.name)
         return connection
 
     def end(self) -> list[str]:
-        """Lets rank 1 come; returns what the ranks print."""
+        """Lets rank 1 call init(), and returns the lines that the ranks print."""
         self._file.touch()
         output, _ = self.process.communicate(timeout=SECONDS)
         return output.splitlines()
@@ -84,61 +84,61 @@ class WaitingJob:
 
 @pytest.fixture
 def waiting_jobs(tmp_path: Path) -> Iterator[Any]:
-    """`waiting_jobs(*options)` starts a `WaitingJob`."""
-    begun: list[WaitingJob] = []
+    """Returns a function that starts a `WaitingJob` with some options."""
+    started: list[WaitingJob] = []
 
-    def begin(*options: str) -> WaitingJob:
-        begun.append(WaitingJob(tmp_path, *options))
-        return begun[-1]
+    def start(*options: str) -> WaitingJob:
+        started.append(WaitingJob(tmp_path, *options))
+        return started[-1]
 
-    yield begin
-    for each in begun:
+    yield start
+    for each in started:
         each.process.kill()
         each.process.wait()
 
 
-def test_garbage_and_silence_of_the_same_user_harm_nobody(waiting_jobs: Any) -> None:
+def test_garbage_and_silence_of_the_same_user_do_not_disturb_the_job(waiting_jobs: Any) -> None:
     job = waiting_jobs()
     with contextlib.ExitStack() as stack:
         for garbage in (b"half a handshake", "ÄÖÜ".encode() * 100, b"\xff" * 100_000, *[b""] * 50):
-            stranger = stack.enter_context(job.knock())
-            with contextlib.suppress(OSError):  # it may be closed before all is sent
-                stranger.sendall(garbage)
+            client = stack.enter_context(job.connect())
+            with contextlib.suppress(OSError):  # rank 0 may close the connection before all is sent
+                client.sendall(garbage)
         assert job.end() == ["[2.]", "[2.]"]
 
 
-def test_the_core_and_the_launcher_speak_one_protocol(waiting_jobs: Any) -> None:
+def test_the_core_and_the_launcher_use_one_protocol(waiting_jobs: Any) -> None:
     job = waiting_jobs()
-    with job.knock() as connection:
+    with job.connect() as connection:
         authenticate(connection, job.secret)
-        connection.sendall(struct.pack("3i", 1, 2, os.getpid()))  # as rank 1 of 2
+        connection.sendall(struct.pack("3i", 1, 2, os.getpid()))  # rank 1 of 2, and its pid
     job.process.kill()
 
 
-def test_a_crowd_of_another_user_harms_nobody(waiting_jobs: Any, as_stranger: AsStranger) -> None:
+def test_connections_of_another_user_do_not_disturb_the_job(waiting_jobs: Any, as_other_user: AsOtherUser) -> None:
     job = waiting_jobs()
-    as_stranger(_knock_often, job.name, 5000)
+    as_other_user(_connect_often, job.name, 5000)
     assert job.end() == ["[2.]", "[2.]"]
 
 
-def _knock_often(name: str, count: int) -> None:
+def _connect_often(name: str, count: int) -> None:
     for _ in range(count):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect("\0" + name)
 
 
-def test_the_time_to_start_counts_while_another_user_knocks(waiting_jobs: Any, as_stranger: AsStranger) -> None:
+def test_the_start_timeout_counts_while_another_user_connects(waiting_jobs: Any, as_other_user: AsOtherUser) -> None:
     job = waiting_jobs("--start-timeout", "2")
-    as_stranger(_knock_until_it_is_closed, job.name)
+    as_other_user(_connect_until_it_is_closed, job.name)
     output = job.end()
     assert any("only 1 of 2 ranks of this host connected within 2 s; missing: rank 1" in line for line in output), (
         output
     )
 
 
-def _knock_until_it_is_closed(name: str) -> None:
+def _connect_until_it_is_closed(name: str) -> None:
     deadline = time.monotonic() + SECONDS
     with contextlib.suppress(ConnectionRefusedError):
         while time.monotonic() < deadline:
-            _knock_often(name, 1)
-    assert time.monotonic() < deadline, "it waits for its ranks for ever"
+            _connect_often(name, 1)
+    assert time.monotonic() < deadline, "rank 0 waits for its ranks without a limit"

@@ -1,4 +1,4 @@
-"""The state agent of an elastic job: strangers, and processes of this user that do not know the secret."""
+"""Tests of an elastic job's state agent, with processes of another user and clients that do not know the secret."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from perseus_like.protocol.agent_protocol import MARK, check_memory, seal, socke
 from perseus_like.protocol.authentication import authenticate, new_secret
 from perseus_like.protocol.messages import encode
 
-from .conftest import AsStranger
+from .conftest import AsOtherUser
 
 
 class RunningAgent:
-    """An agent, and this process as its launcher."""
+    """A running state agent, whose launcher is this process."""
 
     def __init__(self, stack: ExitStack, seconds: int = 60) -> None:
         self.secret = new_secret()
@@ -56,7 +56,7 @@ class RunningAgent:
         return self.next()["version"]
 
     def connect(self) -> socket.socket:
-        """A connection of this user to the socket at which the agent listens."""
+        """Returns a connection of this user to the socket at which the agent listens."""
         for name in socket_names(self.secret):
             connection = socket.socket(socket.AF_UNIX)
             try:
@@ -83,22 +83,22 @@ def memory_of(content: bytes, is_sealed: bool = True) -> int:
     return memory
 
 
-def test_workers_reach_the_agent_although_a_stranger_has_its_name(agent: RunningAgent) -> None:
-    """The stranger knows the secret, even: it must not get a connection, since it is another user."""
+def test_workers_reach_the_agent_although_another_user_has_its_name(agent: RunningAgent) -> None:
+    """The other user's process even knows the secret. It must not get a connection, because its user differs."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to start a process of another user")
     names = socket_names(agent.secret)
     ready, bound = get_context("fork").Pipe(duplex=False)
-    stranger = get_context("fork").Process(target=bind_as_nobody, args=(names[:3], bound), daemon=True)
-    stranger.start()
+    other_user = get_context("fork").Process(target=bind_as_nobody, args=(names[:3], bound), daemon=True)
+    other_user.start()
     try:
         assert ready.recv() == "bound"
         agent.start()
         StateAgentClient(1, agent.secret)
         assert agent.version() is None
     finally:
-        stranger.kill()
-        stranger.join()
+        other_user.kill()
+        other_user.join()
 
 
 def bind_as_nobody(names: list[str], bound: Any) -> None:
@@ -112,13 +112,13 @@ def bind_as_nobody(names: list[str], bound: Any) -> None:
     time.sleep(600)
 
 
-def test_a_worker_hands_nothing_to_a_stranger(as_stranger: AsStranger) -> None:
-    """The other way round: the process that listens belongs to root, and a worker of another user comes."""
+def test_a_worker_does_not_connect_to_a_socket_of_another_user(as_other_user: AsOtherUser) -> None:
+    """The process that listens belongs to root, and the worker that connects belongs to another user."""
     secret = new_secret()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(socket_names(secret)[0])
         server.listen()
-        as_stranger(refuses_to_connect, secret)
+        as_other_user(refuses_to_connect, secret)
 
 
 def refuses_to_connect(secret: str) -> None:
@@ -126,20 +126,20 @@ def refuses_to_connect(secret: str) -> None:
         StateAgentClient(1, secret)
 
 
-def test_a_stranger_is_turned_away(agent: RunningAgent, as_stranger: AsStranger) -> None:
+def test_a_connection_of_another_user_is_closed(agent: RunningAgent, as_other_user: AsOtherUser) -> None:
     agent.start()
-    as_stranger(is_turned_away, socket_names(agent.secret)[0])
+    as_other_user(connection_is_closed, socket_names(agent.secret)[0])
     assert agent.version() is None
 
 
-def is_turned_away(name: str) -> None:
+def connection_is_closed(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
         connection.connect(name)
         assert connection.recv(1) == b""
 
 
-def test_the_secret_is_needed(agent: RunningAgent) -> None:
+def test_a_client_without_the_secret_gets_no_state(agent: RunningAgent) -> None:
     agent.start()
     with agent.connect() as connection, pytest.raises(ConnectionError):
         authenticate(connection, new_secret())
@@ -150,7 +150,7 @@ def test_the_secret_is_needed(agent: RunningAgent) -> None:
 
 
 @pytest.mark.parametrize("fault", ["not sealed", "another size", "no memory", "no descriptor", "no message"])
-def test_memory_that_is_not_as_it_should_be(fault: str, agent: RunningAgent, tmp_path: Path) -> None:
+def test_wrong_memory_is_refused(fault: str, agent: RunningAgent, tmp_path: Path) -> None:
     agent.start()
     file = tmp_path / "file"
     file.write_bytes(b"state")
@@ -179,7 +179,7 @@ def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
         os.close(descriptor)
 
 
-def test_an_agent_that_is_paused_waits_without_a_limit() -> None:
+def test_a_paused_agent_waits_without_a_limit() -> None:
     with ExitStack() as stack:
         paused, other = RunningAgent(stack, seconds=1), RunningAgent(stack, seconds=1)
         paused.start()

@@ -1,4 +1,4 @@
-"""torch's store for `env://` on one host: a file that other users cannot reach, and no port."""
+"""Checks that torch's store for `env://` on one host is a file that other users cannot read, without a port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import AsStranger
+from .conftest import AsOtherUser
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ sys.path.append({str(Path(__file__).parent)!r})
 from pathlib import Path
 import torch
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not import the adapter by itself
     import perseus_like.torch.distributed
 from listening import listening_addresses
 
@@ -39,9 +39,9 @@ for backend in ("perseus", "gloo", "perseus"):
     dist.all_reduce(total)
     folder = store().parent
     mode = oct(folder.stat().st_mode & 0o777)
-    # gloo and MPI listen for connections of their own.
-    has_others = backend == "gloo" or "PERSEUS_LAUNCHER" not in os.environ
-    ports = [] if has_others else listening_addresses(os.getpid())
+    # gloo and MPI open ports of their own.
+    has_other_ports = backend == "gloo" or "PERSEUS_LAUNCHER" not in os.environ
+    ports = [] if has_other_ports else listening_addresses(os.getpid())
     print(backend, total.item(), mode, ports, folder, flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -53,7 +53,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_it_is_a_file_of_this_user_alone(launcher: str, to_end: ToEnd, tmp_path: Path) -> None:
+def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, to_end: ToEnd, tmp_path: Path) -> None:
     line = LAUNCHERS[launcher]
     if shutil.which(line[0]) is None:
         pytest.skip(f"no {launcher} beside this Python")
@@ -66,10 +66,10 @@ def test_it_is_a_file_of_this_user_alone(launcher: str, to_end: ToEnd, tmp_path:
     assert not any(Path(folder).exists() for folder in folders)
 
 
-def test_an_address_that_is_given_stays(to_end: ToEnd) -> None:
+def test_an_address_of_the_user_is_kept(to_end: ToEnd) -> None:
     program = """
 import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not import the adapter by itself
     import perseus_like.torch.distributed
 dist.init_process_group("gloo", world_size=1, rank=0)
 store = dist.distributed_c10d._get_default_store()
@@ -82,7 +82,7 @@ print(type(store).__name__)
     assert done.stdout == "TCPStore\n", done.stderr
 
 
-def test_the_folder_goes_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_the_folder_is_removed_if_the_launcher_is_killed(tmp_path: Path) -> None:
     program = "import os, signal; print(os.environ['PERSEUS_TORCH_STORE'].split()[1], flush=True); signal.pause()"
     line = [*LAUNCHERS["perseusrun"][:-1], "1", sys.executable, "-c", program]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as job:
@@ -96,12 +96,12 @@ def test_the_folder_goes_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_another_user_cannot_read_it(tmp_path: Path, as_stranger: AsStranger) -> None:
+def test_another_user_cannot_read_the_store(tmp_path: Path, as_other_user: AsOtherUser) -> None:
     program = "import os; print(os.environ['PERSEUS_TORCH_STORE'].split()[1], flush=True); input()"
     line = [*LAUNCHERS["perseusrun"][:-1], "1", sys.executable, "-c", program]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
-        as_stranger(_cannot_list, job.stdout.readline().strip())
+        as_other_user(_cannot_list, job.stdout.readline().strip())
         job.communicate("\n", timeout=60)
 
 

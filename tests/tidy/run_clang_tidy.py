@@ -30,7 +30,7 @@ INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MUL
 
 
 def commands(build: Path) -> dict[Path, list[str]]:
-    """The compile commands of each source of this project. A source in two targets has two."""
+    """Returns the compile commands of each source of this project. A source in two targets has two commands."""
     found: dict[Path, list[str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["file"])
@@ -40,7 +40,7 @@ def commands(build: Path) -> dict[Path, list[str]]:
 
 
 def include_folders(command: str) -> tuple[Path, ...]:
-    """The folders that a compile command names with -I and -isystem, in its order."""
+    """Returns the folders that a compile command names with -I and -isystem, in the command's order."""
     words = shlex.split(command)
     after = {"-I", "-isystem"}
     apart = [word for before, word in itertools.pairwise(words) if before in after]
@@ -54,7 +54,10 @@ def hash_of(file: Path) -> bytes:
 
 @functools.cache
 def included(file: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The headers that a file names in `#include`, also under a false #if; without those that are not found."""
+    """Returns the headers that a file names in `#include`, also under a false #if.
+
+    Headers that are not found are left out.
+    """
     headers = []
     for quote, name in INCLUDE.findall(file.read_bytes()):
         for folder in (file.parent, *folders) if quote == b'"' else folders:
@@ -66,7 +69,7 @@ def included(file: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def fingerprint(source: Path, its_commands: list[str], common: bytes) -> str:
-    """A hash of everything that clang-tidy's findings in a source depend on."""
+    """Returns a hash of everything that clang-tidy's findings in a source depend on."""
     seen: set[Path] = {source}
     for command in its_commands:
         folders = include_folders(command)
@@ -80,7 +83,7 @@ def fingerprint(source: Path, its_commands: list[str], common: bytes) -> str:
 
 
 def passes(build: Path, source: Path, mark: Path, print_of_source: str) -> bool:
-    """Runs clang-tidy on one source. Prints the findings if there are any, else marks the source as passed."""
+    """Runs clang-tidy on one source. Prints the findings if there are any; otherwise marks the source as passed."""
     ran = subprocess.run(
         [CLANG_TIDY, "--quiet", "-p", build, source], cwd=ROOT, capture_output=True, text=True, check=False
     )

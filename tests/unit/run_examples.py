@@ -1,6 +1,6 @@
-"""Runs the examples in the docstrings of an adapter's public names, at one rank: run_examples.py torch
+"""Runs the examples in the docstrings of an adapter's public names, on one rank: run_examples.py torch
 
-It prints doctest's report of each example that fails, and then the number of examples. Exit code 1 if one failed.
+Prints doctest's report of each example that fails, and then the number of examples. The exit code is 1 if one failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# The packages that the examples of an adapter use, by the names that users give them.
+# For each adapter, the packages that its examples use, by the names that users give these packages.
 PACKAGES = {
     "torch": {"torch": "torch"},
     "tensorflow": {"tf": "tensorflow"},
@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def public_objects(module: Any) -> dict[str, Any]:
-    """Returns the objects of `__all__`, and those of the submodules of Horovod's API that are in it."""
+    """Returns the objects of `__all__`, and those of its submodules that belong to Horovod's API."""
     found: dict[str, Any] = {}
     for name in module.__all__:
         value = getattr(module, name)
@@ -37,7 +37,7 @@ def public_objects(module: Any) -> dict[str, Any]:
 
 
 def main(framework: str) -> int:
-    """Returns the exit code."""
+    """Runs the examples of one adapter, and returns the exit code."""
     hvd = importlib.import_module(f"perseus_like.{framework}")
     packages = {short: importlib.import_module(name) for short, name in PACKAGES[framework].items()}
     hvd.init()

@@ -1,4 +1,4 @@
-"""The docstrings of all public names: `help(hvd.allreduce)` explains arguments, result and errors, with an example."""
+"""Checks the docstrings of all public names: each explains arguments, result and errors, and has an example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = (
     *("numpy", "torch", "torch.elastic", "tensorflow", "tensorflow.elastic", "elastic"),
     *("keras", "keras.elastic", "keras.callbacks"),
 )
-# Functions and classes with arguments that raise no errors of their own.
+# These functions and classes have arguments, but raise no errors of their own.
 NEVER_RAISE = {
     *("ObjectState", "VariablesState", "TorchState", "run_fn", "elastic.run", "gpu_available"),
     *("check_num_rank_power_of_2", "broadcast_object_fn", "refs_to_vars", "vars_to_refs", "TensorFlowState"),
@@ -33,7 +33,10 @@ NEVER_RAISE = {
 
 
 def missing_parts(docstring: str | None, parameters: Iterable[str], returns: bool, raises: bool) -> list[str]:
-    """Returns the parts that a docstring lacks. One without parameters only needs a sentence."""
+    """Returns the parts that a docstring lacks.
+
+    The docstring of a function without parameters only needs a sentence.
+    """
     if not docstring:
         return ["a docstring"]
     if not (named := [name for name in parameters if name not in ("self", "cls") and not name.startswith("_")]):
@@ -117,7 +120,7 @@ def is_init(node: ast.stmt) -> bool:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_examples_are_true(
+def test_the_examples_in_docstrings_are_correct(
     framework: str, environment: Callable[[str], Path], to_end: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     python = Path(sys.executable) if importlib.util.find_spec(framework) else environment(framework)
@@ -125,7 +128,7 @@ def test_the_examples_are_true(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
 
 
-def test_a_docstring_is_completed() -> None:
+def test_standard_sections_are_added_to_a_docstring() -> None:
     text = completed(
         "Reduces.\n\n    Args:\n        op: own text.\n\n    Returns:\n        It.\n", "allreduce_", ["tensor", "op"]
     )

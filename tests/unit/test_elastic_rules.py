@@ -1,4 +1,4 @@
-"""Rules of elastic jobs: the members of a generation and their order, usable hosts, output of a discovery script."""
+"""Tests of the rules of elastic jobs: members of a generation, their order, usable hosts, and the discovery script."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rank_0_has_the_state_and_hosts_stay_together() -> None:
     assert numbers(order) == [2, 3, 8, 1, 7]
 
 
-def test_who_must_leave_stays_while_nobody_else_has_the_state() -> None:
+def test_a_leaving_worker_stays_while_no_other_worker_has_the_state() -> None:
     leaving = [worker(number, is_ready=True, is_leaving=True, has_state=True) for number in (0, 1)]
     new = worker(2, "b", is_ready=True)
     assert numbers(candidates_of([*leaving, new])) == [0, 2]
@@ -49,7 +49,7 @@ def test_who_must_leave_stays_while_nobody_else_has_the_state() -> None:
     assert numbers(candidates_of([*leaving, new])) == [2]
 
 
-def test_candidates_wait_live_and_are_wanted() -> None:
+def test_candidates_are_alive_and_ready_and_not_leaving() -> None:
     workers = [
         worker(0, is_ready=True, is_alive=False),
         worker(1),
@@ -69,7 +69,7 @@ def test_free_slots() -> None:
     assert free_slots([], {}, None) == []
 
 
-def test_slots_that_are_taken_away() -> None:
+def test_workers_without_a_slot() -> None:
     workers = [worker(0, "a", 0), worker(1, "a", 1), worker(2, "b", 0), worker(3, "b", 0, is_alive=False)]
     assert numbers(without_a_slot(workers, {"a": 1})) == [1, 2]
 
@@ -113,7 +113,7 @@ def test_hosts_keep_their_order() -> None:
     assert list(manager.found.items()) == [("b", 1), ("a", 3), ("c", 1)]
 
 
-def test_blacklisting_for_good() -> None:
+def test_blacklisting_without_a_limit() -> None:
     manager = HostManager(None)
     manager.update([Host("a", 1), Host("b", 1)])
     assert manager.blacklist("a") is None
@@ -131,7 +131,7 @@ def test_blacklisting_for_longer_each_time() -> None:
     assert not short.is_blacklisted("a")
 
 
-def test_what_a_script_may_print() -> None:
+def test_output_of_a_discovery_script() -> None:
     assert parse("a:2\n\n b:1 \n# none\n", None) == [Host("a", 2), Host("b", 1)]
     assert parse("a\n[::1]\nb:4\n", 3) == [Host("a", 3), Host("[::1]", 3), Host("b", 4)]
     assert parse("", None) == []

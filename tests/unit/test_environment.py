@@ -1,4 +1,4 @@
-"""Horovod's environment variables: each is a setting of ours, or said to change nothing and why."""
+"""Checks that each environment variable of Horovod is a setting of this library, or is documented as unused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perseus_like import _core
 
 DOCUMENTED = json.loads((Path(__file__).parents[1] / "data" / "horovod_environment.json").read_text())
 
-# Horovod's launchers alone read these: of elastic jobs, of Spark, and the key of its own remote calls.
+# Only Horovod's launchers read these variables: for elastic jobs, for Spark, and the key of Horovod's remote calls.
 OF_LAUNCHERS = {
     *("HOROVOD_ELASTIC_TIMEOUT", "_HOROVOD_SECRET_KEY"),
     *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
@@ -25,7 +25,7 @@ def test_every_documented_variable_is_understood_or_explained() -> None:
     assert set(DOCUMENTED["launcher"]) - understood == OF_LAUNCHERS
 
 
-def test_names_are_alike() -> None:
+def test_names_with_perseus_and_horovod_correspond() -> None:
     for name, horovod, _, meaning in _core.settings_table():
         assert name.startswith("PERSEUS_")
         assert meaning.endswith(".")

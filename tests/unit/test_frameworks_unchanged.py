@@ -1,4 +1,4 @@
-"""A framework that is imported beside an installed perseus_like behaves as without it."""
+"""Checks that a framework does not change when it is imported beside an installed perseus_like."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import textwrap
 import pytest
 from perseus_like_autoload import LAUNCHER_VARIABLES
 
-# Prints the attributes that differ between two moments: of each module of a framework, and of each of its classes. A
-# dictionary counts with its entries.
+# Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
+# dictionary count as attributes.
 COMPARE = """
 import os, sys, types
 
@@ -66,13 +66,13 @@ assert "perseus_like" not in sys.modules
 """
 
 
-def test_torch_learns_a_name_and_nothing_else() -> None:
+def test_torch_gets_a_backend_name_and_no_other_change() -> None:
     pytest.importorskip("torch")
     assert changes(TORCH) == []
 
 
 @pytest.mark.parametrize("variable", ["PERSEUS_RENDEZVOUS", "PMI_SIZE"])
-def test_torch_in_a_process_of_a_launcher(variable: str) -> None:
+def test_torch_gets_one_handler_in_a_process_of_a_launcher(variable: str) -> None:
     pytest.importorskip("torch")
     expected = ["torch.distributed.rendezvous._rendezvous_handlers['env']"]
     assert changes(TORCH, **{variable: "1"}) == expected
@@ -104,6 +104,6 @@ XLA_CONTEXT = "tensorflow.python.ops.control_flow_ops.XLAControlFlowContext"
     ],
     ids=["import", "init"],
 )
-def test_tensorflow_changes_when_a_world_starts(before: str, change: str, expected: list[str]) -> None:
+def test_tensorflow_changes_only_at_init(before: str, change: str, expected: list[str]) -> None:
     pytest.importorskip("tensorflow")
     assert changes(TENSORFLOW.format(before=before, change=change)) == expected

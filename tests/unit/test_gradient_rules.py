@@ -1,4 +1,4 @@
-"""The options of optimizers, tapes and trainers, which all frameworks check by the same rules."""
+"""Tests of the options of optimizers, tapes and trainers, which all frameworks check by the same rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perseus_like.gradients import GradientRules, checked_passes, gradient_rules
 from perseus_like.tables import DType
 
 
-def test_factors() -> None:
+def test_scale_factors_of_average_and_sum() -> None:
     assert gradient_rules((Average, Sum), Average, 4.0).factors == (0.25, 4.0)
     assert gradient_rules((Average, Sum), Sum).factors == (1.0, 1.0)
 
@@ -29,7 +29,7 @@ def test_factors() -> None:
         ({"groups": [["a"], ["b", "a"]]}, "twice"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], text: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         gradient_rules((Average, Sum, Adasum), key_of=str, **options)
 
@@ -49,7 +49,7 @@ def test_the_deprecated_number_of_groups() -> None:
         assert number_of_groups(3, None) == 3
 
 
-def test_backward_passes() -> None:
+def test_the_number_of_backward_passes_must_be_positive() -> None:
     assert checked_passes(2) == 2
     with pytest.raises(ValueError, match="backward_passes_per_step is 0"):
         checked_passes(0)
@@ -67,7 +67,7 @@ def test_local_gradients_are_not_reduced() -> None:
     assert reduce_shared(gradients, is_local, reduce, None) == [10.0, 8.0, 20.0, None]
 
 
-class Halved(Compressor):
+class HalvingCompressor(Compressor):
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         return tensor / 2, "context"
@@ -78,12 +78,12 @@ class Halved(Compressor):
         return tensor * 2
 
 
-class ByTheCore(NoneCompressor):
+class CoreCompressor(NoneCompressor):
     wire = DType.float16
 
 
-def test_compression_that_the_core_does_not_know() -> None:
-    assert [is_called(each) for each in (NoneCompressor, ByTheCore, Halved)] == [False, False, True]
-    small = Compressed(Halved, [4.0, 6.0])
+def test_only_compressors_unknown_to_the_core_are_called() -> None:
+    assert [is_called(each) for each in (NoneCompressor, CoreCompressor, HalvingCompressor)] == [False, False, True]
+    small = Compressed(HalvingCompressor, [4.0, 6.0])
     assert small.tensors == [2.0, 3.0]
     assert small.restore([1.0, 5.0]) == [2.0, 10.0]

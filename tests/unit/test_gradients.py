@@ -1,4 +1,4 @@
-"""Buckets and passes, without a framework and without ranks."""
+"""Tests of buckets and backward passes, without a framework and without ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def members_of(sizes: list[int], kinds: list[str]) -> dict[int, Member[str]]:
     limit=st.integers(1, 4000),
     grouped=st.booleans(),
 )
-def test_every_gradient_has_a_place_of_its_own(
+def test_places_of_gradients_in_buckets_do_not_overlap(
     gradients: list[tuple[int, str]], randomness: object, first: int, limit: int, grouped: bool
 ) -> None:
     members = members_of([size for size, _ in gradients], [kind for _, kind in gradients])
@@ -62,7 +62,7 @@ def test_a_gradient_larger_than_a_bucket_has_its_own() -> None:
     assert [bucket.members for bucket in layout.buckets] == [[0], [1], [2]]
 
 
-def test_a_large_gradient_leaves_by_itself() -> None:
+def test_a_large_gradient_is_sent_alone() -> None:
     layout = lay_out(members_of([10, 1000, 10], ["float"] * 3), range(3), large_bytes=4000)
     assert [bucket.members for bucket in layout.buckets] == [[1], [0, 2]]
 
@@ -77,7 +77,7 @@ def two_buckets() -> Layout[str]:
     return Layout([Bucket("float", members=[0, 1]), Bucket("float", members=[2])], {})
 
 
-def test_buckets_go_in_order_once_they_are_full() -> None:
+def test_full_buckets_are_sent_in_order() -> None:
     sent: list[int] = []
     passes = Passes(3, 1, sent.append)
     passes.use(two_buckets())
@@ -85,7 +85,7 @@ def test_buckets_go_in_order_once_they_are_full() -> None:
     assert sent == []
     passes.arrived(1)
     passes.arrived(0)
-    assert sent == [0]  # the last one waits for who waits for it
+    assert sent == [0]  # the last bucket is sent when a caller waits
     assert passes.ready == 3
     passes.send_rest()
     assert sent == [0, 1]
@@ -110,7 +110,7 @@ def test_passes_are_counted() -> None:
         passes.arrived(1)
 
 
-def test_while_learning_the_order_is_noted() -> None:
+def test_the_first_pass_records_the_order_of_gradients() -> None:
     passes = Passes(2, 1, lambda number: pytest.fail(f"bucket {number} was sent"))
     passes.grow(1)
     for index in (2, 0, 1):
@@ -124,7 +124,7 @@ def test_while_learning_the_order_is_noted() -> None:
     assert passes.arrivals == [1]
 
 
-def test_how_often_a_gradient_comes_is_learned_where_asked_for() -> None:
+def test_the_number_of_arrivals_of_a_gradient_is_learned() -> None:
     sent: list[int] = []
     passes = Passes(3, 1, sent.append, counting=True)
     for index in (0, 0, 1, 0, 2):

@@ -1,4 +1,4 @@
-"""The helpers of Horovod's launcher and of its common modules that programs import."""
+"""Tests of the helpers in Horovod's launcher and common modules that programs import."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_versions_are_compared_by_number(version: str, target: str, is_later: bo
 
 
 @pytest.mark.parametrize("arguments", [(2, "2.6.0"), ("2.6.0", "2.6"), ("none", "2.6.0")])
-def test_what_is_no_version(arguments: Any) -> None:
+def test_a_wrong_version_is_an_error(arguments: Any) -> None:
     with pytest.raises(ValueError, match=r"str|major\.minor\.patch"):
         util.is_version_greater_equal_than(*arguments)
 
@@ -143,7 +143,7 @@ def test_process_sets_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.process_set_id, found.ranks) == (3, [0, 2])
 
 
-class Numbers(BaseDataLoader):
+class NumberLoader(BaseDataLoader):
     def __init__(self, count: int, fails: bool = False) -> None:
         self.count = count
         self.fails = fails
@@ -160,23 +160,23 @@ class Numbers(BaseDataLoader):
         return 10 * batch
 
 
-class NumbersAhead(AsyncDataLoaderMixin, Numbers):
+class AsyncNumberLoader(AsyncDataLoaderMixin, NumberLoader):
     pass
 
 
 @pytest.mark.parametrize("queue_size", [0, 1, 64])
 def test_batches_come_in_order_in_every_epoch(queue_size: int) -> None:
-    loader = NumbersAhead(async_loader_queue_size=queue_size, count=3)
+    loader = AsyncNumberLoader(async_loader_queue_size=queue_size, count=3)
     assert [list(loader), list(loader), len(loader)] == [[0, 10, 20], [0, 10, 20], 3]
-    assert list(Numbers(3)) == [0, 10, 20]
+    assert list(NumberLoader(3)) == [0, 10, 20]
     loader.close_async_loader()
     if queue_size:
         assert list(loader) == []
         assert not loader.thread.is_alive()
 
 
-def test_an_error_of_the_reader_is_raised_where_batches_are_used() -> None:
-    loader = NumbersAhead(async_loader_queue_size=2, count=3, fails=True)
+def test_an_error_of_the_reader_is_raised_in_the_loop_over_batches() -> None:
+    loader = AsyncNumberLoader(async_loader_queue_size=2, count=3, fails=True)
     batches = iter(loader)
     assert [next(batches) for _ in range(3)] == [0, 10, 20]
     with pytest.raises(OSError, match="the file is gone"):
@@ -198,13 +198,13 @@ def test_options_as_attributes() -> None:
 
 
 def test_every_option_of_horovod_is_known() -> None:
-    """An option whose attribute was renamed would be refused by the parser."""
+    """The parser would refuse an option if its attribute had another name."""
     args = _HorovodArgs()
     values: dict[str, Any] = {"cooldown_range": [1, 2], "log_level": "info", "mpi_args": "", "nics": None}
     switches = {name for name in vars(args) if name.startswith(("use_", "hierarchical_", "no_", "log_with"))}
     switches |= {"autotune", "torus_allreduce", "disable_cache", "tcp_flag", "mpi_threads_disable"}
     switches |= {"check_build", "timeline_mark_cycles", "prefix_output_with_timestamp"}
-    switches -= {"use_jsrun"}  # refused by perseusrun, with a text
+    switches -= {"use_jsrun"}  # perseusrun refuses this option with an error
     for name in vars(args):
         if name not in {"use_jsrun", "config_file", "hostfile", "host_discovery_script"}:
             setattr(args, name, True if name in switches else values.get(name, "1"))
@@ -228,7 +228,7 @@ def test_a_command_line_as_attributes(case: str) -> None:
     assert vars(again) == vars(parse_options(words))
 
 
-def test_the_types_of_attributes(tmp_path: Path) -> None:
+def test_attributes_have_horovods_types(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("params: {fusion_threshold_mb: 32}\nautotune: {enabled: true}\n")
     words = ["-np", "2", "--network-interfaces", "a,b", "--config-file", str(file), "--slots-per-host", "2"]
@@ -251,7 +251,7 @@ def test_a_wrong_command_line_ends_the_program(
     assert "--no-such-option" in capsys.readouterr().err
 
 
-def test_a_job_by_attributes(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_started_from_attributes(capfd: pytest.CaptureFixture[str]) -> None:
     args = _HorovodArgs()
     args.num_proc, args.command = 2, [sys.executable, "-c", "print('hello')"]  # type: ignore[attr-defined]
     assert _run(args) is None
@@ -265,7 +265,7 @@ def test_a_job_by_attributes(capfd: pytest.CaptureFixture[str]) -> None:
         _run(SimpleNamespace(num_proc=1, command=None, run_func=None, check_build=None))
 
 
-def test_the_mpi_that_would_be_used(tmp_path: Any) -> None:
+def test_the_family_of_mpirun(tmp_path: Any) -> None:
     known = [mpi_run.is_open_mpi(), mpi_run.is_mpich(), mpi_run.is_intel_mpi()]
     assert sum(known) == mpi_run.mpi_available()
     empty = {"PATH": str(tmp_path)}
@@ -278,7 +278,7 @@ def test_the_mpi_that_would_be_used(tmp_path: Any) -> None:
     assert not js_run.is_jsrun_installed()
 
 
-def test_the_launcher_as_a_module() -> None:
+def test_the_launcher_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "perseus_like.runner.launch", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip()

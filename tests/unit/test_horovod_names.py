@@ -1,4 +1,4 @@
-"""Names, parameters and defaults of Horovod's modules, as data, against ours."""
+"""Compares names, parameters and defaults of Horovod's modules, as data, with those of this library."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ import perseus_like.torch as hvd  # noqa: E402
 
 API = json.loads((Path(__file__).parents[1] / "data" / "horovod_api.json").read_text())
 
-# Made by DistributedOptimizer() from the optimizer it is given, not by calling them.
+# DistributedOptimizer() makes these classes from the optimizer that it is given. Programs do not call them.
 NOT_CONSTRUCTED = {"_DistributedOptimizer", "_DistributedAdasumOptimizer"}
 
 
 def ours_of(module: str) -> Any:
-    """Our module of the same path; an empty one where there is none."""
+    """Returns this library's module of the same path, or an empty object if there is none."""
     try:
         return importlib.import_module(module.replace("horovod", "perseus_like", 1))
     except ModuleNotFoundError:
@@ -43,12 +43,12 @@ DEFAULTS = {
 
 NAMES = [(module, name) for module in OURS for name in API[module]]
 
-# Names that end so stand for what a function of that name returns.
+# A name with this ending stands for the object that the function of that name returns.
 RETURNED = " (returned object)"
 
 
 def found(module: str, name: str) -> Any:
-    """Ours by that name; AttributeError where there is none."""
+    """Returns this library's object of that name. Raises an AttributeError if there is none."""
     if not name.endswith(RETURNED):
         return getattr(OURS[module], name)
     made_of = {
@@ -68,7 +68,7 @@ def is_there(module: str, name: str) -> bool:
 
 
 def parameters_of(signature: str) -> list[tuple[str, bool, Any]]:
-    """(name, has a default, the default) of each parameter of "f(a, b=1, *c)"."""
+    """Returns (name, whether it has a default, the default) for each parameter of "f(a, b=1, *c)"."""
     tree = ast.parse(f"def {signature}: pass").body[0]
     assert isinstance(tree, ast.FunctionDef)
     arguments = tree.args
@@ -95,7 +95,7 @@ def assert_same_parameters(ours: Any, signature: str) -> None:
         assert extra.kind in variable or extra.default is not inspect.Parameter.empty
 
 
-def test_nothing_is_missing() -> None:
+def test_no_name_is_missing() -> None:
     missing: dict[str, set[str]] = {}
     for module, name in NAMES:
         if not is_there(module, name):
@@ -107,7 +107,7 @@ def test_nothing_is_missing() -> None:
 def test_name(module: str, name: str) -> None:
     theirs, ours = API[module][name], found(module, name)
     if name == "__version__":
-        assert ours  # the version of this package; the import alias horovod has Horovod's
+        assert ours  # this package's version; only the import alias horovod has Horovod's version
     elif theirs["kind"] == "constant":
         assert ours == theirs["value"]
     elif theirs["kind"] == "module":
@@ -126,7 +126,7 @@ def test_name(module: str, name: str) -> None:
             assert hasattr(ours, attribute)
         for method, signature in theirs.get("methods", {}).items():
             assert callable(getattr(ours, method))
-            if not signature.endswith("(*args, **kwargs)"):  # of the framework
+            if not signature.endswith("(*args, **kwargs)"):  # others are methods of the framework
                 assert_same_parameters(getattr(ours, method), signature)
 
 

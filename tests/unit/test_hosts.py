@@ -1,4 +1,4 @@
-"""The ranks of each host, computed from each rank's local rank, local size and cross rank."""
+"""Checks that the ranks of each host are computed from every rank's local rank, local size and cross rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perseus_like.hosts import ranks_by_host
 
 
 def places(host_of: list[int]) -> list[tuple[int, int, int]]:
-    """(local rank, local size, cross rank) of each rank, by their definition."""
+    """Returns (local rank, local size, cross rank) of each rank, computed by their definitions."""
     members = [[r for r, host in enumerate(host_of) if host == h] for h in sorted(set(host_of))]
     found = []
     for rank in range(len(host_of)):

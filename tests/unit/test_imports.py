@@ -1,4 +1,4 @@
-"""The layers of the core and of the package, as tables, compared with the import and #include lines of each file."""
+"""Compares the layers of the core and of the package, as tables, with the import and #include lines of each file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet"}
-# mpi4py serves users' own communicators, yaml reads the launcher's configuration file, matplotlib draws timelines; all
-# are optional.
+# These packages are optional: mpi4py for communicators of users, yaml for the launcher's configuration file, and
+# matplotlib for pictures of timelines.
 OPTIONAL = {"mpi4py", "yaml", "matplotlib"}
 REQUIRED = {"numpy", "cloudpickle"}
-# Modules that programs import by their folder, because they are started by their path and without the package.
+# Programs import these modules from their folder, because these programs are started by path and without the package.
 BY_FOLDER = {
     "agent_protocol",
     "authentication",
@@ -29,8 +29,8 @@ BY_FOLDER = {
     "rank_variables",
 }
 
-# The modules and packages that each module or package of perseus_like may import. Modules of its own package are always
-# allowed. Every entry only names entries above it, so there are no cycles between them.
+# The modules and packages that each module or package of perseus_like may import. A module may always import modules of
+# its own package. Every entry only names entries above it, so there are no cycles between entries.
 LAYERS: dict[str, tuple[str, ...]] = {
     "tables": (),
     "errors": ("tables",),
@@ -74,7 +74,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.
 INSTALLED_BESIDE = "names/perseus/__init__.py"
 
-# The paths that a file in a folder of csrc/ may include, by their beginning. Its own folder is always allowed.
+# For each folder of csrc/, the beginnings of paths that its files may include. Its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {
     "base": (),
     "device": ("base/",),
@@ -88,7 +88,7 @@ INCLUDES: dict[str, tuple[str, ...]] = {
     "tune": ("base/",),
     "trace": ("base/",),
     "capi": ("base/", "engine/", "bootstrap/"),
-    # device/ is included for its kernels, which the benchmarks measure.
+    # bind/ includes device/ for its kernels, which the benchmarks measure.
     "bind": ("base/", "engine/", "bootstrap/", "capi/", "device/", "pybind11/"),
 }
 # A transport's folder may include the interfaces and itself. Only the files that create transports include all of them.
@@ -143,13 +143,13 @@ def python_files(folder: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("path", python_files("perseus_like"), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_package_knows_no_framework(path: Path) -> None:
+def test_the_package_imports_no_framework(path: Path) -> None:
     allowed = {*sys.stdlib_module_names, "perseus_like", *REQUIRED, *OPTIONAL, *BY_FOLDER}
     assert {name for name, level in imported(path) if level == 0} <= allowed
 
 
 @pytest.mark.parametrize("path", python_files("adapters"), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_an_adapter_knows_its_framework_alone(path: Path) -> None:
+def test_an_adapter_imports_no_other_framework(path: Path) -> None:
     inside = path.relative_to(ROOT / "adapters")
     if len(inside.parts) == 1:
         assert list(imported(path)) == []
@@ -241,7 +241,7 @@ def cycles(imports: dict[str, set[str]]) -> list[set[str]]:
     return [group for number, group in enumerate(groups) if group and group not in groups[:number]]
 
 
-def test_cycles_are_found() -> None:
+def test_the_search_finds_cycles() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}}) == [{"b", "c"}, {"d"}]
 
 
@@ -254,8 +254,8 @@ def test_no_modules_import_each_other() -> None:
 def test_only_these_files_read_the_environment() -> None:
     readers = [path for path in sources() if re.search(r"\bgetenv\b", path.read_text())]
     assert [path.relative_to(CSRC).as_posix() for path in readers] in ([], ["base/config.cc"])
-    # The launcher and its protocols, programs, Horovod's helpers, torch's own settings, and the module that torch loads
-    # in every process.
+    # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, and the module that
+    # torch loads in every process.
     allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload"}
     for path in [*python_files("perseus_like"), *python_files("adapters")]:
         if not allowed & set(path.parts):

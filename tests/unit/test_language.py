@@ -22,7 +22,10 @@ ROOT = Path(__file__).parents[2]
 HEADLESS = re.compile(r"(who|whose|whom|what|whatever|whether|which|how)\b", re.IGNORECASE)
 LATER = re.compile(r"[.!;:] (Who|Whose|Whom|Whether) (?![^.?!]*\?)")
 # These may begin a clause that is followed by a main clause, as in "When the job ends, the launcher prints …".
-CLAUSE = re.compile(r"(of|by|where|when|that)\b", re.IGNORECASE)
+CLAUSE = re.compile(
+    r"(of|by|where|when|that|as|with|for|per|until|against|though|and|or|but)\b",
+    re.IGNORECASE,
+)
 MAIN_CLAUSE = re.compile(r"[,:]|\bthen\b|\bthat (is|means)\b|^that \w+ (is|means)\b", re.IGNORECASE)
 
 # Words that this code base once used in meanings of its own, by the term that replaces them.
@@ -138,6 +141,10 @@ def test_the_check_finds_headless_sentences() -> None:
         "Whether messages are waited for.",
         "Where the elements are.",
         "Waits for the others. Who has none left helps.",
+        "For as long as the device may use them.",
+        "As a list.",
+        "Until the input ends.",
+        "And the model that this library trains.",
     ):
         assert is_headless(text), text
     for text in (
@@ -145,6 +152,7 @@ def test_the_check_finds_headless_sentences() -> None:
         "What is a rank?",
         "When the job ends, the launcher prints the exit code.",
         "By then the core has reported the missing ranks.",
+        "As in Horovod, an average of integers is rounded toward zero.",
     ):
         assert not is_headless(text), text
     source = '"""Returns."""\nx = 1  # Who\n# Of the\n# same ranks\ny = 2  # of x\n'

@@ -1,4 +1,7 @@
-"""The private parts of TensorFlow, Keras and MXNet that the adapters rely on; for torch, see test_torch_compat.py."""
+"""Checks the private parts of TensorFlow, Keras and MXNet on which the adapters rely.
+
+For torch, see test_torch_compat.py.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from perseus_like.compat_probes import Changed, changed, expect
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
-# `python -m`, with the alias of NumPy that MXNet needs.
+# This program is like `python -m`, with the alias in NumPy that MXNet needs.
 RUN = """
 import runpy, sys
 import numpy
 vars(numpy).setdefault("bool", numpy.bool_)
 runpy.run_module(sys.argv[1], run_name="__main__")
 """
-# A framework, and the environment of `make environments` whose release of it is checked; None: this one.
+# Each entry is a framework and the environment of `make environments` with the release to check. None is this one.
 RELEASES = [
     ("tensorflow", None),
     ("tensorflow", "tensorflow-2.15"),
@@ -79,7 +82,7 @@ def test_each_function_says_what_it_relies_on_and_has_a_probe(framework: str) ->
             assert word in comment, name
 
 
-def test_a_change_is_named() -> None:
+def test_the_report_names_a_changed_part() -> None:
     def fail() -> None:
         expect(False, "the part is missing")
 

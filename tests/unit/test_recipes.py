@@ -1,4 +1,4 @@
-"""The tables in csrc/README.md name every file to touch for a new verb, transport, setting, adapter or error."""
+"""Checks that csrc/README.md names every file to change for a new verb, transport, setting, adapter or error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "csrc/README.md").read_text()
 ROW = re.compile(r"^\| `([^`]+)` \| .+ \| `([^`]+)` \|$", re.MULTILINE)
-# A pattern for an existing example, which occurs in each file that the recipe names, and the folders of those files.
+# For each recipe: a pattern of an existing example, which occurs in each named file, and the folders of those files.
 EXAMPLES = {
     "A new verb": (r"(?i)reduce_?scatter", ("csrc", "perseus_like", "adapters")),
     "A new transport": (r"SelfFabric|transport/self/", ("csrc/transport", "csrc/engine", "csrc/bind")),
@@ -24,7 +24,7 @@ EXAMPLES = {
 
 
 def rows(recipe: str) -> list[tuple[str, str]]:
-    """Returns the files, which may be patterns, and what to look for in each."""
+    """Returns the rows of a recipe: each has a pattern of files, and the text to look for in them."""
     section = re.search(rf"^### {recipe}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
     assert section is not None, f"csrc/README.md has no recipe {recipe!r}"
     return ROW.findall(section[1])
@@ -42,7 +42,7 @@ ROWS = [(recipe, file, sought) for recipe in EXAMPLES for file, sought in rows(r
 
 
 @pytest.mark.parametrize(("recipe", "file", "sought"), ROWS, ids=[f"{recipe}: {file}" for recipe, file, _ in ROWS])
-def test_each_named_file_has_the_place(recipe: str, file: str, sought: str) -> None:
+def test_each_named_file_contains_the_text(recipe: str, file: str, sought: str) -> None:
     assert any(sought in path.read_text() for path in files(file) if "__pycache__" not in path.parts), recipe
 
 
@@ -57,6 +57,6 @@ def test_the_recipe_names_every_file(recipe: str) -> None:
         if path.is_file() and is_written_here(path) and re.search(example, path.read_text(), re.MULTILINE)
     }
     ignored = {ROOT / "csrc/README.md", *(ROOT / "docs/decisions").glob("*")}
-    # A transport's own folder is copied as a whole.
+    # The recipe copies a transport's own folder as a whole.
     missing = {path for path in having - named - ignored if path.parent != ROOT / "csrc/transport/self"}
     assert sorted(path.relative_to(ROOT).as_posix() for path in missing) == []

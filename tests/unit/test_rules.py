@@ -1,4 +1,4 @@
-"""Argument rules, names, handles and errors, against a core that only takes notes."""
+"""Tests of argument rules, names, handles and errors, without the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perseus_like.tables import DType
 from perseus_like.tensor import ArrayTensors
 
 
-class Done:
+class CompletedRequest:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
@@ -42,7 +42,7 @@ def test_operations() -> None:
         resolve_op(9)
 
 
-def test_automatic_names_count_only_what_succeeds() -> None:
+def test_automatic_names_count_only_successful_submissions() -> None:
     names = Names()
 
     def refuse(name: str) -> None:
@@ -61,8 +61,8 @@ def test_automatic_names_count_only_what_succeeds() -> None:
 
 def test_handles() -> None:
     table = HandleTable()
-    first: int = table.add(CollectiveHandle("a", Done(), "result"))
-    second: int = table.add(CollectiveHandle("b", Done(errors.PeerLostError("rank 3 is gone")), None))
+    first: int = table.add(CollectiveHandle("a", CompletedRequest(), "result"))
+    second: int = table.add(CollectiveHandle("b", CompletedRequest(errors.PeerLostError("rank 3 is gone")), None))
     assert first != second
     assert table.poll(first)
     assert table.synchronize(first) == "result"
@@ -75,11 +75,11 @@ def test_handles() -> None:
     assert table.synchronize(second) is None
 
 
-def test_results_can_go_through_steps() -> None:
-    pending = CollectiveHandle("a", Done(), None, lambda _: 2).then(lambda n: n + 1).then(str)
+def test_a_handle_can_transform_its_result() -> None:
+    pending = CollectiveHandle("a", CompletedRequest(), None, lambda _: 2).then(lambda n: n + 1).then(str)
     assert pending.result() == "3"
     assert pending.name == "a"
-    assert CollectiveHandle("b", Done(), 2).then(lambda n: n + 1).result() == 3
+    assert CollectiveHandle("b", CompletedRequest(), 2).then(lambda n: n + 1).result() == 3
 
 
 def test_splits() -> None:
@@ -101,7 +101,7 @@ def test_splits() -> None:
         three.rank_within(3)
 
 
-def test_sets_that_are_not_registered() -> None:
+def test_process_sets_that_are_not_registered() -> None:
     unregistered = ProcessSet(range(2))
     assert unregistered.size() is None
     assert unregistered.rank() is None
@@ -115,7 +115,7 @@ def test_wire_types() -> None:
         wire = DType.float16
 
     class Derived(Half):
-        """Has a `compress` of its own, which the core does not know."""
+        """A compressor with its own `compress`, which the core does not know."""
 
     assert wire_of(Half) is DType.float16
     assert wire_of(Derived) is None
@@ -127,7 +127,7 @@ def test_wire_types() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype is not DType.bfloat16])
-def test_arrays_as_the_core_sees_them(dtype: DType) -> None:
+def test_the_core_gets_address_dtype_and_shape_of_an_array(dtype: DType) -> None:
     tensors = ArrayTensors()
     name: Any = np.bool_ if dtype is DType.boolean else dtype.name
     array = np.zeros((2, 3), name)
@@ -138,7 +138,7 @@ def test_arrays_as_the_core_sees_them(dtype: DType) -> None:
     assert tensors.number_of(name) == dtype
 
 
-def test_errors_are_what_horovod_users_catch() -> None:
+def test_errors_have_the_base_classes_that_programs_catch() -> None:
     internal = set(errors.CLASSES) - {"invalid_argument", "unavailable"}
     assert all(issubclass(errors.CLASSES[kind], errors.HorovodInternalError) for kind in internal)
     assert issubclass(errors.HorovodInternalError, RuntimeError)

@@ -1,4 +1,4 @@
-"""Values of settings that cannot be are refused, with the name and the value."""
+"""Checks that impossible values of settings are refused, with the name and the value in the error."""
 
 import os
 import subprocess
@@ -31,20 +31,20 @@ for name in sys.argv[1:]:
         except ValueError as error:
             assert f"{name}='{value}'" in str(error) and "unset it or correct it" in str(error), error
         else:
-            raise AssertionError(f"{name}={value} was taken")
+            raise AssertionError(f"{name}={value} was accepted")
     del os.environ[name]
 hvd.init()
 """
 
 
-def test_numbers_that_cannot_be() -> None:
+def test_impossible_numbers_are_refused() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_log_level_that_does_not_exist() -> None:
+def test_an_unknown_log_level_is_refused() -> None:
     program = """
 import os
 import perseus_like.numpy as hvd
@@ -54,7 +54,7 @@ try:
 except ValueError as error:
     assert "PERSEUS_LOG_LEVEL='silly'" in str(error) and "trace, debug, info" in str(error), error
 else:
-    raise AssertionError("the level was taken")
+    raise AssertionError("the level was accepted")
 for level in ("", "WARNING", "fatal"):
     os.environ["PERSEUS_LOG_LEVEL"] = level
     hvd.init()
@@ -64,7 +64,7 @@ for level in ("", "WARNING", "fatal"):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_name_that_was_typed_is_the_one_that_is_named() -> None:
+def test_the_error_has_the_variables_name_that_the_user_set() -> None:
     wrong = {
         "HOROVOD_FUSION_THRESHOLD": "abc",
         "HOROVOD_LOG_LEVEL": "silly",

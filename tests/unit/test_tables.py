@@ -1,4 +1,4 @@
-"""The numbers of dtypes, reductions, errors, verbs and starts: one list in csrc/base/tables.h for all sides."""
+"""Checks that all languages number dtypes, reductions, errors, verbs and starts by the tables in csrc/base/tables.h."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_tensorflow_has_the_same_numbers() -> None:
     assert list(translated._CLASSES) == [kind.name for kind in tables.ErrorKind]
 
 
-def test_nothing_else_numbers_them() -> None:
-    """Python reads the enums of `tables`, and C and C++ make theirs of the lists of the header."""
+def test_no_other_file_defines_these_numbers() -> None:
+    """Python uses the enums in `tables`, and C and C++ make their enums from the lists in the header."""
     names = "|".join(enum.__name__ for enum in ENUMS)
     defined = re.compile(
         rf"^ *(class|enum|enum class) (Perseus)?({names})\b(?!.*PERSEUS_(?:ROW|ENUMERATOR))", re.MULTILINE

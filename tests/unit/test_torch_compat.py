@@ -1,4 +1,4 @@
-"""Each private part of torch that the adapter relies on: a test of its own says by name what no longer holds."""
+"""Checks each private part of torch on which the adapter relies. The name of a failed test says which part changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
     for path in Path(probes.__file__).parent.glob("*.py")
     if path.stem not in ("__init__", "__main__", "probes")
 } | {"autoload": "perseus_like.torch.distributed.autoload.compat"}
-# Members that torch's own classes provide for a group and a work in Python, or that only C++ backends use.
+# torch's base classes provide these members for a group or a work in Python, or only C++ backends use them.
 OF_THE_BASE_CLASS = {
     *(
         "BackendType",
@@ -49,13 +49,13 @@ def test_the_private_part_is_as_expected(name: str) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(PerseusGroup, dist.ProcessGroup), (PerseusWork, dist.Work)])
-def test_all_that_torch_offers_is_followed_or_refused(ours: type, theirs: type) -> None:
+def test_each_member_of_torchs_class_is_implemented_or_refused(ours: type, theirs: type) -> None:
     offered = {name for name in dir(theirs) if not name.startswith("__")} - OF_THE_BASE_CLASS
     missing = [name for name in sorted(offered) if getattr(ours, name) is getattr(theirs, name)]
-    assert missing == [], f"torch {torch.__version__}: {ours.__name__} neither follows nor refuses these"
+    assert missing == [], f"torch {torch.__version__}: {ours.__name__} neither implements nor refuses these"
 
 
-def test_several_works_as_one_offer_the_same() -> None:
+def test_the_class_for_several_works_implements_each_member_of_work() -> None:
     offered = {name for name in dir(dist.Work) if not name.startswith("__")} - OF_THE_BASE_CLASS
     used_alone = {"source_rank", "_source_rank", "_get_sequence_number", "timeout"}
     assert {name for name in offered - used_alone if getattr(Works, name) is getattr(dist.Work, name)} == set()
@@ -78,14 +78,14 @@ def test_each_function_says_what_it_relies_on_and_has_a_probe() -> None:
             assert word in (function.__doc__ or ""), name
 
 
-def test_a_change_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_names_a_changed_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_current_graph_task_id")
     found = probes.changed()
     assert list(found) == ["core.current_backward"]
     assert "_current_graph_task_id" in found["core.current_backward"]
 
 
-def test_as_a_program() -> None:
+def test_the_probes_run_as_a_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "perseus_like.torch.compat"], capture_output=True, text=True, timeout=120, check=False
     )

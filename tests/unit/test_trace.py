@@ -1,4 +1,4 @@
-"""Timelines made by hand, whose times are known, through `python -m perseus_like.trace`."""
+"""Tests of `python -m perseus_like.trace` with timelines made by hand, whose times are known."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from perseus_like.trace.summary import overlap, subtract, summarize, union
 Events = list[dict[str, Any]]
 
 
-def events_of(rank: int, size: int, epoch: float, asked: float, waits: tuple[float, float], host: str = "a") -> Events:
-    """One allreduce of 1000 bytes that begins 10 ms after the epoch 0 on all ranks, and takes 4 ms; milliseconds."""
+def events_of(
+    rank: int, size: int, epoch: float, submitted: float, waits: tuple[float, float], host: str = "a"
+) -> Events:
+    """Returns the timeline of a rank with one allreduce of 1000 bytes. Times are in milliseconds.
+
+    The allreduce begins 10 ms after epoch 0 on all ranks, and takes 4 ms.
+    """
 
     def mark(phase: str, tid: int, at: float, **more: Any) -> dict[str, Any]:
         return {"ph": phase, "pid": rank, "tid": tid, "ts": 1000 * (at - epoch), **more}
@@ -29,7 +34,7 @@ def events_of(rank: int, size: int, epoch: float, asked: float, waits: tuple[flo
     return [
         {"ph": "M", "pid": rank, "name": "perseus_like", "args": about},
         track(1, "allreduce.x"),
-        mark("B", 1, asked, name="NEGOTIATE_ALLREDUCE"),
+        mark("B", 1, submitted, name="NEGOTIATE_ALLREDUCE"),
         mark("E", 1, 10),
         mark("B", 1, 10, name="ALLREDUCE", args={"seq": 7, "bytes": 1000}),
         mark("B", 1, 10, name="QUEUE"),
@@ -51,8 +56,8 @@ def written(folder: Path, *ranks: Events) -> list[Path]:
     return paths
 
 
-def test_where_the_time_went(tmp_path: Path) -> None:
-    # Rank 0 asks at 2 and is blocked from 3 on; rank 1 asks at 8, goes on, and is blocked from 12 on.
+def test_the_summary_divides_the_time(tmp_path: Path) -> None:
+    # Rank 0 submits at 2 ms and is blocked from 3 ms; rank 1 submits at 8 ms, continues, and is blocked from 12 ms.
     paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), events_of(1, 2, 1, 8, (12, 14)))
     summary = summarize(read(paths[:1]))
     first, second = summary.ranks
@@ -69,14 +74,14 @@ def test_where_the_time_went(tmp_path: Path) -> None:
     assert (tensor.waited, tensor.communicating) == pytest.approx((6e-3, 4e-3))
 
 
-def test_clocks_of_hosts_are_put_together(tmp_path: Path) -> None:
+def test_clocks_of_hosts_are_aligned(tmp_path: Path) -> None:
     late = events_of(1, 2, 0, 8, (12, 14), host="b")
     late[0]["args"]["start_time_since_epoch_in_micros"] += 3_600_000_000
     traces = read(written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), late))
     assert summarize(traces).ranks[0].waiting == pytest.approx(5e-3)
 
 
-def test_merged_files_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merged_files_have_the_same_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), events_of(1, 2, 1, 8, (12, 14)))
     merged = tmp_path / "all.json"
     assert main(["merge", *map(str, paths), "-o", str(merged)]) == 0
@@ -90,11 +95,11 @@ def test_merged_files_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["summary", str(paths[0])]) == 0
     assert of_merged == capsys.readouterr().out
     assert re.search(r"^rank 0 \(a\) +18.0 ms +7.00 ms +39% +5.00 ms", of_merged, re.MULTILINE)
-    assert re.search(r"^rank 1 \(a\) +5.00 ms +27.8 %$", of_merged, re.MULTILINE)  # 5 of rank 0's 18 ms
+    assert re.search(r"^rank 1 \(a\) +5.00 ms +27.8 %$", of_merged, re.MULTILINE)  # rank 1 caused 5 of rank 0's 18 ms
     assert re.search(r"^allreduce.x +1 +1000 B +4.00 ms +250 kB/s +6.00 ms +1 \(1\)", of_merged, re.MULTILINE)
 
 
-def test_rank_0_alone_knows_the_others_by_its_ticks(tmp_path: Path) -> None:
+def test_rank_0s_file_alone_shows_the_submissions_of_the_others(tmp_path: Path) -> None:
     events = events_of(0, 2, 0, 2, (3, 14))
     events.append({"ph": "i", "pid": 0, "tid": 1, "ts": 9000, "name": "1", "s": "t"})
     summary = summarize(read(written(tmp_path, events)))
@@ -103,14 +108,14 @@ def test_rank_0_alone_knows_the_others_by_its_ticks(tmp_path: Path) -> None:
     assert summary.caused == pytest.approx({0: 0.0, 1: 6e-3})
 
 
-def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_an_incomplete_file_is_read_up_to_its_end(tmp_path: Path) -> None:
     lines = ",\n".join(json.dumps(event) for event in events_of(0, 1, 0, 2, (3, 14)))
     (tmp_path / "t.json").write_text("[\n" + lines[: lines.rindex("ALLREDUCE")])
     (trace,) = read([tmp_path / "t.json"])
     assert [phase.name for phase in trace.phases()] == ["NEGOTIATE_ALLREDUCE"]
 
 
-def test_other_files_than_timelines_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_timelines_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.json").write_text("{}")
     assert main(["summary", str(tmp_path / "t.json")]) == 1
     assert "no timeline" in capsys.readouterr().err
@@ -132,25 +137,25 @@ def test_other_files_than_timelines_are_an_error(tmp_path: Path, capsys: pytest.
         (b'[{"ph": "M", "pid": 0, "name": "perseus_like", "args": {"rank": 0}}]', "KeyError('size')"),
     ],
 )
-def test_a_file_that_is_no_timeline_is_an_error_with_its_reason(
+def test_the_error_says_why_a_file_is_not_a_timeline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, text: str
 ) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(content)
     for command in ("summary", "merge"):
         assert main([command, str(path)]) == 1
-        said = capsys.readouterr().err
-        assert f"{path} " in said
-        assert text in said
-        assert "--timeline-filename" in said
+        output = capsys.readouterr().err
+        assert f"{path} " in output
+        assert text in output
+        assert "--timeline-filename" in output
 
 
-def test_an_unknown_format_of_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_format_of_a_picture_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = written(tmp_path, events_of(0, 1, 0, 2, (3, 14)))
     assert main(["summary", str(path), "--draw", str(tmp_path / "picture.jpgg")]) == 1
-    said = capsys.readouterr()
-    assert said.err.endswith("the name of a picture ends with .png, .svg, .pdf; give such a name\n")
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.endswith("the name of a picture ends with .png, .svg, .pdf; give such a name\n")
+    assert output.out == ""
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
@@ -166,11 +171,11 @@ def test_the_tables_fit_into_100_columns(tmp_path: Path, capsys: pytest.CaptureF
         ranks.append([{**event} for event in events])
     written(tmp_path, *ranks)
     assert main(["summary", str(tmp_path / "t.json")]) == 0
-    said = capsys.readouterr().out
-    assert "who was slow" in said
-    assert "layer.weight" in said
-    assert {"0.001": "µs", "1.0": "ms", "10000.0": " s"}[str(scale)] in said
-    assert max(map(len, said.splitlines())) <= 100, said
+    output = capsys.readouterr().out
+    assert "who was slow" in output
+    assert "layer.weight" in output
+    assert {"0.001": "µs", "1.0": "ms", "10000.0": " s"}[str(scale)] in output
+    assert max(map(len, output.splitlines())) <= 100, output
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -183,7 +188,7 @@ def test_the_summary_is_drawn(tmp_path: Path, ending: str) -> None:
     assert beginning.startswith(b"\x89PNG") if ending == "png" else b"<?xml" in beginning
 
 
-def test_intervals() -> None:
+def test_union_overlap_and_difference_of_intervals() -> None:
     assert union([(3, 4), (1, 2), (2, 2.5), (5, 5)]) == [(1, 2.5), (3, 4)]
     assert overlap([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
     assert subtract([(0, 10)], [(-1, 1), (2, 3), (9, 12)]) == [(1, 2), (3, 9)]

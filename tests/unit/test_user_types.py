@@ -1,4 +1,4 @@
-"""Programs of users type-check in strict mode, by mypy and by pyright, against the installed package."""
+"""Checks that programs of users type-check in strict mode, by mypy and by pyright, against the installed package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_mypy(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_pyright(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
-    """Uses basedpyright, whose wheel brings what it needs. The one named pyright downloads its program when it runs."""
+    """Uses basedpyright, whose wheel contains all it needs. The package pyright downloads its program when it runs."""
     pyright = Path(sys.executable).with_name("basedpyright")
     if not pyright.exists():
         pytest.skip("basedpyright is not installed; `pip install basedpyright` brings it with its own node")

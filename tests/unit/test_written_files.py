@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Checks that files are written completely or not at all."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from perseus_like.system import replacing
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "model.weights.h5"
     with replacing(path) as file:
         file.write_text("new")
@@ -20,7 +20,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["model.weights.h5"]
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "states"
     path.write_text("old")
     with pytest.raises(OSError, match="full"):
@@ -41,7 +41,7 @@ with replacing(Path(sys.argv[1])) as file, file.open("w") as states:
 """
 
 
-def test_one_who_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_killed_process_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "states"
     path.write_text("old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60, check=False)
@@ -52,7 +52,7 @@ def test_one_who_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
-def test_a_link_leads_to_the_new_file(tmp_path: Path) -> None:
+def test_a_link_points_to_the_new_file(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "best"
     link.symlink_to(tmp_path / "elsewhere" / "file")
@@ -62,7 +62,7 @@ def test_a_link_leads_to_the_new_file(tmp_path: Path) -> None:
     assert link.read_text() == "new"
 
 
-def test_what_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     with replacing(tmp_path) as same:
         (same / "within").touch()
     assert tmp_path.is_dir()

@@ -1,4 +1,7 @@
-"""Tests in real processes: those in in_world/ run on every rank of a world that test_worlds.py starts."""
+"""Fixtures of tests in real processes.
+
+The tests in in_world/ run on every rank of a world that test_worlds.py starts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ import numpy as np
 import perseus_like.numpy as hvd
 
 def report(*words):
-    # One write, so that ranks' lines do not mix; a file, so that what the launcher cuts off is not lost.
+    # Each report is one write, so lines do not mix. It goes to a file, so it is kept if the launcher ends the rank.
     with open(f"rank{os.environ['PERSEUS_RANK']}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
 """
@@ -31,7 +34,10 @@ def report(*words):
 
 @pytest.fixture
 def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
-    """Runs a program on so many ranks to its end. `report` in it writes to rank<N>.txt, which `reports_of` reads."""
+    """Returns a function that runs a program on a number of ranks.
+
+    In the program, `report` writes to rank<N>.txt, which `reports_of` reads.
+    """
 
     def run(
         size: int,
@@ -49,7 +55,10 @@ def ranks(tmp_path: Path, to_end: Ranks) -> Ranks:
 
 @pytest.fixture
 def reports_of(tmp_path: Path) -> Callable[[int], str]:
-    """Returns the text that a rank wrote with `report`; an empty one if the rank was ended before."""
+    """Returns a function that returns the reports of a rank.
+
+    The text is empty if the rank ended before its first report.
+    """
 
     def read(rank: int) -> str:
         file = tmp_path / f"rank{rank}.txt"
@@ -60,7 +69,7 @@ def reports_of(tmp_path: Path) -> Callable[[int], str]:
 
 @pytest.fixture
 def mpirun(tmp_path: Path, to_end: Ranks) -> Mpirun:
-    """Runs a program on 4 ranks by MPICH's mpirun."""
+    """Returns a function that runs a program on 4 ranks by MPICH's mpirun."""
     beside = Path(sys.executable).parent / "mpirun"
     program = str(beside) if beside.exists() else shutil.which("mpirun")
     if program is None:

@@ -1,4 +1,4 @@
-"""AIACC-Training's DDP flow: its names, with the arguments of a world of one process, under each launcher."""
+"""Checks AIACC-Training's names for DDP, with the arguments of a world of one process, under each launcher."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ total = torch.ones(1)
 dist.all_reduce(total, op=dist.ReduceOp.SUM)
 assert total == size
 
-# A group of torch.distributed is as good as a process set; its ranks alone make the model.
+# A group of torch.distributed can replace a process set. Only the group's ranks create the model.
 pair = dist.new_group([0, size - 1])
 if rank in (0, size - 1):
     part = perseus.torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=pair)
@@ -49,7 +49,7 @@ if rank in (0, size - 1):
         assert torch.allclose(part.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
 dist.barrier()
 dist.destroy_process_group()
-# One string: torchrun has Python write each by itself, and the ranks share a pipe.
+# One string is one write. The ranks of torchrun share a pipe, so the parts of two writes could mix.
 print(f"done {{rank}} of {{size}}", flush=True)
 """
 

@@ -1,4 +1,4 @@
-"""Autotuning in real ranks: values change while results stay right, and the search ends with values that are kept."""
+"""Checks that results stay correct while autotuning changes settings, and that the search ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows_of(log: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path: Path) -> None:
+def test_the_search_ends_and_results_are_correct(ranks: Ranks, size: int, tmp_path: Path) -> None:
     log = tmp_path / "tune.csv"
     world = ranks(
         size,
@@ -47,28 +47,28 @@ def test_the_search_ends_and_results_are_right(ranks: Ranks, size: int, tmp_path
     rows = rows_of(log)
     assert rows[0]["what"] == "warmup"
     assert rows[-1]["what"] == "kept"
-    said = [line for line in world.stderr.splitlines() if "autotuning" in line]
-    assert len(said) == 2, world.stderr
+    messages = [line for line in world.stderr.splitlines() if "autotuning" in line]
+    assert len(messages) == 2, world.stderr
     assert re.search(
         r"rank 0\] info: autotuning tries fusion_threshold_bytes \d+ \(now\), 262144, .*"
         r" at most \d+ samples of 2 steps",
-        said[0],
+        messages[0],
     )
-    assert "autotuning has ended and keeps fusion_threshold_bytes" in said[1]
+    assert "autotuning has ended and keeps fusion_threshold_bytes" in messages[1]
     for value in ("fusion_threshold_bytes", "batching_delay_us", "chunk_bytes"):
         tried = {row[value] for row in rows}
         assert len(tried) >= 4, value
         assert rows[-1][value] in tried
     kept = {tuple(row.values())[1:4] for row in rows if row["what"] == "kept"}
     default = tuple(rows[0].values())[1:4]
-    # The values that were kept won against the default, or are the default.
+    # The kept values are the default, or were faster than the default in a comparison.
     compared = {tuple(row.values())[1:4] for row in rows if row["what"] == "comparison"}
     assert kept == {default} or kept <= compared
     if compared:
         assert default in compared
 
 
-def test_a_job_that_is_too_short_says_so(ranks: Ranks) -> None:
+def test_a_job_that_is_too_short_logs_this(ranks: Ranks) -> None:
     world = ranks(2, TRAINING.replace("STEPS", "20"), HOROVOD_AUTOTUNE="1", PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2")
     assert world.returncode == 0, world.stdout + world.stderr
     assert re.search(
@@ -80,7 +80,7 @@ def test_a_job_that_is_too_short_says_so(ranks: Ranks) -> None:
     assert "autotuning" not in quiet.stderr
 
 
-def test_what_the_user_has_set_stays(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
+def test_settings_of_the_user_are_not_changed(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
     log = tmp_path / "tune.csv"
     program = TRAINING.replace("STEPS", "100") + "\nreport('done')"
     ranks(

@@ -1,4 +1,4 @@
-"""hvd.elastic inside a world of fixed ranks: what is saved, brought back and made the same, and the loop around it."""
+"""Tests of hvd.elastic in a world of fixed ranks: saving, restoring and synchronizing states, and the training loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ state.sync()
 assert weight() == [1.0] * 4 and state.batch == 20 and state.history == [0]
 assert optimizer.param_groups[0]["lr"] == 0.1
 
-# Weights, momentum and what was changed in place come back, as often as wanted.
+# restore() brings back weights, momentum and objects that were changed in place. It can be called several times.
 train()
 state.batch = 21
 state.history.append(1)
@@ -53,7 +53,7 @@ train()
 assert weight() == first, "the momentum was not brought back"
 assert len({tuple(each) for each in hvd.allgather_object(weight())}) == 1
 
-# Another model in its place is saved at once; other values by the next save.
+# A new model is saved when it is assigned. Changed values are saved by the next save().
 other = torch.nn.Linear(1, 1)
 state.model = other
 with torch.no_grad():
@@ -62,7 +62,7 @@ with torch.no_grad():
 state.restore()
 assert state.model is other and other.weight.item() == kept
 
-# Types of one's own.
+# A program can register handlers for its own types.
 class Counter:
     def __init__(self):
         self.count = 0
@@ -90,7 +90,7 @@ counter.count = 5
 counted.restore()
 assert counter.count == 0
 
-# Plain objects, by any way to broadcast.
+# ObjectState synchronizes plain objects with any function that broadcasts.
 plain = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=rank)
 plain.sync()
 assert plain.epoch == 0
@@ -108,7 +108,7 @@ import perseus_like.torch as hvd
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 
-def everybody(sampler):
+def indices_of_all_ranks(sampler):
     mine = list(sampler)
     assert len(mine) == len(sampler)
     return [index for each in zip(*hvd.allgather_object(mine)) for index in each]
@@ -119,36 +119,36 @@ for shuffle in (False, True):
     state = hvd.elastic.TorchState(sampler=sampler)
     state.sync()
     loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
-    order = everybody(sampler)
+    order = indices_of_all_ranks(sampler)
     assert sorted(order) == dataset and (order == dataset) == (not shuffle)
     for place, batch in enumerate(loader):
         sampler.record_batch(place, 2)
         assert sampler.processed_num == 2 * size * (place + 1)
         if place == 1:
             break
-    assert everybody(sampler) == order, "what is left is shared out anew only by reset()"
+    assert indices_of_all_ranks(sampler) == order, "only reset() distributes the remaining indices again"
     state.commit()
     sampler.record_batch(2, 2)
     state.restore()
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 4 * size}
-    assert everybody(sampler) == order[4 * size :] and len(sampler) == 4
-    # Rank 0's progress counts.
+    assert indices_of_all_ranks(sampler) == order[4 * size :] and len(sampler) == 4
+    # sync() takes the progress of rank 0.
     if rank > 0:
         sampler.record_batch(0, 1)
     state.sync()
-    assert everybody(sampler) == order[4 * size :]
+    assert indices_of_all_ranks(sampler) == order[4 * size :]
     sampler.set_epoch(1)
-    assert len(sampler) == 8 and sorted(everybody(sampler)) == dataset
-    assert (everybody(sampler) == order) == (not shuffle), "each epoch has an order of its own"
+    assert len(sampler) == 8 and sorted(indices_of_all_ranks(sampler)) == dataset
+    assert (indices_of_all_ranks(sampler) == order) == (not shuffle), "each epoch must have its own order"
 
-# Uneven: the last round begins anew, however little there is.
+# If the length is not a multiple of the ranks, the last round repeats indices from the beginning.
 for length in (size + 1, 1):
     uneven = hvd.elastic.ElasticSampler(range(length), shuffle=False)
-    indices = everybody(uneven)
+    indices = indices_of_all_ranks(uneven)
     assert indices[:length] == list(range(length)) and set(indices) == set(range(length))
     assert len(indices) % size == 0 and len(indices) < length + size
 empty = hvd.elastic.ElasticSampler([])
-assert everybody(empty) == []
+assert indices_of_all_ranks(empty) == []
 """
 
 LOOP = """
@@ -190,12 +190,12 @@ def train(state, steps, trouble):
 def disagree():  # all ranks get the error, and stay alive
     hvd.allreduce(torch.ones(1 + hvd.rank()), name="trouble")
 
-def alone():  # the others notice that this rank leaves its session
+def fail_on_last_rank():  # the other ranks notice that this rank leaves its session
     if hvd.rank() == hvd.size() - 1:
-        raise hvd.HorovodInternalError("made up")
+        raise hvd.HorovodInternalError("for the test")
     hvd.allreduce(torch.ones(1), name="not for all")
 
-def news(result):
+def notify(result):
     def notify_state():
         if hvd.rank() == 0:
             notification_manager.handle_hosts_updated(len(weights), result)
@@ -205,10 +205,10 @@ weights = []
 for trouble in (
     {},
     {5: disagree},
-    {5: alone},
-    {3: disagree, 7: alone, 9: disagree},
-    {4: news(HostUpdateResult.added)},
-    {4: news(HostUpdateResult.removed)},
+    {5: fail_on_last_rank},
+    {3: disagree, 7: fail_on_last_rank, 9: disagree},
+    {4: notify(HostUpdateResult.added)},
+    {4: notify(HostUpdateResult.removed)},
 ):
     with torch.no_grad():
         model.weight.fill_(1.0)
@@ -226,7 +226,7 @@ for trouble in (
 assert all(each == weights[0] for each in weights), weights
 assert len({str(each) for each in hvd.allgather_object(weights)}) == 1
 
-# Other errors pass through the decorator, and so do arguments, names and results.
+# The decorator passes on other errors, arguments, names and results.
 @hvd.elastic.run
 def fail(state, *, kind):
     "a docstring"
@@ -239,7 +239,7 @@ except KeyError:
     pass
 assert notification_manager._listeners == []
 
-# News is taken once, from rank 0, with all that came since.
+# A commit handles all notifications of rank 0 since the last one, and each only once.
 state = hvd.elastic.TorchState(step=0)
 state.on_hosts_updated(1, HostUpdateResult.removed)
 if rank == 0:
@@ -252,7 +252,7 @@ else:
     raise AssertionError("no interrupt")
 state.commit()
 state.on_hosts_updated(3, HostUpdateResult.removed)
-state.on_reset()  # news of before the reset is old
+state.on_reset()  # a reset discards earlier notifications
 state.commit()
 """
 

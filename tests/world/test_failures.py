@@ -1,4 +1,4 @@
-"""Failures, and the errors that a user sees. Every world here is bounded in time: a hang is a failure."""
+"""Tests of failures, and of the errors that users see. Each world has a time limit, because a hang is a failure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .conftest import Ranks
 
 ReportsOf = Callable[[int], str]
 
-# The last rank ends in some way while the others are in the middle of their allreduces.
+# For each case, the last rank ends in this way while the other ranks execute allreduces.
 DEATHS = {
     "killed": "import signal; os.kill(os.getpid(), signal.SIGKILL)",
     "raises": "raise RuntimeError('out of luck')",
     "exits": "sys.exit(7)",
     "exits at once": "os._exit(9)",
-    "exits as if all were well": "sys.exit(0)",
+    "exits with 0": "sys.exit(0)",
 }
 
 LOSING_A_RANK = """
@@ -51,16 +51,16 @@ def test_a_rank_is_lost(
         assert "out of luck" in world.stderr
     if death == "exits":
         assert world.returncode == 7, world.stderr
-    # The launcher may be quicker to end a rank than the rank to see the error; and who sees it leaves, which a third
-    # rank may notice first.
+    # The launcher may end a rank before the rank gets the error. A rank that gets the error leaves, and a third rank
+    # may detect this loss first.
     texts = [reports_of(rank) for rank in range(last)]
     assert all(text == "" or (text.startswith("error:") and "rank " in text) for text in texts), texts
     assert not any(texts) or any(f"rank {last}" in text for text in texts), texts
-    if death == "exits as if all were well":
-        assert all(texts), "nothing ends these ranks but the error"
+    if death == "exits with 0":
+        assert all(texts), "these ranks can only end by the error"
 
 
-def test_without_a_session(ranks: Ranks) -> None:
+def test_calls_without_a_session_are_errors(ranks: Ranks) -> None:
     world = ranks(
         2,
         """
@@ -93,7 +93,7 @@ def test_without_a_session(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
-def test_what_init_takes(ranks: Ranks) -> None:
+def test_arguments_of_init(ranks: Ranks) -> None:
     world = ranks(
         3,
         """
@@ -129,7 +129,7 @@ def test_what_init_takes(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
-def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
+def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
     """A new session forgets the agreements of the old one, because a new rank would not know them."""
     pytest.importorskip("torch")
     world = ranks(
@@ -144,7 +144,7 @@ def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
         for session in range(3):
             hvd.init()
             if session == 1 and hvd.rank() == 1:
-                optimizer = hvd.DistributedOptimizer(plain)  # as a rank that came new
+                optimizer = hvd.DistributedOptimizer(plain)  # like a rank that has just started
             for step in range(3):
                 optimizer.zero_grad()
                 sum(layer.weight.sum() for layer in model).mul(hvd.rank() + 1).backward()
@@ -156,7 +156,7 @@ def test_an_optimizer_goes_on_in_a_new_session(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
-def test_work_in_flight_fails_when_the_session_ends(ranks: Ranks) -> None:
+def test_submitted_requests_fail_when_the_session_ends(ranks: Ranks) -> None:
     world = ranks(
         2,
         """
@@ -169,7 +169,7 @@ def test_work_in_flight_fails_when_the_session_ends(ranks: Ranks) -> None:
         except hvd.HorovodInternalError as error:
             print("error:", error)
         else:
-            raise AssertionError("nobody answered, and it did not fail")
+            raise AssertionError("the other rank did not submit it, and it did not fail")
         """,
     )
     assert world.returncode == 0, world.stderr
@@ -191,7 +191,7 @@ def test_a_forked_child_knows_its_rank_and_may_not_communicate(ranks: Ranks) -> 
                 except hvd.HorovodInternalError as error:
                     assert "fork" in str(error)
                 else:
-                    raise AssertionError("a collective in a forked child")
+                    raise AssertionError("a collective worked in a forked child")
                 sys.exit(5)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
             assert hvd.allreduce(1.0 + hvd.rank()) == 1.5
@@ -219,7 +219,7 @@ def test_data_loader_workers(ranks: Ranks) -> None:
         for method in ("fork", "spawn"):
             loader = torch.utils.data.DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context=method)
             if method == "spawn":
-                break  # a spawned worker has no session to ask for its rank
+                break  # a spawned worker has no session, so it cannot ask for its rank
             for _ in range(2):
                 for batch in loader:
                     assert (batch[:, 1] == hvd.rank()).all()
@@ -230,22 +230,22 @@ def test_data_loader_workers(ranks: Ranks) -> None:
     assert world.returncode == 0, world.stderr
 
 
-def test_a_stall_is_named(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_stall_report_names_the_missing_rank(ranks: Ranks, tmp_path: Path) -> None:
     world = ranks(
         2,
         """
         hvd.init()
-        if hvd.rank() == 0:  # the straggler that this is about
-            while not os.path.exists("said") or "embedding" not in open("said").read():
+        if hvd.rank() == 0:  # rank 0 is the straggler
+            while not os.path.exists("log") or "embedding" not in open("log").read():
                 os.sched_yield()
         else:
-            os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
+            os.dup2(os.open("log", os.O_WRONLY | os.O_CREAT), 2)
         hvd.allreduce(np.ones(3), name="embedding")
         """,
         PERSEUS_STALL_CHECK_TIME_SECONDS="1",
     )
     assert world.returncode == 0, world.stderr
-    assert "not by rank 0" in (tmp_path / "said").read_text()
+    assert "not by rank 0" in (tmp_path / "log").read_text()
 
 
 def test_a_stall_becomes_an_error(ranks: Ranks, reports_of: ReportsOf) -> None:
@@ -269,7 +269,7 @@ def test_a_stall_becomes_an_error(ranks: Ranks, reports_of: ReportsOf) -> None:
 
 
 def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
-    """Gradients are kept in private memory, with one warning, and training continues."""
+    """The library keeps gradients in private memory, with one warning, and training continues."""
     pytest.importorskip("torch")
     world = ranks(
         2,
@@ -283,7 +283,7 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
         except RuntimeError as error:
             assert "arena" in str(error).lower(), error
         else:
-            raise AssertionError("4 GiB of an arena of 16 MiB")
+            raise AssertionError("an arena of 16 MiB had room for 4 GiB")
         model = torch.nn.Sequential(*[torch.nn.Linear(600, 600, bias=False) for _ in range(16)])
         hvd.broadcast_parameters(model.state_dict(), 0)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
@@ -296,10 +296,10 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
         PERSEUS_ARENA_BYTES=str(16 << 20),
     )
     assert world.returncode == 0, world.stderr
-    assert world.stderr.count("kept in private memory") == 2  # once a rank
+    assert world.stderr.count("kept in private memory") == 2  # once on each rank
 
 
-def test_an_error_before_the_others_are_there(ranks: Ranks) -> None:
-    """A rank that fails before init() does not leave the others waiting."""
+def test_a_rank_fails_before_init(ranks: Ranks) -> None:
+    """The other ranks do not wait for a rank that fails before init()."""
     world = ranks(2, "if os.environ['PERSEUS_RANK'] == '1': sys.exit(4)\nhvd.init()")
     assert world.returncode == 4, world.stderr

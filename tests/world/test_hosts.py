@@ -1,4 +1,4 @@
-"""Jobs on several simulated hosts: ranks of one machine that use several names of it."""
+"""Tests of jobs on several simulated hosts: the ranks of one machine use different host names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from .conftest import Mpirun
 
-# Two hosts of one and three ranks, not in a row.
-PLAY = """
+# Rank 1 is on one host, and ranks 0, 2 and 3 are on the other host.
+SET_HOST_NAME = """
 import ctypes, os, socket, sys
 
 CLONE_NEWUTS = 0x04000000
 if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS) != 0:
-    print(f"may not play a host: {os.strerror(ctypes.get_errno())}", flush=True)
+    print(f"cannot set its own host name: {os.strerror(ctypes.get_errno())}", flush=True)
     sys.exit()
 socket.sethostname("one" if os.environ["PMI_RANK"] == "1" else "other")
 """
@@ -31,7 +31,7 @@ for session in range(2):
     rank = hvd.rank()
     here = [1] if rank == 1 else [0, 2, 3]
     assert (hvd.local_rank(), hvd.local_size()) == (here.index(rank), len(here))
-    own = hvd.add_process_set([0, 2, 3]) if session else None  # a set that is there already is taken
+    own = hvd.add_process_set([0, 2, 3]) if session else None  # an existing process set is used again
     assert host_process_set().ranks == here
     assert own is None or rank == 1 or host_process_set() is own
     batches = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0)).double()
@@ -46,9 +46,9 @@ print(f"rank {rank} is done", flush=True)
 """
 
 
-def on_played_hosts(mpirun: Mpirun, program: str, **environment: str) -> None:
-    world = mpirun(PLAY + program, **environment)
-    if "may not play a host" in world.stdout:
+def run_on_simulated_hosts(mpirun: Mpirun, program: str, **environment: str) -> None:
+    world = mpirun(SET_HOST_NAME + program, **environment)
+    if "cannot set its own host name" in world.stdout:
         pytest.skip(world.stdout.splitlines()[0])
     assert world.returncode == 0, world.stderr
     assert all(f"rank {rank} is done" in world.stdout for rank in range(4)), world.stdout
@@ -56,10 +56,10 @@ def on_played_hosts(mpirun: Mpirun, program: str, **environment: str) -> None:
 
 def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
     pytest.importorskip("torch")
-    on_played_hosts(mpirun, SCOPES)
+    run_on_simulated_hosts(mpirun, SCOPES)
 
 
-# Kinds that cannot be fused, small ones and some that go in several chunks.
+# Allreduces of these kinds cannot be fused. Some tensors are small, and some are sent in several chunks.
 SEVERAL_AT_ONCE = """
 import numpy as np
 import perseus_like.numpy as hvd
@@ -68,23 +68,23 @@ hvd.init()
 rank, size = hvd.rank(), hvd.size()
 KINDS = [(dtype, op) for dtype in ("f4", "f8", "i4") for op in ("Sum", "Max", "Min")]
 
-def given(by, step, number):
+def values_of(by, step, number):
     count = 700_000 if number % 4 == 3 else number * 5
     values = np.random.default_rng([by, step, number]).integers(-100, 100, count)
     return values.astype(KINDS[number][0])
 
 REDUCED = {"Sum": np.sum, "Max": np.max, "Min": np.min}
 for step in range(10):
-    # The last rank has nothing more to give.
+    # The last rank has joined from here on.
     if rank == size - 1 and step == 8:
         break
-    givers = range(size - 1 if step >= 8 else size)
+    contributors = range(size - 1 if step >= 8 else size)
     numbers = [i for i, (_, op) in enumerate(KINDS) if op == "Sum" or step < 8]
     handles = [
-        hvd.allreduce_async(given(rank, step, i), op=getattr(hvd, KINDS[i][1]), name=f"t{i}") for i in numbers
+        hvd.allreduce_async(values_of(rank, step, i), op=getattr(hvd, KINDS[i][1]), name=f"t{i}") for i in numbers
     ]
     for i, handle in zip(numbers, handles):
-        want = REDUCED[KINDS[i][1]]([given(by, step, i) for by in givers], axis=0)
+        want = REDUCED[KINDS[i][1]]([values_of(by, step, i) for by in contributors], axis=0)
         np.testing.assert_array_equal(hvd.synchronize(handle), want)
 hvd.join()
 hvd.shutdown()
@@ -93,9 +93,9 @@ print(f"rank {rank} is done", flush=True)
 
 
 def test_allreduces_of_several_kinds_are_in_progress_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
-    on_played_hosts(mpirun, SEVERAL_AT_ONCE, HOROVOD_TIMELINE=str(tmp_path / "trace.json"))
+    run_on_simulated_hosts(mpirun, SEVERAL_AT_ONCE, HOROVOD_TIMELINE=str(tmp_path / "trace.json"))
     for name in ("trace.json", "trace.rank1.json"):
-        under_way, most = set[str](), 0
+        in_progress, most = set[str](), 0
         events: list[dict[str, Any]] = json.loads((tmp_path / name).read_text())
         phases = dict[str, list[str]]()
         for event in sorted((event for event in events if event["ph"] in "BE"), key=lambda event: float(event["ts"])):
@@ -103,8 +103,8 @@ def test_allreduces_of_several_kinds_are_in_progress_at_once(mpirun: Mpirun, tmp
             if event["ph"] == "B":
                 open_phases.append(event["name"])
             elif open_phases.pop() == "HIERARCHY_ALLREDUCE":
-                under_way.discard(event["tid"])
+                in_progress.discard(event["tid"])
             if "HIERARCHY_ALLREDUCE" in open_phases:
-                under_way.add(event["tid"])
-            most = max(most, len(under_way))
+                in_progress.add(event["tid"])
+            most = max(most, len(in_progress))
         assert most > 1, name

@@ -1,4 +1,4 @@
-"""Keras' `fit` where a peer dies, on either backend: our error, and no hang."""
+"""Checks that Keras' `fit` ends with this library's error, and does not hang, if a peer dies, on either backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""oneCCL as the transport, for real, over libfabric and over Intel MPI. `make test-oneccl` makes what it needs."""
+"""Tests with oneCCL as the transport, over libfabric and over Intel MPI. `make test-oneccl` makes the environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path, environment: Callable[[str], Path], to_end: Run) -> Run:
-    """Runs Python with these arguments on ranks of .venv-oneccl, by perseusrun or by Intel MPI's launcher."""
+    """Returns a function that runs Python on ranks of .venv-oneccl, by perseusrun or by Intel MPI's launcher."""
     python = environment("oneccl")
 
     def start(
@@ -44,7 +44,7 @@ def run(tmp_path: Path, environment: Callable[[str], Path], to_end: Run) -> Run:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """A file with this program; what `report` says in it is in rank<N>.txt."""
+    """Returns a function that writes a program to a file. In the program, `report` writes to rank<N>.txt."""
 
     def write(text: str) -> Path:
         file = tmp_path / "program.py"
@@ -54,14 +54,14 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-# Once in dozens of times 4 ranks over libfabric, each with a thread of oneCCL's, took more than 200 s on two cores.
+# With 4 ranks over libfabric, each with a thread of oneCCL, few in dozens of runs took more than 200 s on two cores.
 @pytest.mark.parametrize(
     ("by", "size"),
     [("perseusrun", 2), pytest.param("perseusrun", 4, marks=pytest.mark.slow), ("mpiexec", 2), ("mpiexec", 4)],
 )
 def test_on_all_ranks(by: str, size: int, run: Run) -> None:
     options = ["-m", "pytest", "-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header"]
-    options += ["-o", "faulthandler_timeout=100"]  # says where it stands
+    options += ["-o", "faulthandler_timeout=100"]  # prints the stacks of a run that hangs
     files = [HERE / "in_world" / file for file in IN_WORLD[by]]
     world = run(
         *[size, *options, "--tb=short", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, *files],
@@ -73,7 +73,7 @@ def test_on_all_ranks(by: str, size: int, run: Run) -> None:
     assert len(re.findall(r"\d+ passed", world.stdout)) == size, output
 
 
-SAYS_HOW = """
+DESCRIBING = """
     hvd.init()
     import perseus_like
     assert (hvd.allreduce(np.ones(1000, np.float32), op=hvd.Sum) == hvd.size()).all()
@@ -83,12 +83,14 @@ SAYS_HOW = """
 
 
 @pytest.mark.parametrize(("by", "way"), [("perseusrun", "ofi"), ("mpiexec", "mpi"), ("mpiexec", "ofi")])
-def test_what_carries_is_said(by: str, way: str, run: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
-    """Horovod's name for it does, and oneCCL's own variables reach it."""
+def test_the_description_names_oneccl_and_its_provider(
+    by: str, way: str, run: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Horovod's setting selects oneCCL, and oneCCL reads its own variables."""
     variables = {"HOROVOD_CPU_OPERATIONS": "CCL", "PERSEUS_CPU_TRANSPORT": "", "CCL_LOG_LEVEL": "info"}
     if (by, way) == ("mpiexec", "ofi"):
         variables["CCL_ATL_TRANSPORT"] = way
-    world = run(2, program(SAYS_HOW), by=by, CCL_WORKER_COUNT="2", **variables)
+    world = run(2, program(DESCRIBING), by=by, CCL_WORKER_COUNT="2", **variables)
     output = world.stdout + world.stderr
     assert world.returncode == 0, output
     for rank in range(2):
@@ -114,16 +116,16 @@ LOSING_A_RANK = """
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_is_lost(size: int, run: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
-    """oneCCL itself waits for ever; the other ranks get an error nevertheless, and end."""
+    """oneCCL itself waits without a limit. The other ranks get an error nevertheless, and end."""
     world = run(size, program(LOSING_A_RANK), seconds=60)
     assert world.returncode != 0
-    # A rank may be ended while it writes.
+    # The launcher may end a rank while the rank writes.
     texts = [text for file in tmp_path.glob("rank*.txt") if (text := file.read_text())]
     assert all(text.startswith("error:") and "rank " in text for text in texts), texts
 
 
-def test_it_is_not_installed(ranks: Run) -> None:
-    """In this environment: all ranks get one text, which says what to install."""
+def test_the_error_without_oneccl(ranks: Run) -> None:
+    """In an environment without oneCCL, all ranks get the same error, which says what to install."""
     if (Path(sys.prefix) / "lib" / "libccl.so.2").exists():
         pytest.skip("oneCCL is installed here")
     world = ranks(2, "hvd.init()", PERSEUS_CPU_TRANSPORT="oneccl", CCL_ROOT="")

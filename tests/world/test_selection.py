@@ -1,4 +1,4 @@
-"""init(comm=…): jobs of some of the ranks that were started, under perseusrun and under mpirun."""
+"""Tests of init(comm=…), which makes jobs of some of the started ranks, under perseusrun and under mpirun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import Mpirun, Ranks
 
-# Several groups at once, in orders of their own, then all, then some that leave others out.
+# The steps are: several groups at once with their own orders, all ranks, and groups that leave ranks out.
 GROUPS_OF_RANKS = """
 import os, sys
 import numpy as np
@@ -69,7 +69,7 @@ else:
     assert own > 0 and hvd.size() == 3 and hvd.global_process_set.mpi_comm == rest
     hvd.shutdown()
 
-# Horovod's order: what rank 0 has at a place comes first.
+# Sets are registered in Horovod's order: for each position, rank 0's set comes first.
 evens_or_odds = world.Split(own % 2, own)
 sets = [hvd.ProcessSet(evens_or_odds), hvd.ProcessSet([0]), hvd.ProcessSet(rest)]
 hvd.init(process_sets=sets)
@@ -96,7 +96,7 @@ def test_groups_of_ranks_under_mpirun(mpirun: Mpirun) -> None:
     assert_all_are_done(mpirun(GROUPS_OF_RANKS))
 
 
-def test_without_threads_of_mpi(mpirun: Mpirun) -> None:
+def test_groups_without_multiple_mpi_threads(mpirun: Mpirun) -> None:
     program = f"{GROUPS_OF_RANKS}\nassert hvd.mpi_enabled() and not hvd.mpi_threads_supported()\n"
     assert_all_are_done(mpirun(program, HOROVOD_MPI_THREADS_DISABLE="1", HOROVOD_CPU_OPERATIONS="MPI"))
 
@@ -106,7 +106,7 @@ def test_communicators(mpirun: Mpirun) -> None:
     assert_all_are_done(mpirun(COMMUNICATORS))
 
 
-def test_a_communicator_where_mpi_knows_no_ranks(ranks: Ranks) -> None:
+def test_a_communicator_without_mpi_is_an_error(ranks: Ranks) -> None:
     pytest.importorskip("mpi4py")
     world = ranks(
         2,

@@ -1,4 +1,4 @@
-"""The effects of settings in the environment, by Horovod's names if it has them."""
+"""Checks the effects of settings in the environment, with Horovod's names for those that have one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from .conftest import Ranks
 
 
-def test_horovods_names(ranks: Ranks) -> None:
+def test_settings_with_horovods_names(ranks: Ranks) -> None:
     world = ranks(
         2,
         """
@@ -18,11 +18,11 @@ def test_horovods_names(ranks: Ranks) -> None:
         hvd.init()
         def cores_of_the_engine():
             for task in Path("/proc/self/task").iterdir():
-                with contextlib.suppress(OSError):  # a thread that has ended
+                with contextlib.suppress(OSError):  # the thread has ended
                     if (task / "comm").read_text() == "perseus-engine\\n":
                         return (task / "status").read_text().split("Cpus_allowed_list:\\t")[1].split("\\n")[0]
 
-        while cores_of_the_engine() != "0":  # the thread has hardly begun
+        while cores_of_the_engine() != "0":  # the thread has just started
             os.sched_yield()
         assert hvd.allreduce(1.0, op=hvd.Sum) == 2
         """,
@@ -42,7 +42,7 @@ def test_horovods_names(ranks: Ranks) -> None:
     assert remarks[0].startswith("warning: HOROVOD_CYCLE_TIME has no effect: There is no cycle")
 
 
-def test_values_that_make_no_sense(ranks: Ranks) -> None:
+def test_wrong_values_are_refused(ranks: Ranks) -> None:
     world = ranks(
         1,
         """
@@ -77,7 +77,7 @@ def test_values_that_make_no_sense(ranks: Ranks) -> None:
     ],
 )
 def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: Ranks) -> None:
-    """As where an mpirun hands variables on to some hosts only. Rank 0's count, as of Horovod's coordinator."""
+    """An mpirun may pass variables to some hosts only. The values of rank 0 are used, as in Horovod."""
     world = ranks(
         3,
         f"""
@@ -92,12 +92,12 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
         """,
     )
     assert world.returncode == 0, world.stderr
-    said = "settings are not the same on all ranks, and rank 0's count: "
-    assert world.stderr.count(said) == 1
-    assert f"{said}{name.replace('HOROVOD', 'PERSEUS')} on rank 1 has another value" in world.stderr
+    text = "settings are not the same on all ranks, and rank 0's count: "
+    assert world.stderr.count(text) == 1
+    assert f"{text}{name.replace('HOROVOD', 'PERSEUS')} on rank 1 has another value" in world.stderr
 
 
-def test_what_is_built(ranks: Ranks) -> None:
+def test_functions_about_available_parts(ranks: Ranks) -> None:
     """The functions return the settings that are in effect."""
     world = ranks(
         2,
@@ -108,9 +108,9 @@ def test_what_is_built(ranks: Ranks) -> None:
         assert not hvd.mpi_enabled() and not hvd.gloo_enabled()
         hvd.init()
         assert perseus_like.numpy.allreduce(1.0) == 1
-        assert hvd.mpi_built() and util.mpi_built()  # of an mpirun's job it would be used
-        assert not hvd.mpi_enabled()  # here it is not
-        assert hvd.gloo_enabled() and hvd.gloo_built() and util.gloo_built()  # what Horovod does without MPI
+        assert hvd.mpi_built() and util.mpi_built()  # a job under mpirun would use it
+        assert not hvd.mpi_enabled()  # this job does not use it
+        assert hvd.gloo_enabled() and hvd.gloo_built() and util.gloo_built()  # Horovod uses Gloo if there is no MPI
         try:
             hvd.mpi_threads_supported()
         except ValueError as error:
@@ -149,10 +149,10 @@ def test_helpers_of_horovod(ranks: Ranks) -> None:
         from perseus_like.runner.common.util.env import get_env_rank_and_size
         from perseus_like.runner.util.threads import in_thread
         assert get_env_rank_and_size() == (0, 1) and basics.HorovodBasics.Sum == hvd.Sum
-        heard = []
-        in_thread(heard.append, ("heard",)).join()
+        results = []
+        in_thread(results.append, ("results",)).join()
         in_thread(int, ("no number",), silent=True).join()
-        assert heard == ["heard"]
+        assert results == ["results"]
         object_of_horovod = basics.HorovodBasics(__file__, "mpi_lib_v2")
         object_of_horovod.init()
         assert (object_of_horovod.rank(), object_of_horovod.size()) == (0, 1)

@@ -1,4 +1,7 @@
-"""A rank is stopped in the middle of a collective, or while it leads: the others say who it is, and go on later."""
+"""Tests with a rank that is stopped during a collective, or as the coordinator.
+
+The others name it, and continue later.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from .conftest import HEAD
 
 pytestmark = pytest.mark.timeout(180)
 
-# Rank 0 stops another one once the first part of its own result has come: the rest is under way then, or was over
-# before rank 0 had the time to; then all is done again.
-IN_THE_MIDDLE = """
+# Rank 0 stops the victim as soon as the first part of rank 0's own result is there. If the collective has ended
+# by then, all ranks repeat it.
+STOPPED_IN_COLLECTIVE = """
 import signal
-big = np.ones(1 << 26, np.float32)  # takes a while, and not the same on all ranks
+big = np.ones(1 << 26, np.float32)  # takes a while, and a different time on each rank
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
@@ -38,7 +41,7 @@ try:
             os.kill(pids[{victim}], signal.SIGSTOP)
         result = hvd.synchronize(work)
         assert (result == size * (size + 1) / 2).all()
-        too_late = rank == 0 and not os.path.exists("woken")
+        too_late = rank == 0 and not os.path.exists("resumed")
         if too_late:
             os.kill(pids[{victim}], signal.SIGCONT)
         too_late = hvd.broadcast(np.array([too_late]), 0, name="too late")[0]
@@ -49,8 +52,8 @@ except hvd.HorovodInternalError as error:
 report("done")
 """
 
-# The one that leads the negotiation is stopped before all have asked.
-BEFORE = """
+# The coordinator is stopped before all ranks have submitted the request.
+STOPPED_COORDINATOR = """
 import signal
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
@@ -64,7 +67,7 @@ report("done")
 
 
 class World:
-    """Ranks that are stopped until the test lets them go on."""
+    """A job whose stopped ranks stay stopped until the test resumes them."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class World:
         file = folder / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         self.size, self.folder = size, folder
-        self.heard: list[str] = []
+        self.lines: list[str] = []
         self.process = subprocess.Popen(
             [python, "-m", "perseus_like.launch", "-np", str(size), python, str(file)],
             cwd=folder,
@@ -95,26 +98,26 @@ class World:
         return file.read_text() if file.exists() else ""
 
     def pid(self, rank: int) -> int:
-        """Returns the process number that a rank wrote."""
+        """Returns the process id that a rank reported."""
         return int(self.reports_of(rank).split()[1])
 
-    def go_on(self, rank: int) -> None:
+    def resume(self, rank: int) -> None:
         self._wait_until_stopped(self.pid(rank))
-        (self.folder / "woken").touch()
+        (self.folder / "resumed").touch()
         os.kill(self.pid(rank), signal.SIGCONT)
 
     def wait_for(self, text: str) -> str:
-        """The next line with this text."""
+        """Returns the next line that contains this text."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.heard.append(line)
+            self.lines.append(line)
             if text in line:
                 return line
-        raise AssertionError(f"the job ended without a line with {text!r}: {self.heard}")
+        raise AssertionError(f"the job ended without a line with {text!r}: {self.lines}")
 
     def end(self) -> int:
         assert self.process.stderr is not None
-        self.heard += self.process.stderr.readlines()  # `communicate` leaves out what has been read ahead
+        self.lines += self.process.stderr.readlines()  # `communicate` would omit lines that are already in the buffer
         return self.process.wait(90)
 
 
@@ -138,45 +141,45 @@ def world(tmp_path: Path, wait_until_stopped: Callable[[int], None]) -> Iterator
 
 
 @pytest.mark.parametrize(("size", "victim"), [(2, 1), (4, 2)])
-def test_in_the_middle(world: Callable[..., World], size: int, victim: int) -> None:
-    job = world(size, IN_THE_MIDDLE.format(victim=victim))
+def test_a_rank_is_stopped_during_a_collective(world: Callable[..., World], size: int, victim: int) -> None:
+    job = world(size, STOPPED_IN_COLLECTIVE.format(victim=victim))
     warnings = [job.wait_for("stands still") for _ in range(size - 1)]
     assert all("allreduce 'gradient'" in text and f"rank {victim} does not answer" in text for text in warnings)
-    assert len({text[: text.index("allreduce")] for text in warnings}) == size - 1, "every other rank says so"
-    job.go_on(victim)
-    assert job.end() == 0, job.heard
-    assert all("done" in job.reports_of(rank) for rank in range(size)), job.heard
-    assert not any(f"rank {other} does not" in line for line in job.heard for other in range(size) if other != victim)
+    assert len({text[: text.index("allreduce")] for text in warnings}) == size - 1, "every other rank must warn"
+    job.resume(victim)
+    assert job.end() == 0, job.lines
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.lines
+    assert not any(f"rank {other} does not" in line for line in job.lines for other in range(size) if other != victim)
 
 
-def test_it_becomes_an_error(world: Callable[..., World]) -> None:
-    job = world(4, IN_THE_MIDDLE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
+def test_a_stall_becomes_an_error(world: Callable[..., World]) -> None:
+    job = world(4, STOPPED_IN_COLLECTIVE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
     assert job.end() != 0
     texts = [job.reports_of(rank).partition("error:")[2] for rank in (0, 1, 3)]
-    # Whoever fails first ends the job.
-    assert any(texts), job.heard
+    # The first rank that fails ends the job.
+    assert any(texts), job.lines
     assert all("gradient" in text and "rank 2" in text for text in texts if text), texts
 
 
-def test_no_warning_is_wanted(world: Callable[..., World]) -> None:
+def test_a_stall_becomes_an_error_without_warnings(world: Callable[..., World]) -> None:
     environment = {"PERSEUS_STALL_CHECK_DISABLE": "1", "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    job = world(2, IN_THE_MIDDLE.format(victim=1), **environment)
+    job = world(2, STOPPED_IN_COLLECTIVE.format(victim=1), **environment)
     assert job.end() != 0
-    assert not any("stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.heard), job.heard
+    assert not any("stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.lines), job.lines
     assert "rank 1" in job.reports_of(0).partition("error:")[2]
 
 
-def test_the_one_that_leads(world: Callable[..., World]) -> None:
-    job = world(3, BEFORE)
+def test_the_coordinator_is_stopped(world: Callable[..., World]) -> None:
+    job = world(3, STOPPED_COORDINATOR)
     warnings = [job.wait_for("waits to be agreed on") for _ in range(2)]
     assert all("allreduce 'gradient'" in text and "rank 0 does not answer" in text for text in warnings)
-    job.go_on(0)
-    assert job.end() == 0, job.heard
-    assert all("done" in job.reports_of(rank) for rank in range(3)), job.heard
+    job.resume(0)
+    assert job.end() == 0, job.lines
+    assert all("done" in job.reports_of(rank) for rank in range(3)), job.lines
 
 
-# The first message is only late; then its sender is stopped.
-A_MESSAGE = """
+# The first message is only late. Then its sender is stopped.
+STOPPED_SENDER = """
 import signal
 import torch
 import torch.distributed as dist
@@ -200,20 +203,20 @@ report("done")
 """
 
 
-def test_the_sender_of_a_message(world: Callable[..., World]) -> None:
+def test_the_sender_of_a_message_is_stopped(world: Callable[..., World]) -> None:
     pytest.importorskip("torch")
-    job = world(2, A_MESSAGE)
+    job = world(2, STOPPED_SENDER)
     warning = job.wait_for("does not come")
-    assert "message 0" in job.reports_of(0), "one who is busy has been taken for one who is stopped"
+    assert "message 0" in job.reports_of(0), "a busy rank must not be reported as stopped"
     assert "a message from rank 1 does not come" in warning
     assert "rank 1 does not answer" in warning
-    job.go_on(1)
-    assert job.end() == 0, job.heard
-    assert all("done" in job.reports_of(rank) for rank in range(2)), job.heard
+    job.resume(1)
+    assert job.end() == 0, job.lines
+    assert all("done" in job.reports_of(rank) for rank in range(2)), job.lines
 
 
-# Wherever it is in the collective then.
-IN_ONECCL = """
+# Rank 1 is stopped at any point of the collective.
+STOPPED_IN_ONECCL = """
 import signal
 hvd.init()
 report("pid", os.getpid())
@@ -228,11 +231,13 @@ report("done")
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_over_oneccl(size: int, world: Callable[..., World], environment: Callable[[str], Path]) -> None:
+def test_a_rank_is_stopped_in_oneccl(
+    size: int, world: Callable[..., World], environment: Callable[[str], Path]
+) -> None:
     settings = {"python": str(environment("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
-    job = world(size, IN_ONECCL, **settings)
+    job = world(size, STOPPED_IN_ONECCL, **settings)
     warnings = [job.wait_for("allreduce 'gradient'") for _ in range(size - 1)]
     assert all(re.search(r"\brank 1 does not answer|not by ranks? 1\b", text) for text in warnings), warnings
-    job.go_on(1)
-    assert job.end() == 0, job.heard
-    assert all("done" in job.reports_of(rank) for rank in range(size)), job.heard
+    job.resume(1)
+    assert job.end() == 0, job.lines
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.lines

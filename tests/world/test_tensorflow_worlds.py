@@ -1,4 +1,4 @@
-"""TensorFlow where something is not as it should be: a peer dies, or a private part of TensorFlow is another."""
+"""Tests of TensorFlow if a peer dies, or if a private part of TensorFlow has changed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HEAD = """
         importlib.import_module(module)
         package, _, name = module.rpartition(".")
         vars(sys.modules[package]).pop(name, None)
-        sys.modules[module] = None  # TensorFlow has its own hold on it
+        sys.modules[module] = None  # TensorFlow keeps its own reference to the module
 """
 
-# Changes of TensorFlow's private parts, and the texts of the log lines about them.
+# Each entry is a change of TensorFlow's private parts, and the texts of the log lines about it.
 CHANGES = {
     "native": (
         """
@@ -45,7 +45,7 @@ CHANGES = {
     ),
 }
 
-SLOWER = """
+FALLBACKS = """
     import perseus_like.tensorflow as tvd
     from perseus_like.tensorflow import native
     {change}
@@ -77,7 +77,7 @@ SLOWER = """
     report(len(records), [words in record for words, record in zip({words!r}, records)])
 """
 
-NO_WAY = """
+UNAVAILABLE = """
     import perseus_like.tensorflow as tvd
     from perseus_like.tensorflow import native
     tf.config.get_visible_devices = lambda kind=None: [kind]
@@ -132,18 +132,18 @@ DEATH = """
 
 
 @pytest.mark.parametrize("part", CHANGES)
-def test_the_slower_way_where_tensorflow_is_another(
+def test_fallbacks_if_private_parts_of_tensorflow_have_changed(
     part: str, ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
     change, words = CHANGES[part]
-    world = ranks(2, HEAD + SLOWER.format(change=change, words=words), seconds=120)
+    world = ranks(2, HEAD + FALLBACKS.format(change=change, words=words), seconds=120)
     assert [reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
 
 
-def test_functions_for_xla_that_can_run_in_no_way(
+def test_compiled_functions_that_cannot_run_are_an_error(
     ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
-    world = ranks(2, HEAD + NO_WAY, seconds=120)
+    world = ranks(2, HEAD + UNAVAILABLE, seconds=120)
     assert [reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
 
 

@@ -1,4 +1,4 @@
-"""Timelines of real ranks: Horovod's phases, a file per rank, whole at every moment."""
+"""Checks timelines of real ranks: Horovod's phases, one file for each rank, and files that are always readable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import Ranks
 
 
 def phases_of(path: Path) -> dict[str, Counter[str]]:
-    """Returns how often each phase is on each track. Every begin must have its end on the same track."""
+    """Returns how often each phase is on each track. Checks that every begin has its end on the same track."""
     events: list[dict[str, Any]] = json.loads(path.read_text())
     tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
     counts: dict[str, Counter[str]] = {}
@@ -32,7 +32,7 @@ def phases_of(path: Path) -> dict[str, Counter[str]]:
     return counts
 
 
-def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_phases_have_horovods_names(ranks: Ranks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = """
     hvd.init()
     for step in range(3):
@@ -48,11 +48,11 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
     for i in range(50):
         hvd.allreduce(np.ones(2))
     if hvd.rank() == 1:
-        while not os.path.exists("asked"):
+        while not os.path.exists("submitted"):
             os.sched_yield()
-        time.sleep(0.3)  # the straggler that the trace has to show
+        time.sleep(0.3)  # rank 1 is the straggler that the trace must show
     late = hvd.allreduce_async(np.ones(3), name="late")
-    open("asked", "w").close()
+    open("submitted", "w").close()
     hvd.synchronize(late)
     try:
         hvd.allreduce(np.ones(3 + hvd.rank()), name="wrong")
@@ -60,7 +60,7 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
         pass
     hvd.stop_timeline()
     hvd.allreduce(np.ones(3), name="between")
-    # A second start goes on with the same file, or takes another.
+    # A second start continues the same file, or starts another file.
     hvd.start_timeline("third.json")
     hvd.start_timeline("third.json")
     hvd.allreduce(np.ones(3), name="once more")
@@ -85,9 +85,9 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
         }.items():
             assert {f"NEGOTIATE_{verb}", verb, "QUEUE", f"SHM_{verb}"} <= phases[track].keys()
         assert phases["allreduce …"]["ALLREDUCE"] == 50
-        # Rank 0 hears of both ranks, rank 1 of itself.
-        heard = {"0", "1"} if name == "trace.json" else {"1"}
-        assert phases["allreduce.wrong"].keys() == {"NEGOTIATE_ALLREDUCE", *heard}
+        # Rank 0 records the submissions of both ranks, and rank 1 its own.
+        submitters = {"0", "1"} if name == "trace.json" else {"1"}
+        assert phases["allreduce.wrong"].keys() == {"NEGOTIATE_ALLREDUCE", *submitters}
         assert phases["cycles"]["CYCLE_START"] > 0
         assert phases["main thread"]["SYNCHRONIZE"] > 0
         assert "allreduce.between" not in phases
@@ -100,7 +100,7 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
     summary = summarize(read([tmp_path / "trace.json"]))
     assert [rank.rank for rank in summary.ranks] == [0, 1]
     assert summary.caused[1] > 0.2
-    # On a busy machine another one may have been waited for longer.
+    # On a busy machine, the ranks may have waited longer for another tensor.
     assert summary.tensors == sorted(summary.tensors, key=lambda each: -each.waited)
     (late,) = [each for each in summary.tensors if each.tensor == "allreduce.late"]
     assert late.waited > 0.2
@@ -109,7 +109,7 @@ def test_phases_are_horovods(ranks: Ranks, tmp_path: Path, capsys: pytest.Captur
     assert {event["pid"] for event in json.loads((tmp_path / "all.json").read_text())} == {0, 1}
 
 
-def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
+def test_files_of_killed_ranks_are_valid_json(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
     program = """
     import signal, threading
     hvd.init()
@@ -123,7 +123,7 @@ def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, reports_
 
     work()
     work()
-    time.sleep(0.3)  # for so long "never" has been under way
+    time.sleep(0.3)  # the negotiation of "never" takes at least this long
     hvd.allreduce(np.ones(3), name="later")
     if hvd.rank() == 1:
         for name in ("trace.json", "trace.rank1.json"):
@@ -137,14 +137,14 @@ def test_what_killed_ranks_leave_is_whole(ranks: Ranks, tmp_path: Path, reports_
     for name in ("trace.json", "trace.rank1.json"):
         events = json.loads((tmp_path / name).read_text())
         assert sum(event.get("name") == "ALLREDUCE" for event in events) > 100
-    # The phase that was in progress when the rank was killed has a begin and no end.
+    # The phase in which the rank was killed has a begin and no end.
     (trace,) = [trace for trace in read([tmp_path / "trace.json"]) if trace.rank == 1]
     (never,) = [phase for phase in trace.phases() if phase.track == "allreduce.never"]
     assert never.name == "NEGOTIATE_ALLREDUCE"
     assert never.end - never.begin > 0.2
 
 
-def test_a_file_that_cannot_be_written_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_does_not_end_a_job(ranks: Ranks, tmp_path: Path) -> None:
     world = ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE=str(tmp_path / "none" / "trace.json"))
     assert world.returncode == 0
     assert "the timeline cannot be written" in world.stderr
@@ -152,8 +152,8 @@ def test_a_file_that_cannot_be_written_ends_no_job(ranks: Ranks, tmp_path: Path)
     assert not (tmp_path / "DYNAMIC").exists()
 
 
-def test_a_full_disk_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
-    """A limit of the size of files stands for it."""
+def test_a_full_disk_does_not_end_a_job(ranks: Ranks, tmp_path: Path) -> None:
+    """A limit on the size of files imitates a full disk."""
     program = """
     import resource
     hvd.init()
@@ -163,7 +163,7 @@ def test_a_full_disk_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
     except ValueError as error:
         assert "the timeline cannot be written to none" in str(error), error
     else:
-        raise AssertionError("it was written nevertheless")
+        raise AssertionError("the timeline was written nevertheless")
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     hvd.start_timeline("trace.json")
     hvd.allreduce(np.ones(10), name="first")
@@ -178,7 +178,7 @@ def test_a_full_disk_ends_no_job(ranks: Ranks, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["trace.json", "trace.rank1.json"]
     for name in ("trace.json", "trace.rank1.json"):
         assert f"the timeline ends here: {name} cannot be written any more" in world.stderr, world.stderr
-        # Some that were under way may have no end.
+        # Phases in progress at the end of the file may have no end.
         events = json.loads((tmp_path / name).read_text())
         tracks = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
         assert "allreduce.first" in tracks.values()

@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 240
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Several files share a world where starting its ranks (importing torch) takes longer than they do.
+# Files of one group share a world, because starting its ranks (importing torch) takes longer than the tests.
 GROUPS = {
     "numpy": [
         *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
@@ -46,7 +46,7 @@ GROUPS = {
         "test_keras_horovod.py",
     ],
 }
-# Groups that .venv has not the framework for run in tests/environments/NAME.txt.
+# For these groups, .venv has no framework. They run in the environment of tests/environments/NAME.txt.
 GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]
 GROUPS["keras_on_torch"] = GROUPS["keras_2"] = GROUPS["keras"]
 ENVIRONMENTS = {
@@ -55,7 +55,7 @@ ENVIRONMENTS = {
     "tensorflow-2.15": "tensorflow-2.15",
     "keras_2": "tensorflow-2.15",
 }
-# The backends of Keras.
+# These groups set the backend of Keras.
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
 WORLDS += [
@@ -98,14 +98,14 @@ def test_on_all_ranks(
             "no:cacheprovider",
             "-p",
             "no:tmpdir",
-            "--disable-warnings",  # of the framework; ours are asserted
+            "--disable-warnings",  # of the framework; tests assert this library's warnings
             "--no-header",
             "--tb=short",
         ],
         *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
-    # Not in the source tree, which `-m pytest` would put before the installed package.
+    # The world runs in another folder, because `-m pytest` would import the source tree before the installed package.
     world = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
     output = world.stdout[-12000:]
     assert world.returncode == 0, output

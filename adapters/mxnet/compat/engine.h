@@ -32,7 +32,8 @@ constexpr int kAsynchronous = 4;
 // Lost then: collectives of this adapter raise an UnavailableError that names the releases that work.
 EngineCallback callback_at(const void* address);
 
-// For load_mxnet(). Throws std::runtime_error unless these layouts are those of a release, by MXGetVersion()'s number.
+// load_mxnet() calls this function. It throws std::runtime_error unless these layouts are those of a release, by
+// MXGetVersion()'s number.
 void require_known_release(int version);
 
 }  // namespace perseus::mxnet

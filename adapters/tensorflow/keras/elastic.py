@@ -13,7 +13,7 @@ from ..elastic import TensorFlowKerasState, run
 
 
 class KerasState(TensorFlowKerasState):
-    """Elastic state of a built tf.keras model, its optimizer, and whatever else is given by name."""
+    """Elastic state of a built tf.keras model, its optimizer, and further objects by name."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         super().__init__(model, optimizer=optimizer, backend=tf.keras.backend, **kwargs)

@@ -17,7 +17,7 @@ _SIGN = torch.iinfo(torch.int64).min
 
 
 class DTypeFallback(NamedTuple):
-    """`there` makes a new tensor, to which `reduction` is applied; `back` converts the result of that."""
+    """Converts by `there` to a new tensor, which `reduction` reduces, and converts the result by `back`."""
 
     reduction: Reduction
     there: Convert

@@ -16,7 +16,7 @@ from perseus_like.session import session
 from .callback_order import current
 from .work import Finish, PerseusWork, SubmittedRequest
 
-# The names of its C++ overloads' arguments differ between releases; callers pass them by place.
+# The type is Any, because the names of the overloads' arguments differ between releases. Callers pass them by place.
 _ProcessGroup: Any = dist.ProcessGroup
 _LONGEST_ERROR = 1000  # characters of an error text that other ranks receive
 C = TypeVar("C", bound=type)

@@ -25,9 +25,9 @@ from .unsupported import OF_GROUPS, refusing
 from .work import Works
 
 _log = logging.getLogger("perseus_like")
-# Time for which destroy_process_group waits for the other ranks' answers.
+# destroy_process_group waits for the other ranks' answers for this time.
 _GRACE_SECONDS = 1.0
-# The same for an abort, which the other ranks only have to receive.
+# An abort waits for this time. The other ranks only have to receive it.
 _ABORT_GRACE_SECONDS = 0.2
 
 

@@ -107,7 +107,7 @@ class ClusterJob:
             self._notify_members()
 
     def _start_agent(self, host: str) -> None:
-        found = HostAgent(host, self._secret, self._hear, self._lose)
+        found = HostAgent(host, self._secret, self._receive, self._lose)
         command = [sys.executable, "-IS", str(Path(agent.__file__).absolute()), str(self._heartbeat_seconds)]
         if not is_this_machine(host):
             command = [*_remote_shell(self._options), host, shlex.join(command)]
@@ -139,8 +139,8 @@ class ClusterJob:
         for found in list(self._agents.values()):
             found.send("ping")
             if was_stopped:  # this process was stopped and could not receive answers
-                found.heard = now
-            if found.heard + self._heartbeat_seconds < time.monotonic():
+                found.last_message_time = now
+            if found.last_message_time + self._heartbeat_seconds < time.monotonic():
                 self._lose(found)
 
     def _pause(self) -> None:
@@ -169,7 +169,7 @@ class ClusterJob:
             processes.send([self._world.pid], signal.SIGTERM)
         self.plan()
 
-    def _hear(self, found: HostAgent, message: Message) -> None:
+    def _receive(self, found: HostAgent, message: Message) -> None:
         kind = message["kind"]
         if kind == "here":
             found.is_here = True

@@ -21,7 +21,7 @@ class HostAgent:
         self,
         host: str,
         secret: str,
-        hear: Callable[[HostAgent, Message], None],
+        receive: Callable[[HostAgent, Message], None],
         lose: Callable[[HostAgent], None],
     ) -> None:
         self.host = host
@@ -29,10 +29,10 @@ class HostAgent:
         self.is_here = False
         self.is_lost = False
         self.version: list[int] | None = None
-        self.heard = time.monotonic()  # the last message
+        self.last_message_time = time.monotonic()  # of any message of the agent
         self.foreign_line = ""  # the last line that the remote shell or its start-up files printed
         self._secret = secret
-        self._hear = hear
+        self._receive = receive
         self._lose = lose
         self._pending = b""
         self._reader = Reader()
@@ -61,11 +61,11 @@ class HostAgent:
                 continue
             try:
                 for message in self._reader.take(text + b"\n"):
-                    self._hear(self, message)
+                    self._receive(self, message)
             except (LookupError, TypeError, ValueError):  # an invalid message
                 self._lose(self)
                 return
-            self.heard = time.monotonic()
+            self.last_message_time = time.monotonic()
 
     def finish(self) -> None:
         """Does nothing: the supervisor reports the agent's end."""

@@ -140,16 +140,16 @@ class ElasticJob:
 
     def _listen(self, worker: Worker) -> None:
         try:
-            messages = worker.heard()
+            messages = worker.take_messages()
         except ValueError:
             messages = None
         if messages is None:
             self._hang_up(worker)
             return
         for message in messages:
-            self._hear(worker, message)
+            self._receive(worker, message)
 
-    def _hear(self, worker: Worker, message: Message) -> None:
+    def _receive(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         if kind == "ready":
             worker.is_ready = True

@@ -52,7 +52,7 @@ class Worker:
         with contextlib.suppress(OSError):
             self.connection.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    def heard(self) -> list[Message] | None:
+    def take_messages(self) -> list[Message] | None:
         """Returns the messages since the last call; None once its end is closed. ValueError for an invalid message."""
         try:
             data = self.connection.recv(1 << 16, socket.MSG_DONTWAIT)

@@ -200,7 +200,7 @@ class Heartbeat:
             for ready, _ in waiting.poll(self._milliseconds_to_wait()):
                 if ready == descriptor:
                     return True
-                for command in self._go_on(ready):
+                for command in self._serve(ready):
                     obey(command)
             self._connect()
         return False
@@ -235,7 +235,7 @@ class Heartbeat:
             return [(self._connection.fileno(), select.POLLIN)]
         return [(each, attempt.event) for each, attempt in self._attempts.items()]
 
-    def _go_on(self, descriptor: int) -> list[bytes]:
+    def _serve(self, descriptor: int) -> list[bytes]:
         """Serves a connection that is ready; returns the commands that arrived."""
         if self._connection and descriptor == self._connection.fileno():
             received = _receive(self._connection)
@@ -243,7 +243,7 @@ class Heartbeat:
             return [bytes([command]) for command in received or b""]
         if attempt := self._attempts.get(descriptor):
             try:
-                if attempt.go_on():
+                if attempt.advance():
                     self._keep(attempt.connection)
             except OSError:
                 self._attempts.pop(descriptor).connection.close()
@@ -274,7 +274,7 @@ class _Attempt:
             self.connection.close()
             raise OSError(error, os.strerror(error))
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         """Called when `event` is there; returns True once the handshake is finished. Raises OSError."""
         if self.event == select.POLLOUT:
             if error := self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

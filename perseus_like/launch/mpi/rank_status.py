@@ -22,7 +22,7 @@ class RankStatus:
     size: int
     planned: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
-    heard: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
 
     def have_all_begun(self) -> bool:
         """Returns True once every rank has reported its host."""
@@ -44,7 +44,7 @@ class RankStatus:
         return [
             Failure(_name(ranks, host), _VANISHED, 1, True)
             for host, ranks in silent.items()
-            if not self.heard.intersection(ranks)
+            if not self.ended.intersection(ranks)
         ]
 
     def _by_plan(self, ranks: list[int]) -> list[tuple[str, list[int]]]:
@@ -102,7 +102,7 @@ class StatusFilter:
         if event == b"failed":
             self._witness.record = decode(text)
             return
-        self._status.heard.add(self._rank)
+        self._status.ended.add(self._rank)
         code = int(report[2] or 0)
         if code != 0:
             who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")

@@ -1,4 +1,4 @@
-"""DeePMD-kit's command `dp`, with a digest of all variables after training. Arguments: those of `dp`."""
+"""Runs DeePMD-kit's command `dp` and prints a digest of all variables after training. Takes the arguments of `dp`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO at the stage that is given, over dist_backend="perseus"."""
+"""Trains with DeepSpeed's ZeRO over dist_backend="perseus". The argument is ZeRO's stage."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer as scripts have it: nothing in here knows of a backend."""
+"""Trains with Hugging Face's Trainer as users' scripts do. The program does not name a backend."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, HfArgumentParser, Trainer, TrainingArguments

@@ -1,6 +1,6 @@
-"""pytorch-ignite's training of a small model over the backend `horovod`. Argument: `spawn` if ignite starts the ranks.
+"""Trains a small model with pytorch-ignite over the backend `horovod`.
 
-Each rank prints the sum of the trained parameters.
+With the argument `spawn`, ignite starts the ranks. Each rank prints the sum of the trained parameters.
 """
 
 from __future__ import annotations

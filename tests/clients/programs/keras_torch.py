@@ -1,4 +1,4 @@
-"""Keras 3 on torch: fit() with an optimizer that averages the gradients of all ranks."""
+"""Trains with Keras 3 on torch: fit() has an optimizer that averages the gradients of all ranks."""
 
 import os
 from typing import Any

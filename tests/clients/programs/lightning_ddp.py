@@ -1,4 +1,4 @@
-"""Lightning with its own launcher: DDPStrategy(process_group_backend="perseus") on two processes."""
+"""Trains with Lightning and DDPStrategy(process_group_backend="perseus"). Lightning starts the two processes."""
 
 from typing import Any
 

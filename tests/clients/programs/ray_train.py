@@ -1,4 +1,4 @@
-"""Ray Train with two workers and TorchConfig(backend="perseus")."""
+"""Trains with two workers of Ray Train and TorchConfig(backend="perseus")."""
 
 import tempfile
 from pathlib import Path

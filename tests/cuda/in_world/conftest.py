@@ -1,4 +1,4 @@
-"""Every rank runs the same tests in the same order, over pretended tensors and streams."""
+"""Fixtures for tests that every rank runs in the same order, with pretended tensors and streams."""
 
 from collections.abc import Iterator
 
@@ -27,4 +27,4 @@ def size() -> int:
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree() -> None:
-    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""
+    """Does nothing: the world was started outside the source tree, and its ranks need no folders of their own."""

@@ -1,4 +1,4 @@
-"""Every form of every collective, asked for on one stream and waited for on another, against the same on the CPU."""
+"""Checks every collective that is started on one stream and waited for on another, against its result on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch.distributed as dist
 from pretended_streams import OnDevice, Stream, current, fill_later, on, to_device, values  # type: ignore[import-not-found]
 
 Tensors = list[torch.Tensor]
-# Starts a collective of the first list, which is read, and the second, which is written; both may be the same.
+# A form starts a collective that reads the tensors of the first list and writes those of the second list. Both lists
+# may be the same.
 Form = Callable[[Tensors, Tensors], Any]
 
 
@@ -28,11 +29,7 @@ def coalesced(source: Tensors, target: Tensors) -> Any:
     return manager
 
 
-def sized(count: int) -> list[tuple[int, ...]]:
-    return [(count,)] * dist.get_world_size()
-
-
-# For each name: the numbers of elements of the inputs and of the outputs for `size` ranks, and the call.
+# Each entry has the numbers of elements of the inputs and of the outputs for `size` ranks, and the call.
 FORMS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]] | None, Form]] = {
     "all_reduce": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
     "maximum": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.MAX, async_op=True)),
@@ -89,7 +86,7 @@ def on_the_cpu(form: str, dtype: torch.dtype, rank: int, size: int) -> list[Any]
 
 
 def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tensors, Tensors]:
-    """The inputs get their values later, on the current stream."""
+    """Returns the inputs and outputs of a form. The inputs get their values later, on the current stream."""
     read, written, _ = FORMS[form]
     source: Tensors = [to_device(torch.zeros(count, dtype=dtype)) for count in read(size)]
     for i, tensor in enumerate(source):
@@ -105,26 +102,26 @@ def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tenso
         (form, dtype)
         for form in FORMS
         for dtype in (torch.float32, torch.complex64, torch.uint16)
-        if not (form == "maximum" and dtype.is_complex)  # which have no order
+        if not (form == "maximum" and dtype.is_complex)  # complex numbers have no maximum
     ],
     ids=str,
 )
-def test_waited_for_on_another_stream(form: str, dtype: torch.dtype, rank: int, size: int) -> None:
+def test_started_on_one_stream_and_waited_for_on_another(form: str, dtype: torch.dtype, rank: int, size: int) -> None:
     expected = on_the_cpu(form, dtype, rank, size)
-    asking, waiting = Stream(), Stream()
-    with on(asking):
+    starting, waiting = Stream(), Stream()
+    with on(starting):
         source, target = prepared(form, dtype, rank, size)
         work = FORMS[form][2](source, target)
     with on(waiting):
         work.wait()
         assert [values(each) for each in target] == expected
-    with on(asking):
+    with on(starting):
         assert [values(each) for each in target] == expected
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "coalesced"])
 def test_futures(form: str, rank: int, size: int) -> None:
-    """A callback, and who waits for what it gives, find the result on the streams that are theirs."""
+    """A callback sees the result on its own stream, and a waiter for the callback's result sees that on its own."""
     expected = on_the_cpu(form, torch.float32, rank, size)
     seen: list[Any] = []
 
@@ -141,7 +138,7 @@ def test_futures(form: str, rank: int, size: int) -> None:
         assert [values(each) for each in copies] == expected
 
 
-def test_the_future_of_several(size: int) -> None:
+def test_the_future_of_coalesced_tensors(size: int) -> None:
     tensors = [to_device(torch.zeros(3)), to_device(torch.zeros(4))]
     for tensor in tensors:
         fill_later(tensor, torch.ones(tensor.numel()))
@@ -151,13 +148,13 @@ def test_the_future_of_several(size: int) -> None:
         assert [values(each) for each in found] == [[size] * 3, [size] * 4]
 
 
-def test_nobody_waits_for_the_device(size: int) -> None:
-    """Neither a wait nor a blocking form: the device has not begun when they return."""
+def test_calls_do_not_wait_for_the_device(size: int) -> None:
+    """Neither `work.wait()` nor a blocking collective waits for the device. They return before the device starts."""
     tensor = to_device(torch.zeros(4))
     fill_later(tensor, torch.ones(4))
     work = dist.all_reduce(tensor, async_op=True)
     work.wait()
-    if size == 1:  # on the way over the host it is the engine that waits
+    if size == 1:  # with more ranks, tensors go through host memory, and the engine waits for the device
         assert tensor.elements.tolist() == [0] * 4
     assert not work.is_completed()
     assert values(tensor) == [size] * 4
@@ -171,7 +168,7 @@ def test_nobody_waits_for_the_device(size: int) -> None:
     assert values(other) == [size] * 4
 
 
-def test_strided(rank: int, size: int) -> None:
+def test_strided_tensors(rank: int, size: int) -> None:
     wide = to_device(torch.zeros(3, 4))
     fill_later(wide, torch.ones(3, 4))
     with on(Stream()):
@@ -186,14 +183,14 @@ def test_strided(rank: int, size: int) -> None:
         assert values(output) == [[float(r)] * 2 for r in range(size) for _ in range(3)]
 
 
-def test_nothing_in_them(size: int) -> None:
+def test_empty_tensors(size: int) -> None:
     outputs = [to_device(torch.zeros(0)) for _ in range(size)]
     dist.all_gather(outputs, to_device(torch.zeros(0)))
     dist.all_reduce(to_device(torch.zeros(0)))
     dist.reduce_scatter_tensor(to_device(torch.zeros(0)), to_device(torch.zeros(0)))
 
 
-def test_eight_bits_and_unsigned(size: int) -> None:
+def test_float8_and_uint64(size: int) -> None:
     tensor = to_device(torch.zeros(5, dtype=torch.float8_e5m2))
     fill_later(tensor, torch.ones(5).to(torch.float8_e5m2))
     dist.all_reduce(tensor)
@@ -211,7 +208,7 @@ def test_sparse(rank: int, size: int) -> None:
 
 
 def test_a_work_that_is_dropped_keeps_its_tensors() -> None:
-    """For as long as the device may use them."""
+    """The tensors stay alive as long as the device may use them."""
     dist.all_reduce(to_device(torch.ones(3)))
     tensor = to_device(torch.ones(3))
     kept = weakref.ref(tensor)
@@ -221,7 +218,7 @@ def test_a_work_that_is_dropped_keeps_its_tensors() -> None:
     gc.collect()
     assert kept() is not None
     other = to_device(torch.ones(3))
-    for _ in range(8):  # on whichever of the core's streams: the device has come so far
+    for _ in range(8):  # enough for each of the core's streams, so that the device has finished the dropped work
         dist.all_reduce(other)
         values(other)
     dist.all_reduce(to_device(torch.ones(3)), async_op=True)
@@ -232,7 +229,10 @@ def test_a_work_that_is_dropped_keeps_its_tensors() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.uint64], ids=str)
 def test_messages(dtype: torch.dtype, rank: int, size: int) -> None:
-    """Sent when the sender's stream has come so far; received after what the receiver's stream was given."""
+    """A message has the values that the sender's stream had computed when `isend` was called.
+
+    It arrives after the earlier work of the receiver's stream.
+    """
     if size == 1:
         pytest.skip("takes two ranks")
     after, before = (rank + 1) % size, (rank - 1) % size
@@ -256,7 +256,7 @@ def test_messages(dtype: torch.dtype, rank: int, size: int) -> None:
     assert values(arrived) == torch.full((6,), 9).to(dtype).tolist()
 
 
-def test_the_cpu_beside_it(size: int) -> None:
+def test_tensors_on_the_cpu_and_the_device_at_the_same_time(size: int) -> None:
     there, here = to_device(torch.ones(4)), torch.ones(4)
     works = [dist.all_reduce(each, async_op=True) for each in (there, here)]
     for work in works:

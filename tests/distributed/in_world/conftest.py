@@ -1,4 +1,4 @@
-"""Every rank runs the same tests in the same order; the first failure ends the world."""
+"""Fixtures for tests that every rank runs in the same order. The first failure ends the world."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load it by itself
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed  # noqa: F401
 
 
@@ -19,7 +19,7 @@ def world() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def together() -> None:
-    """Ranks enter a test together, so that what one leaves behind is not taken for the next one's."""
+    """Makes all ranks enter a test together, so that the work of one test does not mix with that of the next."""
     dist.barrier()
     torch.manual_seed(17)
 
@@ -36,4 +36,4 @@ def size() -> int:
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree() -> None:
-    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""
+    """Does nothing: the world was started outside the source tree, and its ranks need no folders of their own."""

@@ -1,4 +1,4 @@
-"""Large buckets of torch's DistributedDataParallel, and tensors of the program, in memory that processes share."""
+"""Checks that large buckets of torch's DistributedDataParallel and tensors of the program are in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import perseus_like.torch as hvd
 from perseus_like.torch import shared_memory
 from perseus_like.torch.compat.core import keeps_identity
 
-ROWS = 2  # of each rank
+ROWS = 2  # the number of rows of each rank
 WIDTH = 600
 STEPS = 5
 
@@ -36,7 +36,7 @@ def batch(step: int, size: int) -> torch.Tensor:
 
 
 def train(model: Any, rows: slice, size: int) -> list[torch.Tensor]:
-    """The gradients of each step."""
+    """Trains a model and returns the gradients of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for step in range(STEPS):
@@ -50,18 +50,18 @@ def train(model: Any, rows: slice, size: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("cap", [3, 25], ids=["many", "one"])
 @pytest.mark.parametrize("views", [False, True], ids=["", "views"])
-def test_trains_as_one_process_does(views: bool, cap: int, rank: int, size: int) -> None:
+def test_training_equals_one_process(views: bool, cap: int, rank: int, size: int) -> None:
     model = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=cap, gradient_as_bucket_view=views)
     expected = train(make_model(), slice(None), size)
     for mine, theirs in zip(train(model, slice(rank * ROWS, (rank + 1) * ROWS), size), expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-9)
-    if views and keeps_identity():  # of a bucket that has moved
+    if views and keeps_identity():  # the gradients are views of buckets that have moved
         large = [parameter.grad for parameter in model.parameters() if parameter.numel() > WIDTH]
         assert all(gradient is not None and gradient.untyped_storage().is_shared() for gradient in large)
 
 
 @pytest.mark.skipif(keeps_identity(), reason=f"buckets move with torch {torch.__version__}")
-def test_buckets_that_stay_are_reported_once(
+def test_buckets_that_do_not_move_are_reported_once(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shared_memory, "_warned", set())
@@ -109,8 +109,8 @@ def test_shared_tensors_of_the_program_are_reduced_in_place(rank: int, size: int
     dist.barrier()
 
 
-def test_memory_comes_back(rank: int, size: int) -> None:
-    """Buckets give back their memory, and no descriptor stays open."""
+def test_memory_of_buckets_is_freed(rank: int, size: int) -> None:
+    """When a model is deleted, the memory of its buckets is freed and their descriptors are closed."""
 
     def use() -> tuple[int, int]:
         model = nn.parallel.DistributedDataParallel(make_model())

@@ -1,4 +1,4 @@
-"""Communication hooks of both classes named DistributedDataParallel: torch's over perseus, and our own."""
+"""Tests communication hooks of both classes DistributedDataParallel: torch's over perseus, and this library's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def assert_nearly_as_alone(model: Any) -> None:
 
 @both
 @pytest.mark.parametrize("hook", [default_hooks.fp16_compress_hook, hooks.fp16_wire, hooks.bf16_wire])
-def test_16_bits_on_the_way(hook: Any, wrapper: Any) -> None:
+def test_gradients_are_reduced_in_16_bits(hook: Any, wrapper: Any) -> None:
     model = wrapper(make_model())
     model.register_comm_hook(None, hook)
     train(model, sgd(model.parameters()), mine)
@@ -40,7 +40,7 @@ def test_16_bits_on_the_way(hook: Any, wrapper: Any) -> None:
 
 
 def test_torchs_bf16_hook_on_our_class() -> None:
-    """torch's own class refuses it for every backend but NCCL."""
+    """This library's class accepts the hook, which torch's own class refuses for every backend but NCCL."""
     model = ours.DistributedDataParallel(make_model())
     model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     train(model, sgd(model.parameters()), mine)
@@ -48,7 +48,7 @@ def test_torchs_bf16_hook_on_our_class() -> None:
 
 
 @both
-def test_exact_averages_by_a_hook(wrapper: Any) -> None:
+def test_averages_of_a_hook_are_exact(wrapper: Any) -> None:
     model = wrapper(make_model(), bucket_cap_mb=0.0001)
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     train(model, adam(model.parameters()), mine)
@@ -61,7 +61,7 @@ def test_exact_averages_by_a_hook(wrapper: Any) -> None:
 
 @both
 def test_power_sgd_on_many_buckets(wrapper: Any, size: int) -> None:
-    """PowerSGD's callbacks start collectives, and wait for them."""
+    """PowerSGD works with many buckets. Its callbacks start collectives and wait for them."""
     model = wrapper(make_model(), bucket_cap_mb=0.0001)
     state = power_sgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5)
     model.register_comm_hook(state, power_sgd.powerSGD_hook)
@@ -72,8 +72,11 @@ def test_power_sgd_on_many_buckets(wrapper: Any, size: int) -> None:
 
 
 @both
-def test_what_a_hook_sees(wrapper: Any) -> None:
-    """Every gradient once in a pass, as a view of its bucket; buckets in order; what it gives is the gradient."""
+def test_arguments_and_result_of_a_hook(wrapper: Any) -> None:
+    """In each pass, a hook sees the buckets in order, and each gradient once, as a view of its bucket.
+
+    The tensor that the hook returns becomes the gradient.
+    """
     model = wrapper(make_model(), bucket_cap_mb=0.0001, gradient_as_bucket_view=True)
     seen: list[Any] = []
 

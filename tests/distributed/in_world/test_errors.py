@@ -1,4 +1,4 @@
-"""Ranks that disagree, or do not come: the same text on all of them, and the group or the world goes on."""
+"""Checks that all ranks get the same error if they disagree or a rank is missing, and that the world continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def same_on_all(error: BaseException) -> None:
     assert len(set(texts)) == 1, texts
 
 
-def test_sizes(rank: int) -> None:
+def test_sizes_that_differ(rank: int) -> None:
     with pytest.raises(RuntimeError, match=r"rank 0 has float32\[3\]") as raised:
         dist.all_reduce(torch.ones(3 if rank == 0 else 4))
     same_on_all(raised.value)
@@ -35,13 +35,13 @@ def test_shapes_may_differ(rank: int, size: int) -> None:
     assert tensor.sum() == 6 * size
 
 
-def test_dtypes(rank: int) -> None:
+def test_dtypes_that_differ(rank: int) -> None:
     with pytest.raises(RuntimeError, match=r"rank 0 has float16\[3\]") as raised:
         dist.broadcast(torch.ones(3, dtype=torch.float16 if rank == 0 else torch.int64), 0)
     same_on_all(raised.value)
 
 
-def test_operations(rank: int) -> None:
+def test_operations_that_differ(rank: int) -> None:
     op = dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM
     with pytest.raises(RuntimeError, match="rank 0 asks for op max") as raised:
         dist.all_reduce(torch.ones(3), op=op)
@@ -126,7 +126,7 @@ def test_calls_that_differ(kind: str, rank: int, size: int) -> None:
 
 
 def test_a_mistake_of_one_rank_does_not_leave_the_others_waiting(rank: int, size: int) -> None:
-    """They fail with its reason, and the next calls meet as they should."""
+    """The other ranks fail with the reason of that mistake, and the next calls of all ranks match one another."""
     for _ in range(2):
         if rank == 0:
             with pytest.raises(ValueError, match=r"BAND is not defined on torch\.float32"):
@@ -140,7 +140,7 @@ def test_a_mistake_of_one_rank_does_not_leave_the_others_waiting(rank: int, size
     assert tensor.item() == size
 
 
-def test_roots(rank: int) -> None:
+def test_roots_that_differ(rank: int) -> None:
     with pytest.raises(RuntimeError, match="rank 0 asks for root 0") as raised:
         dist.broadcast(torch.ones(3), 0 if rank == 0 else 1)
     same_on_all(raised.value)
@@ -154,7 +154,7 @@ def test_outputs_that_do_not_fit(size: int) -> None:
         all_gather_single(torch.empty(4 * size), torch.ones(3))
 
 
-def test_what_is_not_defined_is_a_mistake_of_the_caller() -> None:
+def test_undefined_operations_are_value_errors() -> None:
     with pytest.raises(ValueError, match=r"BAND is not defined on torch\.float32"):
         dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
     with pytest.raises(ValueError, match="on meta cannot be communicated"):
@@ -162,7 +162,7 @@ def test_what_is_not_defined_is_a_mistake_of_the_caller() -> None:
     dist.all_reduce(torch.ones(3))
 
 
-def test_a_timeout_names_the_collective_and_who_is_missing(
+def test_a_timeout_names_the_collective_and_the_missing_rank(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = size - 1
@@ -190,11 +190,11 @@ def test_a_timeout_names_the_collective_and_who_is_missing(
         dist.destroy_process_group(group)
 
 
-def test_a_wait_with_a_limit_names_the_collective_and_who_is_missing(rank: int, size: int) -> None:
+def test_a_wait_with_a_limit_names_the_collective_and_the_missing_rank(rank: int, size: int) -> None:
     tensor, last = torch.ones(1), size - 1
     if rank != last:
         work: Any = dist.all_reduce(tensor, async_op=True)
-    dist.monitored_barrier()  # of messages, which are no collectives: now all others have called it
+    dist.monitored_barrier()  # all other ranks have started the collective now; this barrier consists of messages
     if rank != last:
         with pytest.raises(
             RuntimeError, match=rf"all_reduce #\d+ timed out .* 0.2 s: rank {last} of the job did not call"
@@ -207,7 +207,7 @@ def test_a_wait_with_a_limit_names_the_collective_and_who_is_missing(rank: int, 
     assert tensor.item() == size
 
 
-def test_abort_ends_what_the_others_wait_for(rank: int, size: int) -> None:
+def test_abort_fails_the_collectives_of_the_other_ranks(rank: int, size: int) -> None:
     if not hasattr(dist.distributed_c10d, "_abort_process_group"):
         pytest.skip(f"torch {torch.__version__} aborts no groups")
     group = dist.new_group(list(range(size)))

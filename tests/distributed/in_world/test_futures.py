@@ -1,4 +1,4 @@
-"""Asynchronous works: futures, callbacks that start and wait for more, and errors that reach the caller."""
+"""Tests of asynchronous works: futures, callbacks that start more collectives, and errors that reach the caller."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_work_and_future(size: int) -> None:
     assert work.result()[0] is tensor
 
 
-def test_work_of_a_blocking_call_that_nobody_waits_for(size: int) -> None:
-    """As `all_reduce` without `async_op` makes it; it is carried out whoever looks, or nobody."""
+def test_work_of_a_blocking_call_that_no_thread_waits_for(size: int) -> None:
+    """The work of a blocking call is executed even if no thread waits for it. `all_reduce` makes such a work."""
     options: Any = dist.AllreduceOptions()
     if not hasattr(options, "asyncOp"):
         pytest.skip(f"torch {torch.__version__} does not distinguish a blocking call from others")
@@ -52,7 +52,7 @@ def test_work_of_a_blocking_call_that_nobody_waits_for(size: int) -> None:
     assert dropped.tolist() == [size] * 3
 
 
-def test_a_callback_starts_and_waits_for_more(size: int) -> None:
+def test_a_callback_starts_and_waits_for_collectives(size: int) -> None:
     def again(future: Any) -> Any:
         (tensor,) = future.value()
         work = dist.all_reduce(tensor, async_op=True)
@@ -63,8 +63,8 @@ def test_a_callback_starts_and_waits_for_more(size: int) -> None:
     assert start(1).get_future().then(again).wait()[0] == size**3
 
 
-def test_chains_that_start_collectives_while_the_caller_goes_on(size: int) -> None:
-    """The order in which callbacks and the main thread start theirs differs between ranks and runs."""
+def test_chains_that_start_collectives_while_the_caller_continues(size: int) -> None:
+    """Results are right although callbacks and the main thread start collectives in an order that differs by rank."""
 
     def step(future: Any) -> Any:
         (tensor,) = future.value()
@@ -85,8 +85,8 @@ def test_chains_that_start_collectives_while_the_caller_goes_on(size: int) -> No
         assert chain.wait()[0][0] == i * size
 
 
-def test_callbacks_do_not_run_into_one_another() -> None:
-    """Callbacks of torch's ZeRO share lists with each other. The work that they wait for is complete nevertheless."""
+def test_callbacks_do_not_run_concurrently() -> None:
+    """Two callbacks never run at the same time, because callbacks of torch's ZeRO share lists with each other."""
     running, most, ones = 0, 0, torch.ones(1 << 16)
 
     def callback(future: Any) -> Any:
@@ -95,7 +95,7 @@ def test_callbacks_do_not_run_into_one_another() -> None:
         running += 1
         most = max(most, running)
         for _ in range(20):
-            ones.mul_(1)  # without the interpreter's lock
+            ones.mul_(1)  # releases the interpreter's lock
         running -= 1
 
     for future in [start(1).get_future().then(callback) for _ in range(50)]:
@@ -103,25 +103,25 @@ def test_callbacks_do_not_run_into_one_another() -> None:
     assert most == 1
 
 
-def test_a_callback_may_wait_for_another_by_other_means() -> None:
-    """After some patience they run at once."""
-    turns = CallbackLock(patience_seconds=0.1)
+def test_a_callback_that_waits_too_long_for_the_lock_runs_without_it() -> None:
+    """A callback that cannot get the callback lock runs without it after `patience_seconds`."""
+    lock = CallbackLock(patience_seconds=0.1)
     called = threading.Event()
 
     def second() -> None:
-        with turns.taken():
+        with lock.taken():
             called.set()
 
     thread = threading.Thread(target=second)
-    with turns.taken():
+    with lock.taken():
         thread.start()
         assert called.wait(60)
     thread.join(60)
-    with turns.taken():
+    with lock.taken():
         pass
 
 
-def test_an_exception_in_a_callback_reaches_who_waits() -> None:
+def test_an_exception_in_a_callback_reaches_the_waiter() -> None:
     def fail(_: Any) -> None:
         raise KeyError("mine")
 
@@ -130,7 +130,7 @@ def test_an_exception_in_a_callback_reaches_who_waits() -> None:
     start(1).wait()
 
 
-def test_groups_by_threads_do_not_block_each_other(size: int) -> None:
+def test_groups_that_threads_use_do_not_block_each_other(size: int) -> None:
     groups = [dist.new_group(list(range(size))) for _ in range(2)]
     sums = [0.0, 0.0]
 

@@ -1,4 +1,4 @@
-"""The methods of groups and works beside collectives: each works, or is refused with a text."""
+"""Checks the methods of groups and works that are no collectives: each one works or raises an error that says why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_group() -> Any:
 
 
 def test_gather_single(rank: int, size: int) -> None:
-    """torch.distributed.gather_single is of torch 2.14; the group's method can be called with any release."""
+    """The group's method can be called with any release; torch.distributed.gather_single is new in torch 2.14."""
     last = size - 1
     options = dist.GatherOptions()
     options.rootRank = last
@@ -58,7 +58,7 @@ def test_a_pickled_group_is_the_group_of_its_name(rank: int, size: int) -> None:
         ("_start_time_estimate", "PERSEUS_TIMELINE"),
     ],
 )
-def test_what_is_not_supported_is_refused_with_a_text(method: str, text: str) -> None:
+def test_unsupported_methods_raise_an_error_that_names_an_alternative(method: str, text: str) -> None:
     with pytest.raises(NotImplementedError, match=f"{method}: the backend 'perseus' does not support it.*{text}"):
         getattr(default_group(), method)([0])
 
@@ -70,7 +70,7 @@ def test_split_group_of_torch_refuses(rank: int, size: int) -> None:
         dist.split_group(split_ranks=[list(range(size))])
 
 
-def test_what_a_work_says_of_itself(rank: int, size: int) -> None:
+def test_attributes_of_a_work(rank: int, size: int) -> None:
     work: Any = dist.all_reduce(torch.ones(2), async_op=True)
     assert work.get_future_result().wait() == 0
     work.block_current_stream()
@@ -82,32 +82,32 @@ def test_what_a_work_says_of_itself(rank: int, size: int) -> None:
         work._get_duration()
 
 
-def test_a_failed_work_says_so_in_its_future_result(rank: int, size: int) -> None:
+def test_the_future_result_of_a_failed_work(rank: int, size: int) -> None:
     work: Any = dist.all_reduce(torch.ones(2 + rank), async_op=True)
     assert work.get_future_result().wait() == 2
     with pytest.raises(RuntimeError):
         work.wait()
 
 
-def test_a_barrier_has_a_limit_of_its_own(rank: int, size: int) -> None:
+def test_a_barrier_can_have_its_own_timeout(rank: int, size: int) -> None:
     options = dist.BarrierOptions()
     options.timeout = timedelta(milliseconds=200)
     if rank == 0:
         work = default_group().barrier(options)
         with pytest.raises(RuntimeError, match=r"barrier #\d+ timed out after a timeout of 0.2 s"):
             work.wait()
-    dist.monitored_barrier()  # of messages, which are no collectives
+    dist.monitored_barrier()  # consists of messages, which are no collectives
     if rank:
         work = default_group().barrier(options)
     work.wait(timedelta(seconds=60))
 
 
-def test_a_longer_timeout_for_a_while_is_not_given(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_temporary_timeout_extension_is_refused_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     default_group()._add_ephemeral_timeout(timedelta(seconds=1))
     assert "is not extended by 0:00:01" in caplog.text
 
 
-def test_a_work_that_was_waited_for_lets_its_tensors_go(rank: int, size: int) -> None:
+def test_a_complete_work_releases_its_tensors(rank: int, size: int) -> None:
     tensor = torch.ones(2)
     work: Any = dist.all_reduce(tensor, async_op=True)
     gone = weakref.ref(tensor)

@@ -1,4 +1,4 @@
-"""Messages between two ranks: order, tags, any source, batches, and what goes wrong."""
+"""Tests of messages between two ranks: order, tags, any source, batches and errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_strided_and_other_types(rank: int) -> None:
         assert torch.equal(target, wide.t())
 
 
-def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
+def test_messages_in_a_group_use_the_ranks_of_the_group(rank: int, size: int) -> None:
     group = dist.new_group([0, size - 1])
     if rank == 0:
         dist.send(filled(3), size - 1, group=group)
@@ -77,7 +77,7 @@ def test_within_a_group_ranks_are_the_groups(rank: int, size: int) -> None:
 
 
 def test_different_sizes_are_an_error_on_both_sides(rank: int) -> None:
-    """The sender has gone on by then: it hears of it with its next message from or to that rank."""
+    """The sender has returned before the sizes are compared. It gets the error at its next message with that rank."""
     misfit = "rank 0 sent 3 float32, rank 1 has room for 4 float32"
     if rank == 0:
         dist.send(filled(1, 3), 1)
@@ -95,7 +95,7 @@ def test_different_sizes_are_an_error_on_both_sides(rank: int) -> None:
         assert torch.equal(tensor, filled(2, 4))
 
 
-def test_a_receive_that_nobody_answers_ends(rank: int, size: int) -> None:
+def test_a_receive_without_a_send_times_out(rank: int, size: int) -> None:
     if rank == 0:
         work = dist.irecv(filled(0), 1, tag=99)
         assert work is not None
@@ -106,14 +106,14 @@ def test_a_receive_that_nobody_answers_ends(rank: int, size: int) -> None:
         dist.send(filled(0), 0, tag=99)  # the receive is still there
 
 
-def test_monitored_barrier_names_who_is_missing(rank: int, size: int) -> None:
+def test_monitored_barrier_names_the_missing_rank(rank: int, size: int) -> None:
     dist.monitored_barrier()
     last = size - 1
-    group = dist.new_group([0, last])  # of two: a third might be late by more than the limit, too
+    group = dist.new_group([0, last])  # two ranks, because a third one might also exceed the limit
     if rank == last:
         dist.barrier()
     if rank in (0, last):
-        # The last rank gets an error at once: it is too late.
+        # The last rank gets the error at once, because rank 0 has timed out before.
         limit = timedelta(seconds=0.2 if rank == 0 else 60)
         text = "Rank 0 timed out in monitoredBarrier after 200 ms: Rank 1 failed to pass monitoredBarrier in 200 ms"
         with pytest.raises(RuntimeError, match=text):
@@ -122,7 +122,7 @@ def test_monitored_barrier_names_who_is_missing(rank: int, size: int) -> None:
         dist.barrier()
 
 
-def test_monitored_barrier_names_rank_0_and_fails_for_it_as_well(rank: int, size: int) -> None:
+def test_monitored_barrier_names_rank_0_and_fails_on_it_too(rank: int, size: int) -> None:
     last = size - 1
     group = dist.new_group([0, last])
     if rank == 0:

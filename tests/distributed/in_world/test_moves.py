@@ -1,4 +1,4 @@
-"""Collectives that move data: every form, every type, sizes that differ between ranks."""
+"""Tests of collectives that move data: every form, every dtype, and sizes that differ between ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_gather_and_scatter(dtype: torch.dtype, rank: int, size: int) -> None:
     assert same(output, of_rank(100 + rank, dtype=dtype))
 
 
-def test_nothing_moves_too(rank: int, size: int) -> None:
+def test_empty_tensors(rank: int, size: int) -> None:
     empty: list[Any] = [torch.empty(0) for _ in range(size)]
     dist.all_gather(empty, torch.empty(0))
     dist.all_to_all(empty, [torch.empty(0) for _ in range(size)])

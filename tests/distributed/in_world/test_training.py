@@ -1,4 +1,4 @@
-"""Training over a process group, compared with one process: DDP with its options, ZeRO, FSDP2, tensor parallel, …"""
+"""Compares training over a process group with training in one process: DDP, ZeRO, FSDP2, tensor parallel and more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks with different numbers of batches, and optimizers whose steps hang on DDP's buckets."""
+"""Tests of ranks with different numbers of batches, and of optimizers that step in hooks of DDP's buckets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor)
 
 
 def as_one_process(size: int, divisor: Callable[[int], int]) -> nn.Module:
-    """Rank r has r + 1 batches. `divisor`: of the sum of gradients, by how many ranks have a batch."""
+    """Trains one process with the batches of all ranks, of which rank r has r + 1, and returns the model.
+
+    `divisor` returns the divisor of the sum of gradients, given the number of ranks that have a batch.
+    """
     model = make_model()
     optimizer = sgd(model.parameters())
     for number in range(size):
@@ -67,7 +70,7 @@ def test_ranks_without_batches_follow_the_others(wrap: Any, by_all: bool, rank: 
 
 @BOTH
 @pytest.mark.parametrize("by_all", [True, False])
-def test_training_ends_on_all_ranks_where_that_is_asked_for(wrap: Any, by_all: bool, rank: int, size: int) -> None:
+def test_training_ends_on_all_ranks_if_requested(wrap: Any, by_all: bool, rank: int, size: int) -> None:
     model = wrap(make_model())
     optimizer = sgd(model.parameters())
     taken = []
@@ -84,7 +87,7 @@ def test_training_ends_on_all_ranks_where_that_is_asked_for(wrap: Any, by_all: b
 
 
 def test_zero_joins_beside_ddp(rank: int, size: int) -> None:
-    """The result is the same as over gloo."""
+    """DDP and ZeroRedundancyOptimizer in one Join give the same result over perseus as over gloo."""
 
     def trained(group: Any) -> Any:
         model = DistributedDataParallel(make_model(), process_group=group)
@@ -98,8 +101,8 @@ def test_zero_joins_beside_ddp(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("by_all", [True, False])
-def test_zero_joins_beside_ours(by_all: bool, rank: int, size: int) -> None:
-    """Ranks without batches hold their part of the optimizer's state, so they get the gradients, too."""
+def test_zero_joins_beside_ddp_of_this_library(by_all: bool, rank: int, size: int) -> None:
+    """Ranks without batches get the gradients, too, because they hold a part of the optimizer's state."""
     model = parallel.DistributedDataParallel(make_model())
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=RATE, momentum=0.9)
     with Join([model, zero], divide_by_initial_world_size=by_all):
@@ -109,7 +112,7 @@ def test_zero_joins_beside_ours(by_all: bool, rank: int, size: int) -> None:
 
 
 class Counting(nn.Module):
-    """Has a buffer that says how many steps its rank has made, and a parameter that some passes leave out."""
+    """Has a buffer that counts the steps of its rank, and a parameter that some passes do not use."""
 
     steps: torch.Tensor
 
@@ -125,14 +128,14 @@ class Counting(nn.Module):
         return found + self.seldom if self.steps.item() == 1 else found
 
 
-def assert_alike(model: nn.Module, size: int) -> None:
+def assert_same_on_all_ranks(model: nn.Module, size: int) -> None:
     states: list[Any] = [None] * size
     dist.all_gather_object(states, {name: tensor.tolist() for name, tensor in model.state_dict().items()})
     assert all(each == states[0] for each in states)
 
 
-def test_join_of_several_of_ours(rank: int, size: int) -> None:
-    """One with buffers and unused parameters, one with a hook."""
+def test_two_models_of_this_library_join_together(rank: int, size: int) -> None:
+    """Two models of this library's class join together: one has buffers and unused parameters, one has a hook."""
     first = parallel.DistributedDataParallel(Counting(), find_unused_parameters=True)
     second = parallel.DistributedDataParallel(make_model())
     second.register_comm_hook(None, allreduce_hook)
@@ -144,8 +147,8 @@ def test_join_of_several_of_ours(rank: int, size: int) -> None:
             for model in (first, second):
                 model(rows).pow(2).mean().backward()
             optimizer.step()
-    assert_alike(first, size)
-    assert_alike(second, size)
+    assert_same_on_all_ranks(first, size)
+    assert_same_on_all_ranks(second, size)
     assert first.state_dict()["module.steps"].item() == size
 
 
@@ -162,9 +165,9 @@ def test_join_with_passes_that_reduce_nothing(rank: int, size: int) -> None:
                 model(rows)
             model(rows).pow(2).mean().backward()
             optimizer.step()
-    assert_alike(model, size)
+    assert_same_on_all_ranks(model, size)
     assert model.state_dict()["module.steps"].item() == 3 * size
-    step(model, optimizer, mine(batch(0, size)))  # afterwards as before
+    step(model, optimizer, mine(batch(0, size)))  # the model still trains after the join
 
 
 def test_join_that_ends_training_on_all_ranks(rank: int, size: int) -> None:
@@ -199,7 +202,7 @@ def test_join_of_a_part_of_the_ranks(rank: int, size: int) -> None:
 @pytest.mark.parametrize("kind", ["hook_with_zero_step", "hook_with_zero_step_interleaved"])
 @pytest.mark.parametrize("shard_buckets", [False, True])
 def test_zero_steps_within_the_backward_pass(kind: str, shard_buckets: bool, size: int) -> None:
-    """The hooks' callbacks share lists, so one that came in the middle of another would break them."""
+    """ZeRO's steps in hooks give the right weights. The callbacks share lists, so they must not run concurrently."""
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=RATE, momentum=0.9)
     try:
@@ -213,6 +216,6 @@ def test_zero_steps_within_the_backward_pass(kind: str, shard_buckets: bool, siz
 
     expected = make_model()
     optimizer = sgd(expected.parameters())
-    for number in range(2, STEPS):  # it learns the buckets in two
+    for number in range(2, STEPS):  # ZeRO makes no updates in the first two steps, in which it learns the buckets
         step(expected, optimizer, batch(number, size))
     assert_same(model.module, expected)

@@ -1,4 +1,4 @@
-"""Reductions in every form and of every type, against NumPy in one process."""
+"""Checks reductions of every form and every dtype against NumPy in one process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_all_reduce(op: str, dtype: torch.dtype, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
 def test_numbers_with_the_first_bit_set(dtype: torch.dtype, rank: int, size: int) -> None:
-    """Large unsigned numbers, which would be negative numbers of a signed type, are reduced as unsigned ones."""
+    """Large unsigned numbers are reduced as unsigned numbers, although a signed dtype would read them as negative."""
     most = torch.iinfo(dtype).max
 
     def reduced(op: Any) -> int:
@@ -69,7 +69,7 @@ def test_complex(dtype: torch.dtype, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, *UNSIGNED[::2]], ids=str)
 def test_premultiplied_sum(dtype: torch.dtype, rank: int, size: int) -> None:
-    """Integers lose what is behind the point before they are added."""
+    """The product of an integer and the factor loses its fraction before the sum."""
     for factor in (1.5, 0.75):
         tensor = of_rank(rank, dtype=dtype)
         dist.all_reduce(tensor, op=premultiplied(factor))

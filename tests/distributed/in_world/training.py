@@ -1,4 +1,4 @@
-"""A small model with its data, and the same trained by one process."""
+"""A small model with its data, and its training in one process for comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 STEPS = 3
-ROWS = 4  # of each rank
+ROWS = 4  # the number of rows of each rank
 
 
 def make_model() -> nn.Sequential:

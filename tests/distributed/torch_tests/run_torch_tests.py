@@ -1,7 +1,7 @@
-"""torch's own DistributedTest, which its wheel ships, over the backend `perseus`.
+"""Runs torch's own DistributedTest, which torch's wheel contains, over the backend `perseus`.
 
-`python run_torch_tests.py [-v] [-k NAME]`; WORLD_SIZE says how many ranks, and `pip install expecttest` is needed.
-The tests are chosen as for gloo, the backend of which most is asked on a CPU, and then run over perseus.
+Install expecttest and run `python run_torch_tests.py [-v] [-k NAME]`. WORLD_SIZE is the number of ranks.
+The program selects the tests that torch has for gloo, because torch has the most CPU tests for gloo.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import perseus_like.torch.distributed  # noqa: E402, F401
 
 
 class _Perseus(str):
-    """The name `perseus`, which takes the branch of gloo where a test asks which backend it runs on."""
+    """The name `perseus`, which is also equal to `gloo`, so that tests that ask for the backend take gloo's branch."""
 
     def __eq__(self, other: object) -> bool:
         return other in ("gloo", "perseus")
@@ -36,7 +36,7 @@ class _Perseus(str):
 
 
 distributed_test.BACKEND = _Perseus("perseus")
-os.environ["BACKEND"] = "mpi"  # whose tests of small groups need four ranks; the others' need eight
+os.environ["BACKEND"] = "mpi"  # the tests of small groups need four ranks for mpi, and eight for other backends
 
 
 _Backend: Any = distributed_test.TestDistBackend

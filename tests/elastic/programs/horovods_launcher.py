@@ -1,4 +1,4 @@
-"""Runs an elastic job by the modules of Horovod's launcher. The arguments are those of horovodrun.
+"""Runs an elastic job by the modules of Horovod's launcher. Takes the arguments of horovodrun.
 
 The variables DISCOVERY_SECONDS and TIMEOUT_SECONDS replace the times in these modules.
 """

@@ -1,6 +1,6 @@
-"""The training of every program here: SGD with momentum, and a gradient that differs from step to step.
+"""The training that all programs of this folder share: SGD with momentum and a gradient that differs between steps.
 
-A step that is missing or made twice, and weights without their momentum, lead to other final weights.
+The final weights are wrong if a step is missing or is made twice, or if weights are restored without their momentum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def rank_variables() -> list[str | None]:
 
 
 def wait_for(name: str) -> None:
-    """Returns once the test has made this file."""
+    """Blocks until the test has made this file."""
     while not Path(name).exists():
         time.sleep(0.01)
 
@@ -42,12 +42,15 @@ def expected_weights(steps: int) -> np.ndarray:
 
 
 def last_step(step: int, last: int | None) -> int | None:
-    """Returns the last step. Training goes on until the test makes a file, and then for some steps more."""
+    """Returns the last step, or None if the end is open. After the test has made a file, some more steps follow."""
     return step + 4 * STEPS_PER_COMMIT if last is None and Path("finish").exists() else last
 
 
 def end_step(hvd: Any, state: Any, seconds: float) -> None:
-    """Commits now and then. `seconds`: what a real step takes, so that things happen in the middle of one."""
+    """Ends a step, and makes a commit every STEPS_PER_COMMIT steps.
+
+    A step takes `seconds`, as real steps take time, so that workers also die in the middle of a step.
+    """
     state.step += 1
     time.sleep(seconds)
     if state.step % STEPS_PER_COMMIT == 0:
@@ -58,12 +61,12 @@ def end_step(hvd: Any, state: Any, seconds: float) -> None:
 
 
 def report(kind: str, **content: object) -> None:
-    """One line, written at once."""
+    """Writes one line by one system call, so that lines of workers do not mix."""
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, "pid": os.getpid(), **content}) + "\n").encode())
 
 
 def report_end(rank: int, size: int, steps: int, weights: list[list[float]]) -> None:
-    """`weights`: those of all ranks."""
+    """Reports whether the weights of all ranks are the same, and whether they are right."""
     same = all(each == weights[0] for each in weights)
     right = bool(np.allclose(weights[0], expected_weights(steps), rtol=1e-4))
     report("end", rank=rank, size=size, steps=steps, same=same, right=right)

@@ -1,4 +1,4 @@
-"""Elastic training of a Keras model on TensorFlow, step by step. Argument: the seconds that a step takes."""
+"""Trains a Keras model on TensorFlow in an elastic job. The argument is the number of seconds that a step takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import steps as task  # type: ignore[import-not-found]
 
 @tf.function  # type: ignore[untyped-decorator]
 def gradients_of(model: Any, inputs: Any) -> Any:
-    """Traced once in each process, whatever ranks come and go."""
+    """Returns the gradients. TensorFlow traces this function once in each process, also if ranks join and leave."""
     with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
         loss = tf.reduce_sum(model(inputs))
     return tape.gradient(loss, model.trainable_variables)

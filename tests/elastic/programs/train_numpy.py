@@ -1,4 +1,4 @@
-"""Elastic training in NumPy, which starts in a moment. Argument: the seconds that a step takes."""
+"""Trains in NumPy, which starts quickly, in an elastic job. The argument is the number of seconds that a step takes."""
 
 from __future__ import annotations
 

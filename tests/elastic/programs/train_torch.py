@@ -1,4 +1,4 @@
-"""Elastic training in torch. Argument: the seconds that a step takes."""
+"""Trains in torch in an elastic job. The argument is the number of seconds that a step takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rank runs the same tests in the same order; the first failure ends the world."""
+"""Fixtures for tests that every rank runs in the same order. The first failure ends the world."""
 
 from collections.abc import Iterator
 
@@ -24,4 +24,4 @@ def together() -> None:
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree() -> None:
-    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""
+    """Does nothing: the world was started outside the source tree, and its ranks need no folders of their own."""

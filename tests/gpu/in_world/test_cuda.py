@@ -1,4 +1,4 @@
-"""The verbs and a training on CUDA tensors, against float64 on the CPU."""
+"""Checks the verbs and a training on CUDA tensors against results that the CPU computes in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Small whole numbers: their sums are exact in every type."""
+    """Returns a rank's input. Its small whole numbers have sums that are exact in every dtype."""
     generator = torch.Generator().manual_seed(rank)
     return torch.randint(0, 5, shape, generator=generator).to(dtype)
 
@@ -71,8 +71,8 @@ def test_broadcast_and_gathers(dtype: torch.dtype) -> None:
     assert torch.equal(received.cpu(), torch.cat([each[part] for each in sent]))
 
 
-def test_results_that_the_library_makes() -> None:
-    """They are on the device, and their memory is used anew only after what reads it."""
+def test_results_in_memory_of_the_library() -> None:
+    """The results are on the device, and their memory is reused only after the kernels that read them."""
     rows = torch.ones(1 << 20, device="cuda")
     total = torch.zeros((), dtype=torch.float64, device="cuda")
     for step in range(20):

@@ -1,4 +1,4 @@
-"""torch.distributed over the backend `perseus` on CUDA tensors, against the same on the CPU."""
+"""Checks torch.distributed over the backend `perseus` on CUDA tensors against the same calls on the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def coalesced(source: Tensors, target: Tensors) -> Any:
     return manager
 
 
-# For each name: the numbers of elements of the inputs and of the outputs for rank r of n, and the call.
+# Each entry has the numbers of elements of the inputs and of the outputs for rank r of n, and the call.
 Sizes = Callable[[int, int], list[int]]
 FORMS: dict[str, tuple[Sizes, Sizes | None, Callable[[Tensors, Tensors], Any]]] = {
     "all_reduce": (lambda r, n: [1000], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
@@ -104,7 +104,7 @@ FORMS: dict[str, tuple[Sizes, Sizes | None, Callable[[Tensors, Tensors], Any]]] 
 
 
 def tensors_for(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
-    """On the CPU: small whole numbers to be read, and room."""
+    """Returns inputs on the CPU, which are small whole numbers, and the tensors for the outputs."""
     read, written, _ = FORMS[form]
     place = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -113,7 +113,7 @@ def tensors_for(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
 
 
 def on_both(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors, Tensors]:
-    """Returns the CPU's result, and the tensors from which a GPU is to compute the same."""
+    """Returns the result of the CPU, and the inputs and outputs with which a GPU must compute the same."""
     source, target = tensors_for(form, dtype)
     there = [each.cuda() for each in source]
     room = there if target is source else [each.cuda() for each in target]
@@ -132,7 +132,7 @@ def test_every_form(form: str, dtype: torch.dtype) -> None:
 
 
 def busy(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, which the current stream comes to in its own time."""
+    """Returns the same values after a long computation on the current stream."""
     long = torch.ones(2048, 2048, device="cuda")
     for _ in range(100):
         long = long @ long / 2048
@@ -140,12 +140,12 @@ def busy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_asked_for_on_one_stream_and_waited_for_on_another(form: str) -> None:
+def test_started_on_one_stream_and_waited_for_on_another(form: str) -> None:
     expected, source, target = on_both(form, torch.float32)
     in_place = target is source
-    asking, waiting = make_stream(), make_stream()
-    asking.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(asking):
+    starting, waiting = make_stream(), make_stream()
+    starting.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(starting):
         source = [busy(each) for each in source]
         target = source if in_place else target
         work = FORMS[form][2](source, target)
@@ -156,12 +156,15 @@ def test_asked_for_on_one_stream_and_waited_for_on_another(form: str) -> None:
     waiting.synchronize()
     for wanted, found in zip(expected, seen, strict=True):
         assert torch.equal(found.cpu(), wanted)
-    asking.synchronize()
+    starting.synchronize()
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "coalesced"])
 def test_futures(form: str) -> None:
-    """Callbacks run after the result, and whatever waits for their futures runs after them, without a synchronize()."""
+    """Callbacks run after the result is complete, and waiters for their futures run after the callbacks.
+
+    No call of `synchronize()` is needed.
+    """
     expected, source, target = on_both(form, torch.float32)
     device = torch.cuda.current_device()
     seen: list[int] = []
@@ -173,7 +176,7 @@ def test_futures(form: str) -> None:
     if target is source:
         source = target = [busy(each) for each in source]
     found = FORMS[form][2](source, target).get_future().then(doubled).wait()
-    if target:  # else this rank has no part in the result
+    if target:  # a rank without an output gets no part of the result
         assert seen == [device]
     for wanted, each in zip(expected, found, strict=True):
         assert torch.equal(each.cpu(), wanted * 2)
@@ -206,7 +209,7 @@ def test_memory_that_is_freed_during_a_transfer(size: int) -> None:
         assert (output.min().item(), output.max().item(), other[5].item()) == (1.0, 1.0, -1.0)
 
 
-def test_the_device_and_the_stream_are_left_as_they_were(size: int) -> None:
+def test_the_current_device_and_stream_do_not_change(size: int) -> None:
     side, device = make_stream(), torch.cuda.current_device()
     with torch.cuda.stream(side):
         work = dist.all_reduce(torch.ones(4, device="cuda"), async_op=True)
@@ -217,7 +220,7 @@ def test_the_device_and_the_stream_are_left_as_they_were(size: int) -> None:
         assert torch.cuda.current_device() == device
 
 
-def test_strided_sparse_and_8_bits(rank: int, size: int) -> None:
+def test_strided_sparse_and_float8(rank: int, size: int) -> None:
     wide = torch.ones(30, 40, device="cuda")
     dist.all_reduce(wide[:, 10:20])
     assert wide.sum().item() == 30 * 30 + 30 * 10 * size
@@ -367,7 +370,7 @@ def test_fsdp1() -> None:
     assert_as_alone(model.state_dict())
 
 
-def test_beside_the_verbs_of_hvd(size: int) -> None:
+def test_collectives_of_hvd_at_the_same_time(size: int) -> None:
     tensor = torch.ones(4, device="cuda")
     other = tensor.clone()
     work, handle = dist.all_reduce(tensor, async_op=True), hvd.allreduce_async_(other, op=hvd.Sum, name="beside")

@@ -1,4 +1,4 @@
-"""A user's program. test_user_types.py checks it with mypy and pyright in strict mode; it is not run."""
+"""A program of a user. test_user_types.py checks its types with mypy and pyright in strict mode. It is not run."""
 
 import numpy as np
 from numpy.typing import NDArray

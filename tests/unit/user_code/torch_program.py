@@ -1,4 +1,4 @@
-"""A user's program. test_user_types.py checks it with mypy and pyright in strict mode; it is not run."""
+"""A program of a user. test_user_types.py checks its types with mypy and pyright in strict mode. It is not run."""
 
 import torch
 from typing_extensions import assert_type
@@ -32,7 +32,7 @@ number: int = handle
 assert_type(hvd.broadcast_object(3, root_rank=0), int)
 assert_type(hvd.allgather_object("host"), list[str])
 
-# The distributed optimizer is an optimizer, with two methods more.
+# The distributed optimizer is an optimizer with two more methods.
 optimizer.zero_grad()
 model(batch).sum().backward()
 optimizer.synchronize()

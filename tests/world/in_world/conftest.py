@@ -1,4 +1,4 @@
-"""Every rank runs the same tests in the same order; the first failure ends the world."""
+"""Fixtures of the tests that each rank of a world runs, in the same order. The first failure ends the world."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import pytest
 import perseus_like.numpy as hvd
 
 if not hasattr(np, "bool"):
-    vars(np)["bool"] = np.bool_  # MXNet 1.9 asks for it
+    vars(np)["bool"] = np.bool_  # MXNet 1.9 uses this name
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,8 +19,8 @@ def world() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def together() -> None:
-    """Ranks enter a test together, so that what one leaves behind is not taken for the next one's."""
+def enter_together() -> None:
+    """Lets all ranks enter a test at the same time, so that no rank uses what another rank's previous test left."""
     hvd.barrier()
 
 
@@ -42,9 +42,9 @@ def same_seed() -> None:
 @pytest.fixture
 def two_ranks(size: int) -> None:
     if size < 2:
-        pytest.skip("one rank agrees with itself")
+        pytest.skip("the test needs two ranks")
 
 
 @pytest.fixture(autouse=True)
 def outside_the_source_tree() -> None:
-    """Nothing to do: the world was started outside of it, and its ranks need no folders of their own."""
+    """Does nothing. The world was started in another folder, and its ranks need no folders of their own."""

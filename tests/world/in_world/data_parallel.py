@@ -1,4 +1,4 @@
-"""A model under DistributedDataParallel beside one that each rank trains alone on all batches."""
+"""Functions for a model under DistributedDataParallel, and a model that each rank trains alone on all batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DistributedDataParallel: Any = ours.DistributedDataParallel
 
 
 def pair(name: str = "mlp", **options: Any) -> tuple[Any, Any]:
-    """A model that all ranks train, and its twin that each trains alone on all batches."""
+    """Returns a model that all ranks train together, and its copy, which each rank trains alone on all batches."""
     alone = build(name)
     return DistributedDataParallel(build(name), **options), alone
 

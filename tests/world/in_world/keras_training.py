@@ -1,4 +1,4 @@
-"""A small model, and the data of all ranks and of one, for whichever Keras and backend the world runs on."""
+"""A small model, and the data of all ranks and of one rank, for the Keras and the backend that the world uses."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def one_layer() -> list[Any]:
 
 
 def model_of(hidden: Callable[[], list[Any]] = one_layer, seed: int = 3) -> Any:
-    """`hidden` makes layers, which take their seeds when they are made."""
+    """Returns a model. `hidden` makes its hidden layers, which take their seeds when they are made."""
     keras.utils.set_random_seed(seed)
     return keras.Sequential([keras.layers.Input((3,)), *hidden(), keras.layers.Dense(2)])
 
 
 def own_rows(rank: int, size: int, batch: int = BATCH) -> Any:
-    """The rows of this rank in each batch."""
+    """Returns the rows of this rank in each batch."""
     share = batch // size
     return np.concatenate([np.arange(start, start + share) + rank * share for start in range(0, len(INPUTS), batch)])
 
 
 def fit_alone(model: Any, optimizer: Any, **more: Any) -> Any:
-    """On the batches of all ranks together."""
+    """Trains a model on the batches of all ranks together."""
     model.compile(optimizer, "mse", **more)
     model.fit(INPUTS, TARGETS, batch_size=BATCH, shuffle=False, verbose=0)
     return model
 
 
 def fit_together(model: Any, optimizer: Any, rank: int, size: int, passes: int = 1, **more: Any) -> Any:
-    """On this rank's share of each batch, from rank 0's weights."""
+    """Trains a model on this rank's share of each batch, from rank 0's weights."""
     rows = own_rows(rank, size)
     model.compile(optimizer, "mse", **more)
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)

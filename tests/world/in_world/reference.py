@@ -1,4 +1,4 @@
-"""The expected results of collectives, in plain NumPy and float64, from the inputs of all ranks."""
+"""Computes the expected results of collectives from the inputs of all ranks, in plain NumPy and float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 0) -> Array:
-    """Returns the input of `rank`, which is so small that sums of integers do not overflow."""
+    """Returns the input of `rank`. Its values are so small that sums of integers do not overflow."""
     random = np.random.default_rng([seed, rank])
     if is_float(dtype):
         return np.asarray(random.standard_normal(shape)).astype(dtype)
@@ -31,7 +31,7 @@ def values(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 
 
 
 def reduced(inputs: list[Array], op: str, prescale: float = 1.0, postscale: float = 1.0) -> Array:
-    """The reduction in float64; integers are cut toward zero after each factor, as in Horovod."""
+    """Returns the reduction in float64. Integers are truncated toward zero after each factor, as in Horovod."""
     dtype = inputs[0].dtype
     terms = [_scaled(array.astype(np.float64), prescale, dtype) for array in inputs]
     stacked = np.stack(terms)
@@ -46,14 +46,14 @@ def reduced(inputs: list[Array], op: str, prescale: float = 1.0, postscale: floa
 def _scaled(array: Array, factor: float, dtype: np.dtype[Any]) -> Array:
     if is_float(dtype):
         return array * factor
-    # 0.3 * 10 is 2.999…: what is a whole number but for rounding stays one.
+    # 0.3 * 10 is 2.999…, so a value that differs from a whole number only by rounding becomes this whole number.
     scaled = array * factor
     near = np.round(scaled)
     return np.where(np.abs(scaled - near) < 1e-9, near, np.trunc(scaled))
 
 
 def assert_close(actual: Array, expected: Array, dtype: np.dtype[Any] | None = None, roundings: float = 2) -> None:
-    """Equal for integers; for floats within so many roundings of the largest value."""
+    """Asserts that integers are equal, and that floats differ by at most some roundings of the largest value."""
     dtype = dtype or actual.dtype
     assert actual.dtype == dtype
     assert actual.shape == expected.shape
@@ -73,7 +73,7 @@ def rows_of(rank: int, size: int, rows: int) -> slice:
 
 
 def adasum(inputs: list[Array]) -> Array:
-    """Adaptive summation of all ranks' arrays, each one vector: 0 with 1, 2 with 3, …, then those with one another."""
+    """Returns Adasum of all ranks' vectors: first of ranks 0 and 1, 2 and 3, …, and then of these results in pairs."""
     vectors = [array.astype(np.float64) for array in inputs]
     while len(vectors) > 1:
         pairs = [vectors[i : i + 2] for i in range(0, len(vectors), 2)]

@@ -1,4 +1,4 @@
-"""Adasum against NumPy, at any number of ranks: which vectors are combined, and with what precision."""
+"""Compares Adasum with NumPy, at any number of ranks: which vectors are combined, and with which precision."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_allreduce(dtype: Any, shape: tuple[int, ...], rank: int, size: int) -> 
     assert_same_bits(result)
 
 
-def test_each_tensor_is_a_vector_of_its_own(rank: int, size: int) -> None:
-    """Adasum of tensors that are executed together: a group, fused small tensors, large ones among them."""
+def test_each_tensor_is_a_separate_vector(rank: int, size: int) -> None:
+    """The tensors are executed together: a group, fused small tensors, and large tensors among them."""
     kinds = [
         ((3,), np.float32),
         ((1000,), np.float32),
@@ -57,13 +57,13 @@ def test_orthogonal_vectors_are_added_and_parallel_ones_averaged(rank: int, size
     np.testing.assert_allclose(hvd.allreduce(same, op=hvd.Adasum), same, rtol=1e-14)
 
 
-def test_zeros_change_nothing(rank: int, size: int) -> None:
+def test_zeros_do_not_change_the_result(rank: int, size: int) -> None:
     tiny = np.full(5, 1e-20 if rank == size - 1 else 0.0)
     np.testing.assert_array_equal(hvd.allreduce(tiny, op=hvd.Adasum), np.full(5, 1e-20))
 
 
-def test_sixteen_bits_neither_overflow_nor_vanish(rank: int, size: int) -> None:
-    """The square of each of these is beyond float16."""
+def test_float16_neither_overflows_nor_underflows(rank: int, size: int) -> None:
+    """The square of each of these values is outside float16's range."""
     for scale in (6e4, 1e-4):
         inputs = [
             (values(r, (1000,), np.dtype(np.float64)).clip(-1, 1) * scale / size).astype(np.float16)
@@ -85,7 +85,7 @@ def test_factors_and_compression(rank: int, size: int) -> None:
 
 def test_in_a_process_set(rank: int, size: int) -> None:
     if size < 3:
-        pytest.skip("a part of two ranks is one")
+        pytest.skip("a subset of two ranks has one rank")
     ranks = list(range(1, size))
     part = hvd.add_process_set(ranks)
     if rank in ranks:
@@ -103,7 +103,7 @@ def test_joined_ranks_count_as_zeros(rank: int, size: int) -> None:
     hvd.join()
 
 
-def test_mistakes(rank: int, size: int) -> None:
+def test_wrong_types_and_operations_are_errors(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="Adasum is for floating types"):
         hvd.allreduce(np.ones(3, np.int32), op=hvd.Adasum)
     if size > 1:

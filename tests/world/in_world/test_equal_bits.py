@@ -1,4 +1,4 @@
-"""Sums of real numbers of every size: equal to the bit on all ranks and from run to run, and near those in float64."""
+"""Checks that sums of floats are bit-identical on all ranks and in repeated calls, and near the sums in float64."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 import perseus_like.numpy as hvd
 
-finfo: Any = ml_dtypes.finfo  # has annotations in some releases only
+finfo: Any = ml_dtypes.finfo  # only some releases have type annotations
 
-# Around the sizes at which transports change their way.
+# These counts are near the sizes at which transports change their algorithm.
 COUNTS = [1, 2, 31, 500, 4097, 16_384, 70_001, 300_000, 1_100_003]
 FLOATS = [np.dtype(kind) for kind in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)]
 

@@ -1,4 +1,4 @@
-"""The callbacks' effects on metrics, learning rates and files, compared with NumPy."""
+"""Compares the effects of callbacks on metrics, learning rates and files with NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ callbacks = hvd.callbacks
 
 
 class Rates(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-    """The learning rate of each batch. Comes after the callbacks that change it."""
+    """Records the learning rate of each batch. It must come after the callbacks that change the rate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Rates(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
 
 
 def rates_of(callback: Any, epochs: int, optimizer: Any = None) -> tuple[list[float], Any]:
-    """The rates of all batches, and fit's history."""
+    """Returns the learning rates of all batches, and fit's history."""
     model, rates = model_of(), Rates()
     model.compile(hvd.DistributedOptimizer(optimizer or keras.optimizers.SGD(0.5)), "mse")
     rows = slice(0, STEPS * BATCH)
@@ -47,7 +47,7 @@ def test_metrics_are_averages_over_ranks(rank: int, size: int) -> None:
     callbacks.MetricAverageCallback().on_epoch_end(0, logs)
     assert logs["loss"] == 1.5 + np.mean(range(size))
     assert logs["accuracy"] == 0.25 * np.mean(range(size))
-    assert logs["rows"] == [1, 2], "what is no number stays"
+    assert logs["rows"] == [1, 2], "a value that is not a number must not change"
     callbacks.MetricAverageCallback().on_epoch_end(0, None)
 
 
@@ -73,7 +73,7 @@ def test_different_metrics_are_an_error_on_all_ranks(rank: int) -> None:
 def test_a_schedule_by_epochs() -> None:
     schedule = callbacks.LearningRateScheduleCallback(0.4, multiplier=0.1, start_epoch=1, end_epoch=3)
     seen, history = rates_of(schedule, epochs=4)
-    by_epoch = [0.5, 0.4, 0.04, 0.04]  # nothing before it begins, nothing after it ends
+    by_epoch = [0.5, 0.4, 0.04, 0.04]  # no change before the first or after the last epoch
     np.testing.assert_allclose(seen, np.repeat(by_epoch, STEPS), rtol=1e-6)
     np.testing.assert_allclose(history["lr"], by_epoch, rtol=1e-6)
 
@@ -136,8 +136,10 @@ def deferred() -> Any:
 
 
 @pytest.mark.parametrize("built_on", [(), (0,), (1,), (0, 1)], ids=str)
-def test_ranks_begin_alike_wherever_the_model_is_built(built_on: tuple[int, ...], rank: int, size: int) -> None:
-    """The first batch makes the variables of model and optimizer. On rank 1 they have other values."""
+def test_ranks_start_with_equal_variables_that_the_first_batch_creates(
+    built_on: tuple[int, ...], rank: int, size: int
+) -> None:
+    """The first batch creates the variables of model and optimizer. On rank 1 they have other values."""
     keras.utils.set_random_seed(rank)
     model = deferred()
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
@@ -165,7 +167,7 @@ def test_local_variables_keep_their_values(rank: int) -> None:
 
 
 def test_rank_0_keeps_the_best_model(rank: int) -> None:
-    """Losses are 3, 1, 2: the second epoch is the best."""
+    """The losses are 3, 1 and 2, so the second epoch is the best."""
 
     class Losses(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -204,8 +206,8 @@ class Fragile(keras.layers.Dense):  # type: ignore[misc,name-defined]
         return super().get_config()
 
 
-class Improves(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-    """Each epoch is the best so far; from the second on, `fragile` cannot be written."""
+class ImprovingEpochs(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Makes each epoch the best so far. From the second epoch on, `fragile` cannot be written."""
 
     def __init__(self, fragile: Any, breaks_in: str) -> None:
         super().__init__()
@@ -226,7 +228,7 @@ def test_the_best_model_stays_until_a_better_one_is_written(ending: str, breaks_
     fragile = Fragile(8)
     model = model_of(lambda: [fragile])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    improves, best = Improves(fragile, breaks_in), callbacks.BestModelCheckpoint()
+    improves, best = ImprovingEpochs(fragile, breaks_in), callbacks.BestModelCheckpoint()
     best.save_weights_only = ending == ".weights.h5"
     with TemporaryDirectory() as folder:
         best.filepath = str(Path(folder) / f"best{ending}")
@@ -242,7 +244,7 @@ def test_the_best_model_stays_until_a_better_one_is_written(ending: str, breaks_
         np.testing.assert_array_equal(kept, expected)
 
 
-def test_where_to_keep_the_best_model_must_be_said() -> None:
+def test_the_best_model_needs_a_path() -> None:
     model = model_of()
     model.compile(keras.optimizers.SGD(0.1), "mse")
     with pytest.raises(ValueError, match="filepath"):

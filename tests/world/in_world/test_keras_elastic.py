@@ -1,4 +1,4 @@
-"""Elastic states of Keras models: kept, brought back, the same on all ranks; and the callbacks that keep them."""
+"""Tests of elastic states of Keras models, which are saved, restored and synchronized, and of their callbacks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state_of(kind: str, model: Any, **more: Any) -> Any:
     if kind == "perseus_like.keras":
         return elastic.KerasState(model, **more)
     if BACKEND != "tensorflow":
-        pytest.skip("TensorFlow's")
+        pytest.skip("this state is for TensorFlow alone")
     import perseus_like.tensorflow as tvd
 
     return tvd.elastic.TensorFlowKerasState(model, **more)
@@ -76,7 +76,7 @@ def test_sync_gives_all_ranks_the_values_of_rank_0(kind: str, rank: int) -> None
     assert float(np.asarray(model.optimizer.learning_rate.numpy())) == pytest.approx(0.1)
     assert state.epoch == 0
     fit(model)
-    state.restore()  # what it was after sync
+    state.restore()  # restores the state after sync()
     assert_equal(all_values(model), values)
 
 
@@ -97,7 +97,7 @@ class Watch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
         self.seen.append((self.state.epoch, self.state.batch))
 
 
-def test_callbacks_keep_the_place() -> None:
+def test_callbacks_record_epoch_and_batch() -> None:
     model = trained()
     state = elastic.KerasState(model, batch=0, epoch=0)
     watch = Watch(state)
@@ -130,7 +130,7 @@ def test_commits_by_batches_and_epochs(every: int, batches: list[int]) -> None:
 
 
 class Fault(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-    """In its batch, once, ranks ask for different things."""
+    """Makes the ranks submit different shapes in one batch, once."""
 
     def __init__(self, batch: int) -> None:
         super().__init__()
@@ -142,14 +142,17 @@ class Fault(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
             plain.allreduce(np.ones(2 + plain.rank()), name="fault")
 
 
-def test_training_that_fails_goes_on_from_the_last_commit() -> None:
-    """As one that did not fail: commits are at the end of epochs, the error is in the second one."""
-    straight = trained()
-    fit(straight, epochs=3)
+def test_training_that_fails_continues_from_the_last_commit() -> None:
+    """The weights equal those of a training without a failure.
+
+    Commits are at the end of epochs, and the failure is in the second epoch.
+    """
+    without_failure = trained()
+    fit(without_failure, epochs=3)
     model = trained()
     state, fault, starts = elastic.KerasState(model, epoch=0), Fault(2), []
 
-    class InTheSecond(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    class FaultInSecondEpoch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
         def on_batch_end(self, batch: int, logs: Any = None) -> None:
             if state.epoch == 1:
                 fault.on_batch_end(batch)
@@ -158,16 +161,16 @@ def test_training_that_fails_goes_on_from_the_last_commit() -> None:
     def train(state: Any) -> None:
         starts.append(state.epoch)
         places = [elastic.UpdateEpochStateCallback(state), elastic.CommitStateCallback(state, 100)]
-        fit(model, epochs=3 - state.epoch, callbacks=[*places, InTheSecond()])
+        fit(model, epochs=3 - state.epoch, callbacks=[*places, FaultInSecondEpoch()])
 
     train(state)
     assert starts == [0, 1]
     assert state.epoch == 3
-    assert_same_weights(model, straight, 1e-6)
+    assert_same_weights(model, without_failure, 1e-6)
 
 
 def test_a_collective_that_fails_within_fit(rank: int) -> None:
-    """The gradients of one batch differ: TensorFlow's error is taken for ours."""
+    """The gradients of one batch differ. The loop must recognise TensorFlow's error as this library's."""
     model = trained()
     state = elastic.KerasState(model, tries=0)
 

@@ -1,4 +1,4 @@
-"""Lines of programs written for Horovod's Keras API: private names of Keras 2, and what changes under Keras 3."""
+"""Tests of programs for Horovod's Keras API: private names of Keras 2, and differences under Keras 3."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import perseus_like.tensorflow.keras as hvd  # noqa: E402
 
 KERAS_2 = keras.__version__.startswith("2.")
 only_keras_2 = pytest.mark.skipif(not KERAS_2, reason="optimizers of Keras 3 compute no gradients")
-only_keras_3 = pytest.mark.skipif(KERAS_2, reason="Keras 2 takes Horovod's lines as they are")
+only_keras_3 = pytest.mark.skipif(KERAS_2, reason="Keras 2 runs programs for Horovod unchanged")
 
 
 def optimizers(**options: Any) -> list[Any]:
-    """A DistributedOptimizer of each kind that Keras 2 has."""
+    """Returns a DistributedOptimizer of each kind that Keras 2 has."""
     classes = [tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD]
     return [hvd.DistributedOptimizer(cls(learning_rate=1.0), **options) for cls in classes]
 
@@ -38,16 +38,16 @@ def test_computed_gradients_are_reduced_once(method: str, op: int, rank: int, si
                 loss = variable * rank
             ((gradient, of),) = getattr(optimizer, method)(loss, [variable], tape=tape)
             assert (float(gradient), of is variable) == (expected, True)
-            optimizer.apply_gradients([(gradient * 2, variable)])  # changed between, as by clipping
+            optimizer.apply_gradients([(gradient * 2, variable)])  # changed by the program, as by clipping
             assert float(variable) == -2 * step * expected
-        # Gradients of one's own tape are reduced when they are applied.
+        # Gradients that the program's own tape computed are reduced when they are applied.
         optimizer.apply_gradients([(tf.constant(float(rank)), variable)])
         assert float(variable) == -5 * expected
 
 
 @only_keras_2
 def test_gradients_computed_in_a_function_are_reduced_once(rank: int, size: int) -> None:
-    """Python code of `compute_gradients` runs once, at the trace; `apply_gradients` runs eagerly at each step."""
+    """The code of `compute_gradients` runs once, at the trace. `apply_gradients` runs eagerly at each step."""
     expected = sum(range(size))
     for optimizer in optimizers(op=hvd.Sum):
         variable = tf.Variable(0.0)
@@ -63,14 +63,14 @@ def test_gradients_computed_in_a_function_are_reduced_once(rank: int, size: int)
             assert float(gradient) == expected
             optimizer.apply_gradients([(gradient, variable)])
             assert float(variable) == -step * expected
-        # Gradients of one's own tape are reduced when they are applied.
+        # Gradients that the program's own tape computed are reduced when they are applied.
         optimizer.apply_gradients([(tf.constant(float(rank)), variable)])
         assert float(variable) == -4 * expected
 
 
 @only_keras_2
-def test_steps_in_a_function_leave_no_gradients_computed(rank: int, size: int) -> None:
-    """After a function that computes and applies, gradients of one's own tape are reduced."""
+def test_steps_in_a_function_do_not_mark_later_gradients_as_reduced(rank: int, size: int) -> None:
+    """After a function that computes and applies gradients, gradients of the program's own tape are reduced."""
     expected = sum(range(size))
     for optimizer in optimizers(op=hvd.Sum):
         variable = tf.Variable(0.0)
@@ -91,7 +91,7 @@ def test_steps_in_a_function_leave_no_gradients_computed(rank: int, size: int) -
 @only_keras_2
 @pytest.mark.parametrize("further", [{}, {"experimental_aggregate_gradients": False}])
 def test_computed_gradients_are_summed_over_passes(further: dict[str, bool], rank: int, size: int) -> None:
-    """Gradients are aggregated whatever the aggregation setting of Keras itself, as in Horovod."""
+    """Gradients are aggregated with every aggregation setting of Keras itself, as in Horovod."""
     for optimizer in optimizers(op=hvd.Average, backward_passes_per_step=2):
         variables = [[tf.Variable(0.0)], [tf.Variable(0.0)]] if "legacy" in type(optimizer).__module__ else None
         flat = tf.nest.flatten(variables) if variables else [tf.Variable(0.0), tf.Variable(0.0)]

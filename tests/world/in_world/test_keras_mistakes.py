@@ -1,4 +1,4 @@
-"""Ranks whose models differ, gradients that are not there, variables that come later: `fit` ends alike, or goes on."""
+"""Tests of `fit` with different models, missing gradients and variables that are added later."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def our_text(error: Exception) -> str:
 
 
 def texts_of_fit(model: Any, inputs: Any = INPUTS[:8], **more: Any) -> list[str]:
-    """The error that `fit` ends with, of each rank; and the job goes on after it."""
+    """Returns the error texts of `fit` on all ranks. Checks that the job continues after the error."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is TensorFlow's or ours
         model.fit(inputs, TARGETS[: len(inputs)], batch_size=4, verbose=0, **more)
     texts: list[str] = plain.allgather_object(our_text(caught.value))
@@ -50,14 +50,14 @@ def texts_of_fit(model: Any, inputs: Any = INPUTS[:8], **more: Any) -> list[str]
 
 
 @pytest.mark.parametrize("eagerly", [False, True])
-def test_different_shapes_end_fit_alike(eagerly: bool, rank: int) -> None:
+def test_different_shapes_end_fit_with_the_same_error(eagerly: bool, rank: int) -> None:
     model = model_of(lambda: [keras.layers.Dense(8 + rank)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", run_eagerly=eagerly)
     texts = texts_of_fit(model)
     assert texts[0] == texts[1]
     assert "rank 0" in texts[0]
     assert "rank 1" in texts[0]
-    # The error may name any member of the group that differs.
+    # The error may name any tensor of the group that differs.
     shapes = [("[3,8]", "[3,9]"), ("[8]", "[9]"), ("[8,2]", "[9,2]")]
     assert any(f"float32{one}" in texts[0] and f"float32{other}" in texts[0] for one, other in shapes)
 
@@ -70,7 +70,7 @@ def test_different_models_are_an_error_before_the_first_batch(rank: int) -> None
     assert "different weights" in texts[0]
 
 
-class Forked(keras.Model):  # type: ignore[misc,name-defined]
+class TwoBranches(keras.Model):  # type: ignore[misc,name-defined]
     """Has two layers with weights. If `uses_both` is false, the second has no effect."""
 
     def __init__(self, uses_both: bool) -> None:
@@ -85,15 +85,15 @@ class Forked(keras.Model):  # type: ignore[misc,name-defined]
         return found + self.second(inputs) if self.uses_both else found
 
 
-def forked(uses_both: bool) -> Any:
+def two_branches(uses_both: bool) -> Any:
     keras.utils.set_random_seed(3)
-    return Forked(uses_both)
+    return TwoBranches(uses_both)
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @pytest.mark.parametrize("eagerly", [False, True])
-def test_a_gradient_that_one_rank_has_not(eagerly: bool, rank: int) -> None:
-    model = forked(uses_both=rank == 0)
+def test_a_gradient_that_one_rank_lacks_is_an_error(eagerly: bool, rank: int) -> None:
+    model = two_branches(uses_both=rank == 0)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", run_eagerly=eagerly)
     texts = texts_of_fit(model)
     assert texts[0] == texts[1]
@@ -102,14 +102,14 @@ def test_a_gradient_that_one_rank_has_not(eagerly: bool, rank: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_a_gradient_that_no_rank_has_is_left_out(rank: int, size: int) -> None:
-    alone = fit_alone(forked(uses_both=False), keras.optimizers.SGD(0.1))
-    ours = fit_together(forked(uses_both=False), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), rank, size)
+def test_a_gradient_that_all_ranks_lack_is_left_out(rank: int, size: int) -> None:
+    alone = fit_alone(two_branches(uses_both=False), keras.optimizers.SGD(0.1))
+    ours = fit_together(two_branches(uses_both=False), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), rank, size)
     assert_same_weights(ours, alone)
 
 
 def outcome_of_growing(optimizer: Any) -> Any:
-    """Values, or the kind of error, of a step with a variable that the optimizer's first step had not."""
+    """Returns the values, or the error's class, after a step with a variable that the first step did not have."""
     trained = variables([[1.0], [2.0]])
     for number in (1, 2, 2):
         gradients = tensors([[0.5], [0.25]])[:number]
@@ -121,13 +121,13 @@ def outcome_of_growing(optimizer: Any) -> Any:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_variable_after_the_first_step_is_as_without_us(momentum: float) -> None:
-    """Keras 3 wants a new optimizer for it, and says so; older ones take it."""
+def test_a_variable_after_the_first_step_has_the_result_of_plain_keras(momentum: float) -> None:
+    """Keras 3 raises an error that asks for a new optimizer. Older releases accept the variable."""
     expected = outcome_of_growing(keras.optimizers.SGD(1.0, momentum=momentum))
     assert outcome_of_growing(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, momentum=momentum))) == expected
 
 
-def test_a_layer_that_comes_between_two_fits(rank: int, size: int) -> None:
+def test_a_layer_that_is_added_between_two_fits(rank: int, size: int) -> None:
     def grown(model: Any) -> Any:
         model.add(keras.layers.Dense(2, kernel_initializer=keras.initializers.GlorotUniform(seed=4)))
         return model

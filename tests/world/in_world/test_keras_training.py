@@ -1,4 +1,4 @@
-"""`fit` on all ranks ends with the weights of one process on the whole batches, whatever the optimizer."""
+"""Checks that `fit` on all ranks ends with the weights of one process on the whole batches, with any optimizer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if KERAS_2:
 
 
 @pytest.mark.parametrize("make", MAKES)
-def test_fit_is_as_one_process(make: Make, rank: int, size: int) -> None:
+def test_fit_gives_the_weights_of_one_process(make: Make, rank: int, size: int) -> None:
     alone = fit_alone(model_of(), make())
     ours = fit_together(model_of(seed=3 + rank), hvd.DistributedOptimizer(make()), rank, size)
     assert_same_weights(ours, alone)
@@ -71,7 +71,7 @@ def test_fit_is_as_one_process(make: Make, rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"groups": 2}, {"gradient_predivide_factor": 3.0}], ids=str)
-def test_options_that_change_no_result(options: dict[str, Any], rank: int, size: int) -> None:
+def test_options_that_do_not_change_the_result(options: dict[str, Any], rank: int, size: int) -> None:
     alone = fit_alone(model_of(), momentum())
     ours = fit_together(model_of(), hvd.DistributedOptimizer(momentum(), **options), rank, size)
     assert_same_weights(ours, alone)
@@ -116,7 +116,7 @@ def test_loss_scaling_on_either_side(wrap: Any, make: Make, rank: int, size: int
 
 
 @pytest.mark.parametrize("wrap", wraps())
-def test_an_infinity_on_one_rank_is_one_on_all(wrap: Any, rank: int) -> None:
+def test_an_infinity_on_one_rank_affects_all_ranks(wrap: Any, rank: int) -> None:
     optimizer = wrap(lambda: optimizers.SGD(1.0))
     trained = variables([[1.0, 2.0]])
     scale = float(np.asarray(optimizer.initial_scale))
@@ -146,7 +146,7 @@ if not KERAS_2:
     PASSES.append(lambda make, **more: LossScaleOptimizer(hvd.DistributedOptimizer(make(), **more)))
 
 
-@pytest.mark.parametrize("make", WITH_MOMENTUM)  # others look at `iterations`, which counts passes
+@pytest.mark.parametrize("make", WITH_MOMENTUM)  # other optimizers read `iterations`, which counts passes
 @pytest.mark.parametrize("wrap", PASSES)
 def test_several_passes_in_a_step(wrap: Any, make: Make, rank: int, size: int) -> None:
     alone = fit_alone(model_of(), make())
@@ -169,7 +169,7 @@ def test_passes_are_summed(rank: int) -> None:
 
 
 def test_gradients_that_the_program_keeps_or_changes(rank: int, size: int) -> None:
-    """The reduced gradients are those that the optimizer is given; those that the program keeps do not change."""
+    """The optimizer reduces the gradients that it is given. Gradients that the program keeps do not change."""
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
     trained = variables([np.zeros(3), np.zeros((600, 1000)), np.zeros(())])
     kept = tensors([np.full(3, 1.0 + rank), np.full((600, 1000), 2.0 + rank), 3.0 + rank])
@@ -185,7 +185,7 @@ def test_gradients_that_the_program_keeps_or_changes(rank: int, size: int) -> No
 def test_passes_within_a_loss_scale_optimizer_of_keras_2() -> None:
 
     if not KERAS_2:
-        pytest.skip("Keras 3 can")
+        pytest.skip("Keras 3 supports this order")
     optimizer = LossScaleOptimizer(hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=2))
     with pytest.raises(ValueError, match="use the other order"):
         optimizer.apply_gradients(zip(tensors([[1.0]]), variables([[1.0]]), strict=True))
@@ -226,14 +226,14 @@ def test_local_layers(rank: int, size: int) -> None:
     assert not np.allclose(initial[0], local.get_weights()[0])
 
 
-def test_local_gradients_count_like_averaged_ones(rank: int, size: int) -> None:
+def test_local_gradients_are_scaled_like_averaged_gradients(rank: int, size: int) -> None:
 
     for scale in (True, False):
         layer = keras.layers.Dense(1, use_bias=False)
         optimizer = hvd.PartialDistributedOptimizer(
             optimizers.SGD(1.0), local_layers=[layer], scale_local_gradients=scale
         )
-        layer.build((None, 1))  # after it was made local
+        layer.build((None, 1))  # after the layer was declared local
         layer.set_weights([np.zeros((1, 1))])
         optimizer.apply_gradients(zip(tensors([[[4.0]]]), layer.trainable_weights, strict=True))
         assert layer.get_weights()[0].item() == (-4.0 / size if scale else -4.0)
@@ -274,21 +274,21 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_saved_and_loaded(rank: int, size: int, folder: Path) -> None:
-    straight = model_of()
-    fit_together(straight, hvd.DistributedOptimizer(momentum()), rank, size)
-    straight.save(folder / "model.keras")
+def test_saving_and_loading_a_model(rank: int, size: int, folder: Path) -> None:
+    original = model_of()
+    fit_together(original, hvd.DistributedOptimizer(momentum()), rank, size)
+    original.save(folder / "model.keras")
 
-    # Without anything of ours, a plain optimizer; by load_model, a distributed one with the same state.
+    # Keras loads a plain optimizer. hvd.load_model loads a distributed optimizer with the same state.
     plain = keras.models.load_model(folder / "model.keras")
     assert not hasattr(plain.optimizer, "register_local_var")
     loaded = hvd.load_model(folder / "model.keras")
     assert hasattr(loaded.optimizer, "register_local_var")
     assert int(loaded.optimizer.iterations) == STEPS
     rows = own_rows(rank, size)
-    for model in (straight, loaded):
+    for model in (original, loaded):
         model.fit(INPUTS[rows], TARGETS[rows], batch_size=8 // size, shuffle=False, verbose=0)
-    assert_same_weights(loaded, straight, 1e-6)
+    assert_same_weights(loaded, original, 1e-6)
 
 
 class OwnSGD(optimizers.SGD):  # type: ignore[misc,name-defined]
@@ -299,7 +299,7 @@ def own_loss(y_true: Any, y_pred: Any) -> Any:
     return (y_true - y_pred) ** 2
 
 
-def test_own_optimizers_and_losses_are_loaded(rank: int, size: int, folder: Path) -> None:
+def test_custom_optimizers_and_losses_are_loaded(rank: int, size: int, folder: Path) -> None:
     model = model_of()
     model.compile(hvd.DistributedOptimizer(OwnSGD(0.1, momentum=0.9)), own_loss)
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
@@ -309,14 +309,14 @@ def test_own_optimizers_and_losses_are_loaded(rank: int, size: int, folder: Path
     assert hasattr(loaded.optimizer, "register_local_var")
 
 
-def test_the_optimizer_is_what_it_was() -> None:
+def test_the_optimizer_keeps_its_class_and_state() -> None:
     schedule = optimizers.schedules.CosineDecay(0.1, 100)
     plain = optimizers.SGD(schedule, momentum=0.5, name="mine")
     distributed = hvd.DistributedOptimizer(plain)
     assert isinstance(distributed, optimizers.SGD)
     assert type(distributed).__name__ == type(plain).__name__
     assert distributed.get_config() == plain.get_config()
-    assert distributed.iterations is plain.iterations, "the state is the same, and not a copy"
+    assert distributed.iterations is plain.iterations, "the state must be shared, not copied"
     with pytest.raises(ValueError, match="DistributedOptimizer already"):
         hvd.DistributedOptimizer(distributed)
     with pytest.raises(ValueError, match="DistributedOptimizer already"):
@@ -340,6 +340,6 @@ def test_options_that_are_refused(options: dict[str, Any]) -> None:
         hvd.DistributedOptimizer(object())
 
 
-def test_num_groups_is_the_older_name() -> None:
+def test_num_groups_is_deprecated() -> None:
     with pytest.warns(DeprecationWarning, match="num_groups"):
         hvd.DistributedOptimizer(optimizers.SGD(0.1), num_groups=2)

@@ -1,4 +1,4 @@
-"""Errors of wrong calls: a mistake on one rank is a ValueError, and a disagreement has the same text on all ranks."""
+"""Checks errors of wrong calls: a local mistake is a ValueError, and a disagreement has the same text on all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perseus_like.tensor import ArrayTensors
 
 
 def all_fail(call: Callable[[], Any], *parts: str) -> None:
-    """Every rank gets the same error, which mentions `parts`; then the job goes on."""
+    """Asserts that every rank gets the same error, which contains `parts`, and that the job continues."""
     with pytest.raises(hvd.HorovodInternalError) as caught:
         call()
     text = str(caught.value)
@@ -33,7 +33,7 @@ needs_two = pytest.mark.usefixtures("two_ranks")
 def test_ranks_that_disagree(rank: int, size: int) -> None:
     last = rank == size - 1
     all_fail(lambda: hvd.allreduce(np.ones((2, 3 + last)), name="shapes"), "shapes", "[2,3]", "[2,4]")
-    all_fail(lambda: hvd.allreduce(np.ones((3, 2) if last else (2, 3)), name="turned"), "turned", "[2,3]", "[3,2]")
+    all_fail(lambda: hvd.allreduce(np.ones((3, 2) if last else (2, 3)), name="flipped"), "flipped", "[2,3]", "[3,2]")
     kind = np.float32 if last else np.int32
     all_fail(lambda: hvd.allreduce(np.ones(2, kind), name="types"), "types", "float32", "int32")
     op = hvd.Min if last else hvd.Sum
@@ -60,7 +60,7 @@ def test_another_verb_under_one_name(rank: int, size: int) -> None:
         lambda name: hvd.grouped_allreduce([one], name=name),
     ]
     for number, (first, second) in enumerate(itertools.pairwise(verbs)):
-        for _ in range(3):  # the third time names are known by numbers
+        for _ in range(3):  # the response cache has a number for the name by the third call
             hvd.allreduce(one, name=f"other{number}")
         name = f"other{number}"
         all_fail(lambda: (second if last else first)(name), name, "; all ranks must pass the same")  # noqa: B023
@@ -80,7 +80,7 @@ def test_two_verbs_under_one_name_in_another_order_on_each_rank(rank: int, size:
 
 
 @needs_two
-def test_a_group_fails_as_one(rank: int, size: int) -> None:
+def test_a_group_fails_as_a_whole(rank: int, size: int) -> None:
     odd = np.ones(2 + (rank == 0))
     all_fail(lambda: hvd.grouped_allreduce([np.ones(3), odd], name="group"), "group")
     all_fail(lambda: hvd.grouped_allreduce([np.ones(3)] * (2 + (rank == 0)), name="count"), "count")
@@ -111,7 +111,7 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
         hvd.allreduce(array, average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="use one of Average"):
         hvd.allreduce(array, op=77)
-    for kind in (ValueError, RuntimeError):  # the latter is Horovod's
+    for kind in (ValueError, RuntimeError):  # Horovod raises a RuntimeError
         with pytest.raises(kind, match="use Average or Sum"):
             hvd.reducescatter(array, op=hvd.Max)
     for grouped in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
@@ -121,8 +121,8 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
 
 
 @needs_two
-def test_a_name_in_flight_cannot_be_used_again(rank: int, size: int) -> None:
-    # The last rank holds back, so that the name is in flight for sure on the others.
+def test_a_name_in_progress_cannot_be_used_again(rank: int, size: int) -> None:
+    # The last rank submits later, so that the name is in progress on the other ranks.
     if rank < size - 1:
         handle = hvd.allreduce_async(np.ones(2), name="busy")
         with pytest.raises(ValueError, match="busy"):
@@ -148,7 +148,7 @@ def test_tensors_of_a_dropped_handle_live_until_the_work_is_complete(rank: int, 
     verbs = Collectives(ArrayTensors())
 
     def drop_on_rank_0(name: str) -> Callable[[], object]:
-        """Rank 0 drops its handle before the others ask for the same; gives a weak reference to its tensor."""
+        """Drops the handle of rank 0 before the other ranks submit. Returns a weak reference to the tensor."""
         tensor = np.full(1 << 16, rank + 1.0)
         if rank == 0:
             verbs.allreduce(tensor, Op.Sum, name, in_place=True)

@@ -1,4 +1,4 @@
-"""Features of MXNet 2 alone: blocks over `mxnet.np`, dictionaries of parameters."""
+"""Tests of features that only MXNet 2 has: blocks over `mxnet.np`, and dictionaries of parameters."""
 
 from __future__ import annotations
 

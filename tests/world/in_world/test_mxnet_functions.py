@@ -1,4 +1,4 @@
-"""Parameters and objects from one rank to all, with MXNet."""
+"""Tests of functions that send parameters and objects from one rank to all, with MXNet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_gluon_parameters(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_deferred_initialization(hybrid: bool, rank: int) -> None:
-    """Shapes are known when the first batch comes: then root's values go to all."""
+    """The shapes are known after the first batch. Then root's values are sent to all ranks."""
     mx.random.seed(100 + rank)
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, in_units=4), gluon.nn.Dense(3), gluon.nn.BatchNorm())
@@ -46,7 +46,7 @@ def test_deferred_initialization(hybrid: bool, rank: int) -> None:
     hvd.broadcast_parameters(net.collect_params(), prefix=f"deferred.{hybrid}.")
     net((mx.nd if mx.__version__ < "2" else mx.np).ones((2, 4)))
     assert all(equal_on_all_ranks(parameter.data()) for parameter in net.collect_params().values())
-    # From here on it is an ordinary parameter.
+    # Afterwards, it is an ordinary parameter.
     net.initialize(mx.init.Normal(), force_reinit=True)
     assert net[0].weight.data().shape == (5, 4)
 
@@ -59,7 +59,7 @@ def test_several_devices_of_one_process(rank: int) -> None:
         assert copy.asnumpy().max() == 0
 
 
-def test_what_is_no_dictionary() -> None:
+def test_parameters_that_are_not_a_dictionary_are_an_error() -> None:
     with pytest.raises(ValueError, match="list"):
         hvd.broadcast_parameters([mx.nd.ones((1,))])
 

@@ -1,4 +1,4 @@
-"""The key-value store: in gluon's Trainer, in Module.fit, and by hand."""
+"""Tests of the key-value store: in gluon's Trainer, in Module.fit, and with direct calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .test_mxnet_training import (
     make_symbol,
     own_rows,
     reference,
-    start_from_the_same,
+    start_from_equal_weights,
     train,
     weights,
 )
@@ -97,11 +97,11 @@ def test_rows(rank: int, size: int) -> None:
 def test_gluon_trainer(update_on_kvstore: bool | None, rank: int, size: int) -> None:
     images, labels = batches(size)
     net = make_net(3)
-    start_from_the_same(net, images)  # gluon would fetch weights at the first step, after the first backward pass
+    start_from_equal_weights(net, images)  # gluon would get the weights only after the first backward pass
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", OPTIONS["sgd"], kvstore="dist_sync_perseus", update_on_kvstore=update_on_kvstore
     )
-    # As with MXNet's dist_sync, gradients are summed: the batch is that of all ranks.
+    # Gradients are summed, as with MXNet's dist_sync, so the divisor is the batch of all ranks.
     train(net, trainer, own_rows(rank, images), own_rows(rank, labels), ROWS * size)
     assert_equal(weights(net), reference(size, "sgd", OPTIONS["sgd"]))
 
@@ -118,8 +118,8 @@ def test_module_fit(kvstore: str, rank: int, size: int) -> None:
     assert_equal(actual, expected)
 
 
-def fit_from_other_weights(rank: int, size: int) -> list[Any]:
-    """Module.fit, each rank having drawn weights of its own."""
+def fit_from_different_weights(rank: int, size: int) -> list[Any]:
+    """Trains by Module.fit. Each rank starts with its own random weights."""
     images, labels = batches(size)
     data = mx.io.NDArrayIter(images[0], labels[0], ROWS)
     module = mx.mod.Module(make_symbol())
@@ -128,17 +128,19 @@ def fit_from_other_weights(rank: int, size: int) -> list[Any]:
     return [array.asnumpy() for _, array in sorted(module.get_params()[0].items())]
 
 
-def test_ranks_with_other_weights_come_together(rank: int, size: int) -> None:
-    mine = fit_from_other_weights(rank, size)
+def test_ranks_with_different_weights_end_with_equal_weights(rank: int, size: int) -> None:
+    mine = fit_from_different_weights(rank, size)
     for other in hvd.allgather_object(mine):
         assert_equal(mine, other, 0)
 
 
-def test_ranks_never_go_their_own_ways(two_ranks: None, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MXNet then updates outside of the store, and does not fetch the weights that all should begin with."""
+def test_different_weights_without_updates_on_the_store_are_an_error(
+    two_ranks: None, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MXNet then updates outside of the store, and does not get the common initial weights from it."""
     monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", "0")
     with pytest.raises(ValueError, match="broadcast_parameters"):
-        fit_from_other_weights(rank, size)
+        fit_from_different_weights(rank, size)
 
 
 def test_compression(rank: int, size: int) -> None:
@@ -158,7 +160,7 @@ def test_compression(rank: int, size: int) -> None:
 
 
 def test_two_bits(rank: int, size: int) -> None:
-    """Left-out parts are sent later: after many steps the sums differ by less than a threshold for each rank."""
+    """The parts that a step leaves out are sent later, so the sums differ by less than one threshold for each rank."""
     store = hvd.create()
     store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
     random = np.random.RandomState(3)

@@ -1,4 +1,4 @@
-"""Names, parameters and defaults of horovod.mxnet, as data, against ours."""
+"""Compares names, parameters and defaults of horovod.mxnet, as data, with this library's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = [(module, name) for module in API for name in API[module]]
 
 
 def parameters_of(signature: str) -> list[tuple[str, Any]]:
-    """Name and default of each parameter of "f(a, b=1)"."""
+    """Returns the name and the default of each parameter of "f(a, b=1)"."""
     tree = ast.parse(f"def {signature}: pass").body[0]
     assert isinstance(tree, ast.FunctionDef)
     defaults = [eval(ast.unparse(default), DEFAULTS) for default in tree.args.defaults]

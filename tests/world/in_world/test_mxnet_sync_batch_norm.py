@@ -1,4 +1,4 @@
-"""PerseusSyncBatchNorm against MXNet's BatchNorm on the whole batch."""
+"""Compares PerseusSyncBatchNorm with MXNet's BatchNorm on the whole batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(layer: Any, values: Any, gradient: Any) -> dict[str, Any]:
     return found
 
 
-def assert_like_the_whole(actual: dict[str, Any], expected: dict[str, Any], rank: int) -> None:
+def assert_equal_to_whole_batch(actual: dict[str, Any], expected: dict[str, Any], rank: int) -> None:
     rows = slice(rank * ROWS, (rank + 1) * ROWS)
     for name, mine in actual.items():
         whole = expected[name]
@@ -74,12 +74,12 @@ def test_equals_batch_norm_on_the_whole_batch(
         layer.hybridize(**hybrid)
     for _ in range(3):
         expected = run(plain, mx.nd.array(values), mx.nd.array(gradient))
-        assert_like_the_whole(run(layer, own(rank, values), own(rank, gradient)), expected, rank)
+        assert_equal_to_whole_batch(run(layer, own(rank, values), own(rank, gradient)), expected, rank)
     inference = layer(own(rank, values)).asnumpy()
     np.testing.assert_allclose(inference, plain(own(rank, values)).asnumpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_are_added_where_that_is_asked_for(rank: int, size: int) -> None:
+def test_gradients_are_added_with_grad_req_add(rank: int, size: int) -> None:
     values, gradient = whole_batch(size)
     found = []
     for passes in (1, 3):
@@ -94,7 +94,7 @@ def test_gradients_are_added_where_that_is_asked_for(rank: int, size: int) -> No
         np.testing.assert_allclose(three, 3 * one, rtol=1e-5, atol=1e-5)
 
 
-def test_like_numpy_where_values_are_large_beside_their_differences(rank: int, size: int) -> None:
+def test_equals_numpy_if_the_mean_is_much_larger_than_the_deviation(rank: int, size: int) -> None:
     random = np.random.RandomState(3)
     values = (random.randn(size * ROWS, CHANNELS, 6, 7) * [[[[1]], [[0.1]], [[10]], [[1]], [[0]]]] + 3000).astype(
         "float32"
@@ -118,13 +118,13 @@ def test_like_numpy_where_values_are_large_beside_their_differences(rank: int, s
         "by_beta": by_result.sum(axes),
     }
     # Values near 3000 have an error of 1e-4, and the second channel's differences are a thousandth of that range.
-    assert_like_the_whole(found, expected, rank)
+    assert_equal_to_whole_batch(found, expected, rank)
 
 
 def convolutional(normalization: Any) -> Any:
     net = gluon.nn.HybridSequential()
     for _ in range(2):
-        # As many channels as oneDNN lays out in blocks.
+        # With this number of channels, oneDNN uses a blocked layout.
         net.add(gluon.nn.Conv2D(16, 3, padding=1, use_bias=False), normalization(), gluon.nn.Activation("relu"))
         net.add(gluon.nn.MaxPool2D())
     net.add(gluon.nn.Dense(3))
@@ -173,7 +173,7 @@ def test_one_dimension_and_fixed_gamma(rank: int, size: int) -> None:
         layer.initialize()
         layer(mx.nd.ones((1, CHANNELS)))
     expected = run(layers[1], mx.nd.array(values), mx.nd.array(gradient))
-    assert_like_the_whole(run(layers[0], own(rank, values), own(rank, gradient)), expected, rank)
+    assert_equal_to_whole_batch(run(layers[0], own(rank, values), own(rank, gradient)), expected, rank)
 
 
 def test_half_precision(rank: int, size: int) -> None:
@@ -189,7 +189,7 @@ def test_half_precision(rank: int, size: int) -> None:
 
 
 def test_a_layer_used_twice_in_one_pass(rank: int, size: int) -> None:
-    """Each use has statistics of its own."""
+    """Each use of the layer has its own statistics."""
     values, gradient = whole_batch(size)
     layer, plain = make(mx.gluon.contrib.nn.PerseusSyncBatchNorm()), make(gluon.nn.BatchNorm())
     layer.hybridize(static_alloc=True)

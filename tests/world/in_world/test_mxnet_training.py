@@ -1,4 +1,4 @@
-"""DistributedTrainer and DistributedOptimizer: the same weights as one process that has the whole batch."""
+"""Checks that DistributedTrainer and DistributedOptimizer give the weights of one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import perseus_like.mxnet as hvd
 from perseus_like import errors
 from perseus_like.mxnet.compat.library import address_of
 
-ROWS, STEPS = 8, 20  # rows of each rank
+ROWS, STEPS = 8, 20  # ROWS is the number of rows of each rank
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
@@ -52,13 +52,13 @@ def weights(net: Any) -> list[Any]:
     return [parameter.data().asnumpy() for parameter in net.collect_params().values()]
 
 
-def start_from_the_same(net: Any, images: Any) -> None:
+def start_from_equal_weights(net: Any, images: Any) -> None:
     net(mx.nd.array(images[0][:1], dtype=next(iter(net.collect_params().values())).dtype))
     hvd.broadcast_parameters(net.collect_params())
 
 
 def reference(size: int, optimizer: str, options: dict[str, float], dtype: str = "float32") -> list[Any]:
-    """One process with the batches of all."""
+    """Returns the weights of one process that trains with the batches of all ranks."""
     images, labels = batches(size)
     net = make_net(3, dtype=dtype)
     train(net, gluon.Trainer(net.collect_params(), optimizer, options), images, labels, size * ROWS)
@@ -82,15 +82,15 @@ OPTIONS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 1e-3}, "adam": {
 )
 def test_trainer(optimizer: str, hybrid: bool, groups: int, rank: int, size: int) -> None:
     images, labels = batches(size)
-    net = make_net(3 if rank == 0 else 99, hybrid)  # the first rank's weights are taken
-    start_from_the_same(net, images)
+    net = make_net(3 if rank == 0 else 99, hybrid)  # all ranks use the weights of rank 0
+    start_from_equal_weights(net, images)
     trainer = hvd.DistributedTrainer(net.collect_params(), optimizer, OPTIONS[optimizer], num_groups=groups)
     train(net, trainer, own_rows(rank, images), own_rows(rank, labels), ROWS)
     assert_equal(weights(net), reference(size, optimizer, OPTIONS[optimizer]))
 
 
 def test_gradients_keep_their_places(two_ranks: None, rank: int, size: int) -> None:
-    """In memory that the ranks share, side by side, from the first step to the last."""
+    """Gradients stay adjacent in memory that the ranks share, from the first step to the last."""
     net = gluon.nn.Dense(3, in_units=16)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="arena.")
@@ -107,8 +107,10 @@ def test_gradients_keep_their_places(two_ranks: None, rank: int, size: int) -> N
     assert address_of(bias) - address_of(weight) == weight.size * 4
 
 
-def test_a_trainer_that_comes_late(two_ranks: None, rank: int, size: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A static block has noted where its gradients are."""
+def test_a_trainer_after_the_first_pass_of_a_static_block(
+    two_ranks: None, rank: int, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The static block has stored the addresses of its gradients."""
     net = gluon.nn.Dense(1, in_units=2, use_bias=False)
     net.initialize(mx.init.One())
     net.hybridize(static_alloc=True, static_shape=True)
@@ -121,22 +123,22 @@ def test_a_trainer_that_comes_late(two_ranks: None, rank: int, size: int, caplog
 
     step(gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0}))
     net.collect_params().zero_grad()
-    for _ in range(2):  # the second one finds what the first has left
+    for _ in range(2):  # the second trainer takes over the buffers of the first
         trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
         step(trainer)
         step(trainer)
     assert net.weight.data().asnumpy() == pytest.approx(1 - 4 * sum(range(size)) / size)
-    assert "static_shape" in caplog.text or rank == 0  # whose gradients are zero
+    assert "static_shape" in caplog.text or rank == 0  # rank 0's gradients are zero
 
 
 @pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 6e-3), ("bf16", 4e-2), ("own", 6e-3)])
 def test_compression(compression: str, tolerance: float, rank: int, size: int) -> None:
     class Own(hvd.Compression.fp16):
-        """Its `compress` is called: the core does not know this class."""
+        """A compressor that the core does not know, so its `compress` is called."""
 
     images, labels = batches(size)
     net = make_net(3)
-    start_from_the_same(net, images)
+    start_from_equal_weights(net, images)
     chosen = Own if compression == "own" else getattr(hvd.Compression, compression)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, compression=chosen)
     train(net, trainer, own_rows(rank, images), own_rows(rank, labels), ROWS)
@@ -146,19 +148,19 @@ def test_compression(compression: str, tolerance: float, rank: int, size: int) -
 def test_predivide_and_double(rank: int, size: int) -> None:
     images, labels = batches(size)
     net = make_net(3, dtype="float64")
-    start_from_the_same(net, images)
+    start_from_equal_weights(net, images)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, gradient_predivide_factor=4.0)
     train(net, trainer, own_rows(rank, images), own_rows(rank, labels), ROWS)
     assert_equal(weights(net), reference(size, "sgd", {"learning_rate": 0.1}, "float64"), 1e-6)
 
 
-def test_parameters_that_change_on_the_way(rank: int, size: int) -> None:
-    """Frozen, thawed, and with gradients made anew."""
+def test_parameters_that_change_during_training(rank: int, size: int) -> None:
+    """Parameters are frozen, unfrozen, and get new gradient arrays."""
     images, labels = batches(size)
     nets = []
     for _ in range(2):
         nets.append(make_net(3))
-        start_from_the_same(nets[-1], images)
+        start_from_equal_weights(nets[-1], images)
     trainers = [
         hvd.DistributedTrainer(nets[0].collect_params(), "sgd", {"learning_rate": 0.1}),
         gluon.Trainer(nets[1].collect_params(), "sgd", {"learning_rate": 0.1}),
@@ -174,7 +176,7 @@ def test_parameters_that_change_on_the_way(rank: int, size: int) -> None:
     assert_equal(weights(nets[0]), weights(nets[1]))
 
 
-def test_gradients_that_are_added_up(rank: int, size: int) -> None:
+def test_gradients_of_several_passes_are_added(rank: int, size: int) -> None:
     net = gluon.nn.Dense(1, in_units=2, use_bias=False)
     net.initialize(mx.init.One())
     net.weight.grad_req = "add"
@@ -190,8 +192,8 @@ def test_gradients_that_are_added_up(rank: int, size: int) -> None:
     assert net.weight.data().asnumpy() == pytest.approx(1 - 6 * mean)
 
 
-def test_trainers_beside_each_other(rank: int, size: int) -> None:
-    """Two models in one step, as with two networks against each other."""
+def test_two_trainers_in_one_step(rank: int, size: int) -> None:
+    """Two models are trained in one step, as in adversarial training."""
     nets = [gluon.nn.Dense(1, in_units=2, use_bias=False) for _ in range(2)]
     for net in nets:
         net.initialize(mx.init.One())

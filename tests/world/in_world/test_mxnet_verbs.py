@@ -1,4 +1,4 @@
-"""The verbs on MXNet's arrays, against NumPy in float64, and in the order of MXNet's engine."""
+"""Compares the verbs on MXNet's arrays with NumPy in float64, and checks their order in MXNet's engine."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_allgather(rank: int, size: int) -> None:
     np.testing.assert_array_equal(pair[1].asnumpy(), np.repeat(np.arange(size), 2))
 
 
-def test_allgather_waits_for_what_is_computed(rank: int, size: int) -> None:
+def test_allgather_waits_for_its_input(rank: int, size: int) -> None:
     product = mx.nd.ones((300, 300)) * (rank + 1)
     for _ in range(5):
         product = mx.nd.dot(product, mx.nd.eye(300))
@@ -98,7 +98,7 @@ def test_alltoall(rank: int, size: int) -> None:
     mine = mx.nd.array(np.repeat(np.arange(size), 2) * 100 + rank, dtype="int32")
     received: Any = hvd.alltoall(mine)
     np.testing.assert_array_equal(received.asnumpy(), rank * 100 + np.repeat(np.arange(size), 2))
-    # The last rank gets all.
+    # The last rank receives all rows.
     splits = [0] * (size - 1) + [2 * size]
     received, rows = hvd.alltoall(mine, splits=mx.nd.array(splits, dtype="int32"))
     last = rank == size - 1
@@ -154,7 +154,7 @@ def test_bfloat16(rank: int, size: int) -> None:
 
 
 def test_order_with_other_work(rank: int, size: int) -> None:
-    """Computed before, written over after, read after: as in a program without an engine."""
+    """Each operation on the input and the result has its effect in the order of the program."""
     for step in range(3):
         value = mx.nd.full((400, 400), rank + step)
         doubled = mx.nd.dot(value, mx.nd.eye(400)) * 2
@@ -168,7 +168,10 @@ def test_order_with_other_work(rank: int, size: int) -> None:
 
 
 def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
-    """Ranks begin at opposite ends: were only some started at once, nobody would come to what the others wait for."""
+    """Ranks submit in opposite orders.
+
+    If only some requests could be in progress, the ranks would wait for each other.
+    """
     numbers = list(range(40))
     results = {
         number: hvd.allreduce(mx.nd.full((10,), number), op=hvd.Sum, name=f"many.{number}")
@@ -178,7 +181,7 @@ def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
         assert results[number].asnumpy().tolist() == [number * size] * 10
 
 
-def test_priority_is_taken(size: int) -> None:
+def test_priorities_are_accepted(size: int) -> None:
     results = [hvd.allreduce(mx.nd.ones((3,)), op=hvd.Sum, priority=-number) for number in range(5)]
     assert [result.asnumpy()[0] for result in results] == [size] * 5
 
@@ -192,8 +195,8 @@ def test_views_of_one_array(rank: int, size: int) -> None:
     assert half.asnumpy().tolist() == [[sum(range(size + 1))] * 2] * 2
 
 
-def test_layouts_of_one_dnn(rank: int, size: int) -> None:
-    """The result of a convolution lies in memory as oneDNN likes it."""
+def test_results_in_layouts_of_onednn(rank: int, size: int) -> None:
+    """The result of a convolution has a memory layout of oneDNN."""
     images = mx.nd.full((2, 16, 8, 8), rank + 1.0)
     convolved = mx.nd.Convolution(images, mx.nd.ones((16, 16, 3, 3)), no_bias=True, num_filter=16, kernel=(3, 3))
     summed = hvd.allreduce(convolved, op=hvd.Sum)
@@ -203,7 +206,7 @@ def test_layouts_of_one_dnn(rank: int, size: int) -> None:
 
 
 def test_ranks_that_disagree(two_ranks: None, rank: int, size: int) -> None:
-    """The error comes where the result is first waited for (MXNet raises each once), and nothing else is harmed."""
+    """The error is raised at the first wait for the result, once, and later calls work."""
     result = hvd.allreduce(mx.nd.ones((2 + rank,)), name="disagree")
     dependent = result * 2
     with pytest.raises(errors.DisagreementError, match=r"'disagree'.*float32\[2\].*float32\[3\]"):
@@ -215,8 +218,8 @@ def test_ranks_that_disagree(two_ranks: None, rank: int, size: int) -> None:
     assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum, name="disagree").asnumpy().tolist() == [size] * 2
 
 
-def test_a_name_in_flight(two_ranks: None, rank: int, size: int) -> None:
-    """The error is of this rank alone: the other ranks get none."""
+def test_a_name_in_progress_is_an_error(two_ranks: None, rank: int, size: int) -> None:
+    """Only this rank gets the error."""
     first = hvd.allreduce(mx.nd.ones((2,)), name="twice") if rank == 0 else None
     if rank == 0:
         with pytest.raises(ValueError, match="twice"):
@@ -242,7 +245,7 @@ def test_mistakes_raise_at_the_call(size: int) -> None:
         hvd.reducescatter(ones, op=hvd.Max)
     with pytest.raises(ValueError, match="not registered"):
         hvd.allreduce(ones, process_set=hvd.ProcessSet([0]))
-    # None of them has counted: unnamed calls still meet.
+    # None of these calls counts, so unnamed calls of different ranks still match.
     assert hvd.allreduce(ones, op=hvd.Sum).asnumpy().max() == size
 
 

@@ -1,4 +1,4 @@
-"""The contract of every verb over dtypes, shapes and factors, against NumPy in float64."""
+"""Compares each verb with NumPy in float64, over dtypes, shapes and factors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_allreduce(dtype: np.dtype[Any], op: str, rank: int, size: int) -> None:
 
 
 @dtypes
-def test_allreduce_is_equal_to_the_bit_on_all_ranks(dtype: np.dtype[Any], rank: int, size: int) -> None:
+def test_allreduce_is_bit_identical_on_all_ranks(dtype: np.dtype[Any], rank: int, size: int) -> None:
     result = hvd.allreduce(values(rank, (1009,), dtype), op=hvd.Sum)
     for other in hvd.allgather_object(result.tobytes()):
         assert other == result.tobytes()
@@ -52,7 +52,7 @@ def test_factors(dtype: np.dtype[Any], op: str, prescale: float, postscale: floa
     assert_close(result, reduced(inputs, op, prescale, postscale), dtype, roundings=8)
 
 
-def test_average_of_integers_is_cut_toward_zero(rank: int, size: int) -> None:
+def test_average_of_integers_is_truncated_toward_zero(rank: int, size: int) -> None:
     low = np.array([-3, 3, 0], np.int32) if rank == 0 else np.zeros(3, np.int32)
     cut = [int(-3 / size), int(3 / size), 0]
     assert hvd.allreduce(low).tolist() == cut
@@ -136,7 +136,7 @@ def test_alltoall(dtype: np.dtype[Any], rank: int, size: int) -> None:
     def splits_of(r: int) -> list[int]:
         return [(r + to) % 3 for to in range(size)]
 
-    arrays = [values(r, (sum(splits_of(r)) + 1, 2), dtype) for r in range(size)]  # the last row goes nowhere
+    arrays = [values(r, (sum(splits_of(r)) + 1, 2), dtype) for r in range(size)]  # the last row is not sent
     result, received = hvd.alltoall(arrays[rank], splits=splits_of(rank))
     starts = [sum(splits_of(r)[:rank]) for r in range(size)]
     expected = [arrays[r][start : start + splits_of(r)[rank]] for r, start in enumerate(starts)]
@@ -245,8 +245,8 @@ def test_join_after_uneven_steps(rank: int, size: int) -> None:
     assert 0 <= last < size
 
 
-def test_a_factor_that_is_no_number_is_agreed_upon(rank: int, size: int) -> None:
-    """A loss that has become NaN is used as a factor: the result is NaN, not an error about ranks that differ."""
+def test_a_factor_that_is_nan_gives_nan(rank: int, size: int) -> None:
+    """A factor can be a loss that has become NaN. The ranks must not report that their factors differ."""
     for _ in range(3):
         assert np.isnan(hvd.allreduce(np.ones(3), name="by nan", prescale_factor=float("nan"))).all()
 
@@ -263,7 +263,7 @@ def test_shared_memory_of_the_program_is_reduced_in_place(rank: int, size: int) 
         names = hvd.allgather_object(block.name.lstrip("/"))
         maps = Path("/proc/self/maps").read_text()
         reached = [f"/dev/shm/{name}" in maps for name in names]
-        assert all(reached) or os.environ.get("PERSEUS_CPU_TRANSPORT") == "oneccl"  # oneCCL has buffers of its own
+        assert all(reached) or os.environ.get("PERSEUS_CPU_TRANSPORT") == "oneccl"  # oneCCL uses its own buffers
         del array
     finally:
         block.close()

@@ -1,4 +1,4 @@
-"""Process sets at work at the same time, and how they come and go."""
+"""Tests of process sets that communicate at the same time, and that are added and removed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from perseus_like.common.basics import HorovodBasics
 
 
 def all_subsets(size: int) -> list[list[int]]:
-    """Every proper subset of the ranks: each rank is in many of them."""
+    """Returns every proper subset of the ranks. Each rank is in many of them."""
     return [list(ranks) for count in range(1, size) for ranks in itertools.combinations(range(size), count)]
 
 
 def test_overlapping_sets_at_the_same_time(rank: int, size: int) -> None:
     sets = [hvd.add_process_set(ranks) for ranks in all_subsets(size)]
     mine = [each for each in sets if each.included()]
-    order = random.Random(rank)  # another on each rank
+    order = random.Random(rank)  # each rank has a different order
     for step in range(5):
         order.shuffle(mine)
         data = {each: np.full(step * 1000 + 1, 1.0 + rank, np.float32) for each in mine}
@@ -38,7 +38,7 @@ def test_overlapping_sets_at_the_same_time(rank: int, size: int) -> None:
 
 
 def test_blocking_verbs_on_overlapping_sets(rank: int, size: int, two_ranks: None) -> None:
-    # A ring of pairs: each rank is in two, and all begin with the lower one.
+    # The sets are a ring of pairs. Each rank is in two pairs, and begins with the lower one.
     pairs = [sorted({first, (first + 1) % size}) for first in range(size)] if size > 2 else [[0]]
     sets = [hvd.add_process_set(pair) for pair in pairs]
     for _ in range(20):
@@ -65,15 +65,15 @@ def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == size
 
 
-def test_sets_that_come_twice_in_init(rank: int, size: int, two_ranks: None) -> None:
-    """As with Horovod: an error that names the place, while the session runs, with each set once."""
+def test_sets_that_are_listed_twice_in_init(rank: int, size: int, two_ranks: None) -> None:
+    """The error names the position, and the session runs with each set once, as in Horovod."""
     sets = [hvd.ProcessSet(ranks) for ranks in ([0], range(size), [1], [0])]
     with pytest.raises(ValueError, match=r"entry 1, .*the session runs"):
         hvd.init(process_sets=sets)
     assert [each.process_set_id is None for each in sets] == [False, True, False, True]
     with pytest.raises(ValueError, match="not registered"):
         hvd.allreduce(1.0, process_set=sets[3])
-    # Another init, of a library's own perhaps, finds them, and registers what is new.
+    # A second init(), for example of another library, finds these sets, and registers new ones.
     found, new = hvd.ProcessSet([0]), hvd.ProcessSet([0, 1])
     hvd.init(process_sets=[found, new, sets[2]] if size > 2 else [found, sets[2]])
     assert found.process_set_id == sets[0].process_set_id
@@ -81,12 +81,12 @@ def test_sets_that_come_twice_in_init(rank: int, size: int, two_ranks: None) -> 
     if size > 2 and rank < 2:
         assert hvd.allreduce(1.0, op=hvd.Sum, process_set=new) == 2
     assert hvd.remove_process_set(found)
-    assert sets[0].process_set_id is None  # the same set
+    assert sets[0].process_set_id is None  # both objects are the same set
     assert hvd.remove_process_set(sets[2])
     hvd.remove_process_set(new)
 
 
-def test_sets_as_horovods_internals_show_them(rank: int, size: int) -> None:
+def test_process_sets_in_private_functions_of_horovod(rank: int, size: int) -> None:
     if size < 3:
         pytest.skip("no two groups that differ from the world")
     basics = HorovodBasics(__file__)
@@ -104,7 +104,7 @@ def test_sets_as_horovods_internals_show_them(rank: int, size: int) -> None:
 
 
 class Communicator:
-    """As mpi4py's: `allgather` among the ranks of a colour."""
+    """Imitates a communicator of mpi4py."""
 
     def __init__(self, ranks: list[int]) -> None:
         self.ranks = ranks
@@ -133,7 +133,7 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
         hvd.add_process_set(again)
     for number in range(ids[0], ids[0] + 2):
         remove_everywhere(mine, number)
-    # One rank stands aside, as with MPI.COMM_NULL.
+    # Rank 0 takes no part, as with MPI.COMM_NULL.
     rest = list(range(1, size))
     partial = hvd.ProcessSet(Communicator(rest if rank else []))
     hvd.add_process_set(partial)
@@ -144,7 +144,7 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
 
 
 def remove_everywhere(mine: process_sets.ProcessSet, number: int) -> None:
-    """All ranks remove a set; only its members have an object of it."""
+    """Removes a set on all ranks. Only the members of the set have an object for it."""
     other = hvd.ProcessSet([])
     other.process_set_id = number
     assert hvd.remove_process_set(mine if mine.process_set_id == number else other)

@@ -1,4 +1,4 @@
-"""Graphs with collectives: many under way at once, loops, sessions, saved models; what is wrong on one rank only."""
+"""Tests of graphs with collectives: many at once, loops, sessions and saved models, and mistakes on one rank."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ MANY = 64
 
 
 def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
-    """Ranks submit in different orders: what had to follow one another would wait for ever."""
+    """Ranks submit in different orders.
+
+    If a collective had to wait for an earlier one, the ranks would wait forever.
+    """
     order = list(range(MANY)) if rank % 2 == 0 else list(reversed(range(MANY)))
 
     def start_all() -> Any:
         results: dict[int, Any] = {}
         before = tf.constant(0.0)
         for number in order:
-            # Each is ready only after the one before has been given to the core.
+            # Each input is ready only after the collective before it has been submitted to the core.
             with tf.control_dependencies([before]):
                 tensor = tf.fill([10], float(number + rank))
                 before = tensor[0]
@@ -38,15 +41,15 @@ def test_many_collectives_are_in_progress_at_once(rank: int, size: int) -> None:
 
 
 def test_loops(rank: int, size: int) -> None:
-    def in_a_row(tensor: Any) -> Any:
+    def dependent(tensor: Any) -> Any:
         for _ in tf.range(20):
             tensor = hvd.allreduce(tensor) + 1.0
         return tensor
 
-    assert float(tf.function(in_a_row)(tf.constant(float(rank)))) == pytest.approx((size - 1) / 2 + 20)
+    assert float(tf.function(dependent)(tf.constant(float(rank)))) == pytest.approx((size - 1) / 2 + 20)
 
     def independent(values: Any) -> Any:
-        """Rounds that wait for nothing of one another."""
+        """Makes a loop whose iterations do not depend on one another."""
         return tf.map_fn(lambda value: hvd.allreduce(value, op=hvd.Sum), values, parallel_iterations=10)
 
     results = tf.function(independent)(tf.range(40.0) * (rank + 1))
@@ -54,8 +57,8 @@ def test_loops(rank: int, size: int) -> None:
     np.testing.assert_allclose(results, np.arange(40) * factor)
 
 
-def slowly_in_every_other(value: Any, number: Any, rank: int) -> Any:
-    """The value; in some rounds of a loop it takes long, and not in the same on all ranks."""
+def slow_in_alternate_iterations(value: Any, number: Any, rank: int) -> Any:
+    """Returns the value. In every other iteration this takes long, and in different iterations on different ranks."""
 
     def slowly() -> Any:
         zeros = tf.zeros([300, 300])
@@ -65,13 +68,13 @@ def slowly_in_every_other(value: Any, number: Any, rank: int) -> Any:
 
 
 @pytest.mark.parametrize("control_flow", ["v1", "v2"])
-def test_rounds_that_overtake_one_another(control_flow: str, rank: int, size: int) -> None:
-    """Many of one loop, and of loops within a loop, are under way at once, and are not taken for one another."""
+def test_iterations_of_loops_are_not_mixed_up(control_flow: str, rank: int, size: int) -> None:
+    """Many iterations of one loop, and of nested loops, are in progress at the same time."""
 
     def reduce(value: Any, number: Any) -> Any:
-        return hvd.allreduce(slowly_in_every_other(value, number, rank), op=hvd.Sum)
+        return hvd.allreduce(slow_in_alternate_iterations(value, number, rank), op=hvd.Sum)
 
-    def within(outer: Any) -> Any:
+    def nested_loop(outer: Any) -> Any:
         inner = tf.range(5.0)
         return tf.map_fn(lambda value: reduce(100.0 * outer + value, outer), inner, parallel_iterations=5)
 
@@ -80,7 +83,7 @@ def test_rounds_that_overtake_one_another(control_flow: str, rank: int, size: in
     try:
         with tf.Graph().as_default(), v1.Session() as session:
             flat = tf.map_fn(lambda value: reduce(value, value), tf.range(80.0), parallel_iterations=60)
-            nested = tf.map_fn(within, tf.range(12.0), parallel_iterations=12)
+            nested = tf.map_fn(nested_loop, tf.range(12.0), parallel_iterations=12)
             flat_result, nested_result = session.run([flat, nested])
     finally:
         (v1.enable_control_flow_v2 if was_on else v1.disable_control_flow_v2)()
@@ -101,8 +104,8 @@ def test_conditions(rank: int, size: int) -> None:
     assert float(chosen(tf.constant(False))[0]) == size - 1
 
 
-def test_the_same_function_in_two_places(rank: int, size: int) -> None:
-    """Inlined twice, its collectives are two."""
+def test_a_function_that_is_inlined_twice(rank: int, size: int) -> None:
+    """The graph then has two collectives."""
     inner = tf.function(lambda tensor: hvd.allreduce(tensor, op=hvd.Sum))
     one, two = tf.function(lambda: [inner(tf.constant([1.0])), inner(tf.constant([2.0]))])()
     assert [float(one[0]), float(two[0])] == [size, 2 * size]
@@ -121,7 +124,7 @@ def test_sessions(rank: int, size: int) -> None:
         gradient = v1.gradients(tf.reduce_sum(results[0] * (rank + 1)), tensor)[0]
         loop = tf.while_loop(lambda i, _: i < 5, lambda i, x: (i + 1, hvd.allreduce(x)), [0, tensor])[1]
         with v1.Session() as session:
-            for rows in (1, 3):  # shapes may change
+            for rows in (1, 3):  # the number of rows may change
                 summed, gathered, received, *_, mine, slope, looped = session.run(
                     [*results, gradient, loop], {tensor: np.full((rows, 2), rank)}
                 )
@@ -206,7 +209,7 @@ def test_a_gradient_that_is_missing_everywhere(rank: int, size: int) -> None:
         assert gradients[1] is None
 
 
-def test_torch_beside_it(rank: int, size: int) -> None:
+def test_collectives_of_torch_in_the_same_process(rank: int, size: int) -> None:
     torch = pytest.importorskip("torch")
     from perseus_like import torch as of_torch
 

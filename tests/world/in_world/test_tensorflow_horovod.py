@@ -1,4 +1,4 @@
-"""Classes of errors and private names that programs written for Horovod use, under TensorFlow."""
+"""Tests of error classes and private names that programs for Horovod use, under TensorFlow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_mistakes_are_invalid_arguments(mode: Any, two_ranks: None, rank: int, s
 
 @modes
 def test_an_unknown_process_set_is_a_value_error(mode: Any, rank: int) -> None:
-    """In graphs, too: their nodes are not made."""
+    """In graphs, the error is raised when the node would be made."""
     unknown = hvd.ProcessSet([rank])
     unknown.process_set_id = 10
     with pytest.raises(ValueError, match="no process set with id 10"):
@@ -95,7 +95,7 @@ def test_errors_can_be_pickled(two_ranks: None, rank: int) -> None:
     assert str(again) == str(caught.value)
 
 
-def test_empty_splits_share_out_equally(rank: int, size: int) -> None:
+def test_empty_splits_mean_equal_parts(rank: int, size: int) -> None:
     received, counts = hvd.alltoall(tf.fill([size], rank), splits=[])
     assert (received.numpy().tolist(), counts.numpy().tolist()) == (list(range(size)), [1] * size)
 
@@ -157,8 +157,8 @@ def test_the_data_service_is_refused() -> None:
         __import__("perseus_like.tensorflow.data.compute_service")
 
 
-def test_optimizers_of_others_reduce_their_gradients(rank: int, size: int) -> None:
-    """ElasticDL and OpenSeq2Seq build optimizers on this private function, with and without variables."""
+def test_the_private_function_that_other_optimizers_use(rank: int, size: int) -> None:
+    """ElasticDL and OpenSeq2Seq call this private function with and without variables."""
     reduce = hvd._make_allreduce_grads_fn("mine", "", "", hvd.Compression.none, False, hvd.Average, 1.0, 0)
     variables = [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
     gradients = [tf.constant([float(rank), 1.0]), None]

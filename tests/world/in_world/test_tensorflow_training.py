@@ -1,4 +1,4 @@
-"""Tapes and optimizers of TensorFlow: what ranks learn together is what one process learns from all the data."""
+"""Checks that TensorFlow's tapes and optimizers train on all ranks as one process trains on all the data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_same_weights(actual: Any, expected: Arrays) -> None:
 
 
 def train_with_tape(rank: int, size: int, decorate: Callable[..., Any], **options: Any) -> Arrays:
-    weights = [tf.Variable(weight + rank) for weight in start_weights()]  # rank 0's count
+    weights = [tf.Variable(weight + rank) for weight in start_weights()]  # rank 0's weights are used
     hvd.broadcast_variables(weights, root_rank=0)
 
     def step(inputs: Any, targets: Any) -> Any:
@@ -74,7 +74,7 @@ def train_with_tape(rank: int, size: int, decorate: Callable[..., Any], **option
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "compiled"])
-def test_tape_learns_what_one_process_learns(mode: str, rank: int, size: int) -> None:
+def test_a_tape_trains_like_one_process(mode: str, rank: int, size: int) -> None:
     decorate = {
         "eager": lambda step: step,
         "graph": tf.function,
@@ -106,7 +106,7 @@ def test_compressed_gradients_are_nearly_the_same(rank: int, size: int) -> None:
 
 
 def train_in_a_session(rank: int, size: int, make: Callable[[Any], Any], hook: bool) -> Arrays:
-    """A script of TensorFlow 1, with its data cut into two passes for each step."""
+    """Trains like a program for TensorFlow 1. Without `hook`, each step has two passes, each with half of the data."""
     with tf.Graph().as_default():
         weights = [v1.Variable(weight + rank, use_resource=True) for weight in start_weights()]
         inputs, targets = v1.placeholder(tf.float32, [None, WIDTH]), v1.placeholder(tf.float32, [None, 2])
@@ -131,7 +131,7 @@ def train_in_a_session(rank: int, size: int, make: Callable[[Any], Any], hook: b
             return list(session.run(weights))
 
 
-def test_a_monitored_session_learns_what_one_process_learns(rank: int, size: int) -> None:
+def test_a_monitored_session_trains_like_one_process(rank: int, size: int) -> None:
     assert_same_weights(train_in_a_session(rank, size, hvd.DistributedOptimizer, hook=True), train_alone(size))
 
 
@@ -143,8 +143,8 @@ def test_passes_of_a_session_are_summed(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_gradients_applied_by_hand(passes: int, rank: int, size: int) -> None:
-    """Pairs are passed by keyword, and as an iterator, which can be read once."""
+def test_apply_gradients_with_keyword_and_iterator(passes: int, rank: int, size: int) -> None:
+    """The pairs are passed by keyword, as an iterator that can be read only once."""
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.Variable(tf.zeros([1]), use_resource=True)
         step = v1.train.get_or_create_global_step()
@@ -177,7 +177,7 @@ def test_the_optimizer_keeps_its_class_and_state() -> None:
 
 
 def test_adasum_of_steps(rank: int, size: int) -> None:
-    """Steps that are parallel are averaged, orthogonal ones added."""
+    """Parallel steps are averaged, and orthogonal steps are added."""
     with tf.Graph().as_default():
         weight = v1.Variable(np.zeros(8), use_resource=True)
         mine = tf.one_hot(rank, 8, dtype=tf.float64)
@@ -249,7 +249,7 @@ def test_local_sources(rank: int, size: int) -> None:
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[1])
 
 
-def test_a_process_set_learns_by_itself(rank: int, size: int) -> None:
+def test_a_tape_of_a_process_set(rank: int, size: int) -> None:
     even = hvd.add_process_set(range(0, size, 2))
     weight = tf.Variable(0.0)
     with tf.GradientTape() as plain:
@@ -260,8 +260,8 @@ def test_a_process_set_learns_by_itself(rank: int, size: int) -> None:
     assert hvd.remove_process_set(even)
 
 
-def test_variables_that_come_later(rank: int, size: int) -> None:
-    """A tape made anew for each step takes what there is."""
+def test_variables_that_are_added_between_steps(rank: int, size: int) -> None:
+    """A new tape for each step reduces the gradients of all variables of this step."""
     weights = [tf.Variable(1.0)]
     for step in range(3):
         with tf.GradientTape() as plain:

@@ -1,4 +1,4 @@
-"""The verbs on TensorFlow's tensors: eagerly, in a tf.function, and compiled by XLA; and the gradients through them."""
+"""Tests of the verbs on TensorFlow's tensors, eager, in a tf.function and compiled by XLA, and of their gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def inputs(size: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> list
     ("mode", "dtype"),
     [
         *((mode, dtype) for mode in (eagerly, in_a_graph) for dtype in NAMES),
-        *((compiled, dtype) for dtype in ("int32", "bfloat16", "float32")),  # compiling takes its time
+        # Compiling is slow, so only some dtypes are compiled.
+        *((compiled, dtype) for dtype in ("int32", "bfloat16", "float32")),
     ],
 )
 def test_allreduce(mode: Any, dtype: str, rank: int, size: int) -> None:
@@ -123,7 +124,7 @@ def test_sizes_that_differ_between_ranks(mode: Any, rank: int, size: int) -> Non
 
 @modes
 def test_gradients(mode: Any, rank: int, size: int) -> None:
-    """Averages of averages, sums of sums, and each rank's own rows."""
+    """The gradient of an average is an average, of a sum a sum, and of the other verbs each rank's own rows."""
     weights = [values(r, (2 * size, 2), array_type("float64"), seed=1) for r in range(size)]
     mean = np.mean(weights, 0)
     tensor = tf.constant(values(rank, (2 * size, 2), array_type("float64")))
@@ -175,7 +176,7 @@ def test_indexed_slices(mode: Any, rank: int, size: int) -> None:
 @pytest.mark.parametrize("factor", ["prescale_factor", "postscale_factor"])
 @pytest.mark.parametrize("dtype", [tf.int32, tf.float16, tf.float32])
 def test_factors_scale_indexed_slices(dtype: Any, factor: str, rank: int, size: int) -> None:
-    """Integers, too, whose type cannot hold the factor."""
+    """Integer tensors are scaled too, although their dtype cannot represent the factor."""
     slices = tf.IndexedSlices(tf.constant([[10, 20]], dtype), tf.constant([rank]))
     factors: dict[str, Any] = {factor: 0.5}
     scaled = hvd.allreduce(slices, op=hvd.Sum, **factors)
@@ -193,8 +194,8 @@ def test_compression_and_adasum(rank: int, size: int) -> None:
     assert_close(hvd.allreduce(same, op=hvd.Adasum).numpy(), np.ones(8))
 
 
-def test_nothing_is_traced_again(rank: int, size: int) -> None:
-    """Neither by eager calls, whatever their names, nor by further calls of a function that was traced."""
+def test_functions_are_traced_once(rank: int, size: int) -> None:
+    """Neither eager calls with any name nor further calls of a traced function add a trace."""
     from tensorflow.python.eager import context
 
     variable, rows = tf.Variable(float(rank)), tf.ones([size])
@@ -218,8 +219,8 @@ def test_nothing_is_traced_again(rank: int, size: int) -> None:
     assert function.experimental_get_tracing_count() == 1
 
 
-def test_defaults_are_those_of_the_operations() -> None:
-    """An eager call leaves out attributes that have the default; tapes look them up in the same table."""
+def test_the_table_of_defaults_agrees_with_the_operations() -> None:
+    """An eager call omits attributes with the default value. Tapes read these values from the same table."""
     from tensorflow.python.framework import op_def_registry
 
     from perseus_like.tensorflow.eager import DEFAULTS, OPERATION_NAMES
@@ -234,7 +235,7 @@ def test_defaults_are_those_of_the_operations() -> None:
 
 
 def test_graphs_know_shapes() -> None:
-    def look(tensor: Any) -> None:
+    def check_shapes(tensor: Any) -> None:
         assert hvd.allreduce(tensor).shape.as_list() == [None, 3]
         assert hvd.broadcast(tensor, 0).shape.as_list() == [None, 3]
         assert hvd.allgather(tensor).shape.as_list() == [None, 3]
@@ -244,11 +245,11 @@ def test_graphs_know_shapes() -> None:
         assert splits.shape.as_list() == [None]
         assert hvd.rank_op().shape.as_list() == []
 
-    tf.function(look).get_concrete_function(tf.TensorSpec([None, 3]))
+    tf.function(check_shapes).get_concrete_function(tf.TensorSpec([None, 3]))
 
 
-def test_numbers_and_join(rank: int, size: int) -> None:
-    # Private, and used by programs of others all the same.
+def test_rank_and_size_operations_and_join(rank: int, size: int) -> None:
+    # These names are private, but other programs use them.
     assert hvd.mpi_ops._basics.rank() == rank
     assert hvd.mpi_ops._allreduce(tf.ones(2)).numpy().tolist() == [size] * 2
     assert tf.function(lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()])() == [
@@ -264,10 +265,10 @@ def test_numbers_and_join(rank: int, size: int) -> None:
     assert last.numpy() == 0
     assert tf.function(lambda: hvd.join())().numpy() in range(size)
 
-    def meet() -> None:
+    def communicate() -> None:
         hvd.barrier()
 
-    tf.function(meet)()
+    tf.function(communicate)()
 
 
 def test_a_disagreement_has_the_same_error_on_all_ranks(two_ranks: None, rank: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""The delta form of Adasum: every rank's optimizer steps, and NumPy says where their steps lead together."""
+"""Tests of Adasum of optimizer steps: each rank's optimizer makes its step, and NumPy combines these steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ OPTIMIZERS = {
 
 
 def train_alone(make: Callable[[Any], Any], steps: int, size: int, passes: int = 1) -> Any:
-    """All ranks in one process: a model and an optimizer of each, brought together after every step."""
+    """Trains all ranks' models in one process, each with its optimizer.
+
+    Combines the steps by Adasum after every step.
+    """
     models = [build("mlp") for _ in range(size)]
     optimizers = [make(model.parameters()) for model in models]
     for step in range(steps):
@@ -84,7 +87,7 @@ def test_a_closure_and_a_rank_without_gradients(rank: int, size: int) -> None:
         assert (everybody == everybody[0]).all()
 
 
-def test_what_makes_no_sense(size: int) -> None:
+def test_unsupported_calls_are_errors(size: int) -> None:
     model = build("mlp")
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), op=hvd.Adasum)
     with pytest.raises(AssertionError, match="makes no sense"), optimizer.skip_synchronize():

@@ -1,4 +1,4 @@
-"""Compression with error feedback: against NumPy, on a real task, and where it does not fit."""
+"""Tests of compression with error feedback: compared with NumPy, on a real task, and with other options."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class NumPyPowerSGD:
             self.right[place] = start.numpy()
         left: Any = sum(matrix @ self.right[place] for matrix in matrices)
         basis = np.linalg.svd(left, full_matrices=False)[0]
-        # A basis of the same space in other coordinates would begin the next step elsewhere: take QR's.
+        # The next step depends on the coordinates of the basis, not only on its space, so use the basis of QR.
         basis = basis @ (basis.T @ np.linalg.qr(left)[0])
         self.right[place] = sum(matrix.T @ basis for matrix in matrices) / len(matrices)
         return np.asarray(basis @ self.right[place].T)
@@ -110,8 +110,8 @@ REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
 }
 
 
-class Constant(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A model whose gradients are given."""
+class GivenGradients(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A model whose gradients are the arguments of `forward`."""
 
     def __init__(self, dtype: Any = torch.float64) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Constant(torch.nn.Module):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize("kind", REFERENCES)
 def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None) -> None:
     compression, reference_of = REFERENCES[kind]
-    model, reference = Constant(), reference_of(size)
+    model, reference = GivenGradients(), reference_of(size)
     plain = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer = hvd.DistributedOptimizer(
         plain, model.named_parameters(), compression=compression(), op=getattr(hvd, op), gradient_predivide_factor=1.0
@@ -140,9 +140,9 @@ def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
-def test_nothing_is_lost(kind: str, rank: int, size: int, two_ranks: None) -> None:
-    """The sum that arrives in many steps with one gradient is the gradient times the number of steps."""
-    model = Constant(torch.bfloat16).to(memory_format=torch.channels_last)
+def test_error_feedback_sends_all_parts_eventually(kind: str, rank: int, size: int, two_ranks: None) -> None:
+    """The sum over many steps with the same gradient approaches this gradient times the number of steps."""
+    model = GivenGradients(torch.bfloat16).to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
     steps = 300
     own = [np.sign(gradient) * (1 + rank) for gradient in gradients(0, 0)]
@@ -199,7 +199,7 @@ def test_converges_on_the_digits(kind: str, rank: int, size: int) -> None:
     assert accuracy_after_training(compression, rank, size) >= 0.95
 
 
-def test_packing() -> None:
+def test_bits_are_packed_and_unpacked() -> None:
     for count in (0, 1, 7, 8, 9, 1000):
         bits = torch.arange(count) % 3 == 0
         packed = pack(bits)
@@ -209,8 +209,8 @@ def test_packing() -> None:
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
-def test_an_overflow_is_seen_by_all_ranks_and_forgotten(kind: str, rank: int, size: int) -> None:
-    model = Constant(torch.float32)
+def test_an_overflow_reaches_all_ranks_and_is_not_fed_back(kind: str, rank: int, size: int) -> None:
+    model = GivenGradients(torch.float32)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
     scaler = grad_scaler(init_scale=4.0)
     for step in range(5):
@@ -229,8 +229,8 @@ def test_an_overflow_is_seen_by_all_ranks_and_forgotten(kind: str, rank: int, si
         assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-def test_gradients_that_are_reduced_late_or_alone(rank: int, size: int, two_ranks: None) -> None:
-    """Unfrozen parameters, new groups, several passes; ranks that join, where the compression is an allreduce."""
+def test_gradients_outside_of_buckets_and_ranks_that_join(rank: int, size: int, two_ranks: None) -> None:
+    """Parameters are unfrozen, groups are added, steps have two passes, and ranks join."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20), torch.nn.Linear(20, 1))
     hvd.broadcast_parameters(model.state_dict(), 0)
     model[0].requires_grad_(False)
@@ -265,8 +265,11 @@ def test_gradients_that_are_reduced_late_or_alone(rank: int, size: int, two_rank
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
-def test_beside_other_options(kind: str, rank: int, size: int, two_ranks: None) -> None:
-    """Groups, a predivide factor, a process set, sparse gradients; ranks outside of the set are left alone."""
+def test_compression_with_other_options(kind: str, rank: int, size: int, two_ranks: None) -> None:
+    """The other options are groups, a predivide factor, a process set and sparse gradients.
+
+    Ranks outside of the process set train alone.
+    """
     both = hvd.add_process_set([0, size - 1]) if size > 2 else hvd.global_process_set
     torch.manual_seed(6)
     model = torch.nn.Sequential(
@@ -293,11 +296,11 @@ def test_beside_other_options(kind: str, rank: int, size: int, two_ranks: None) 
     digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
     assert digests[0] == digests[size - 1]
     if both is not hvd.global_process_set:
-        assert len(set(digests)) == size - 1  # of the set, and of each rank outside of it
+        assert len(set(digests)) == size - 1  # one for the process set, and one for each rank outside of it
         hvd.remove_process_set(both)
 
 
-def test_a_compression_of_the_users_with_feedback(rank: int, size: int, two_ranks: None) -> None:
+def test_a_custom_compression_with_error_feedback(rank: int, size: int, two_ranks: None) -> None:
     class FirstHalf(FeedbackCompressor):
         """Sends one half of a gradient in each step, alternately."""
 

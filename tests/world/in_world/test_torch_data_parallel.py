@@ -1,4 +1,4 @@
-"""DistributedDataParallel: after backward, gradients are those of one process on the batches of all ranks."""
+"""Checks that DistributedDataParallel's gradients after backward equal one process' gradients on all ranks' batches."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from .training import (  # noqa: E402
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}], ids=["", "small"])
-def test_trains_as_one_process_does(
+def test_gradients_and_steps_equal_those_of_one_process(
     name: str, options: dict[str, Any], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small buckets leave while backward goes on, also where no core is free for that."""
+    """Small buckets are sent during the backward pass, also if no core is free."""
     if options:
         monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
     parallel, alone = pair(name, **options)
@@ -69,7 +69,7 @@ def test_single_precision(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("views", [False, True], ids=["", "views"])
 def test_large_gradients(views: bool, rank: int, size: int) -> None:
-    """A gradient that a rank does not have, and one with other strides, are reduced as well."""
+    """A gradient that one rank lacks and a gradient with other strides are reduced as well."""
 
     class Large(nn.Module):
         def __init__(self) -> None:
@@ -100,7 +100,7 @@ def test_large_gradients(views: bool, rank: int, size: int) -> None:
             assert parallel.module.weights[1].grad is not None
 
 
-def test_begins_with_the_first_ranks_model(rank: int, size: int) -> None:
+def test_all_ranks_start_with_rank_0s_model(rank: int, size: int) -> None:
     torch.manual_seed(rank)
     model: Any = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     model[1].running_mean.fill_(rank)
@@ -120,14 +120,14 @@ def test_buffers(sends: bool, rank: int, size: int) -> None:
         loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
     with torch.no_grad():
         parallel.eval()(inputs)
-        parallel(inputs)  # nothing is sent a second time: one rank may go on by itself
+        parallel(inputs)  # later forward passes do not communicate, so one rank may call the model alone
         if rank == 0:
             parallel(inputs)
     means = hvd.allgather(model[1].running_mean.reshape(1, -1))
     assert torch.equal(means, means[:1].expand_as(means)) == (sends or size == 1)
 
 
-def test_no_sync_adds_up(rank: int, size: int) -> None:
+def test_no_sync_adds_gradients(rank: int, size: int) -> None:
     parallel, alone = pair()
     for turn in range(2):
         parallel.zero_grad()
@@ -147,7 +147,7 @@ def test_no_sync_adds_up(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("by_rank", [False, True], ids=["all alike", "each rank differently"])
 def test_unused_parameters(by_rank: bool, rank: int, size: int) -> None:
-    """A layer that no rank has used keeps no gradient, as it does in one process."""
+    """A layer that no rank has used has no gradient, as in one process."""
     parallel, alone = DistributedDataParallel(branching(), find_unused_parameters=True), branching()
     for number in range(5):
         parallel.zero_grad()
@@ -163,8 +163,8 @@ def test_unused_parameters(by_rank: bool, rank: int, size: int) -> None:
         assert_equal_gradients(parallel, alone)
 
 
-def test_an_unused_parameter_is_an_error_without_being_asked_for(rank: int, size: int, two_ranks: None) -> None:
-    """On the rank that lacks it, when the others are done: they go on."""
+def test_an_unused_parameter_is_an_error_by_default(rank: int, size: int, two_ranks: None) -> None:
+    """The rank that lacks the gradient raises the error after the reduction, so the other ranks continue."""
     parallel = DistributedDataParallel(branching())
     for number in range(3):
         inputs, targets = batch(number, size)
@@ -176,7 +176,10 @@ def test_an_unused_parameter_is_an_error_without_being_asked_for(rank: int, size
 
 
 def test_static_graph(rank: int, size: int) -> None:
-    """Parameters that are unused at first stay so. A layer may occur several times, as in reentrant checkpointing."""
+    """Parameters that are unused at first stay unused.
+
+    A layer may occur several times, as in reentrant checkpointing.
+    """
     from torch.utils.checkpoint import checkpoint
 
     class Twice(nn.Module):
@@ -220,7 +223,7 @@ def test_frozen_and_unfrozen(rank: int, size: int) -> None:
 
 
 def test_join(rank: int, size: int) -> None:
-    """Rank r has r + 1 batches; those that are missing count as zero."""
+    """Rank r has r + 1 batches. Missing batches count as zeros."""
     torch.manual_seed(2)
     model: Any = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
     alone = copy.deepcopy(model[0])
@@ -235,7 +238,7 @@ def test_join(rank: int, size: int) -> None:
             loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
             optimizers[0].step()
             model[1].num_batches_tracked += 1
-    scale = (1 + 1e-5) ** -0.5  # of BatchNorm that is not trained
+    scale = (1 + 1e-5) ** -0.5  # the scale of a BatchNorm that is not trained
     for number in range(size):
         inputs, targets = batch(number, size)
         optimizers[1].zero_grad()
@@ -249,7 +252,7 @@ def test_join(rank: int, size: int) -> None:
     assert_same_on_all_ranks(parallel)
 
 
-def test_join_divides_by_those_that_are_left(rank: int, size: int) -> None:
+def test_join_divides_by_the_number_of_ranks_with_batches(rank: int, size: int) -> None:
     parallel, alone = pair()
     optimizers = [torch.optim.SGD(parallel.parameters(), lr=0.1), torch.optim.SGD(alone.parameters(), lr=0.1)]
     with parallel.join(divide_by_initial_world_size=False):
@@ -266,7 +269,7 @@ def test_join_divides_by_those_that_are_left(rank: int, size: int) -> None:
     assert_equal_parameters(parallel, alone)
 
 
-def test_join_that_ends_all(rank: int, size: int) -> None:
+def test_join_that_ends_training_on_all_ranks(rank: int, size: int) -> None:
     parallel, _ = pair()
     done = 0
 
@@ -286,8 +289,8 @@ def test_join_that_ends_all(rank: int, size: int) -> None:
         assert done == 3
 
 
-def test_other_forms_of_passes(rank: int, size: int) -> None:
-    """Two forwards and one backward, one forward and two backwards, gradients of inputs, two models at once."""
+def test_other_orders_of_forward_and_backward(rank: int, size: int) -> None:
+    """Runs 2 forwards and 1 backward, 1 forward and 2 backwards, gradients of inputs, and two models at once."""
     parallel, alone = pair()
     for number in range(3):
         inputs, targets = batch(number, size)

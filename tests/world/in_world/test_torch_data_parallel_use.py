@@ -1,4 +1,4 @@
-"""DistributedDataParallel in programs: failed passes, sparse gradients, copies, the compiler, some ranks, its state."""
+"""Tests of DistributedDataParallel in programs: failed passes, sparse gradients, copies, compiler, process sets."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_outputs_of_all_shapes(rank: int, size: int) -> None:
         assert_equal_gradients(parallel, alone)
 
 
-def test_goes_on_after_a_failed_backward_pass(rank: int, size: int) -> None:
-    class Stumbling(Function):
+def test_training_continues_after_a_failed_backward_pass(rank: int, size: int) -> None:
+    class FailingBackward(Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             return x.clone()
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            raise ArithmeticError("stumbled")
+            raise ArithmeticError("the backward pass failed")
 
     parallel, alone = pair()
     for number in range(4):
@@ -69,7 +69,7 @@ def test_goes_on_after_a_failed_backward_pass(rank: int, size: int) -> None:
         inputs, _ = batch(number, size)
         if number in (0, 2):
             hidden = parallel.module[0](part(inputs, rank))
-            hidden = Stumbling.apply(hidden)  # type: ignore[no-untyped-call]
+            hidden = FailingBackward.apply(hidden)  # type: ignore[no-untyped-call]
             with pytest.raises(ArithmeticError):
                 (parallel(part(inputs, rank)).sum() + hidden.sum()).backward()
             parallel.zero_grad()
@@ -95,7 +95,7 @@ def test_sparse_gradients(rank: int, size: int) -> None:
 
 
 def test_copies(rank: int, size: int) -> None:
-    """One rank alone may copy and save; a copy that all train communicates by itself."""
+    """One rank alone may copy and save the model. A copy that all ranks train communicates by itself."""
     parallel, alone = pair()
     both_gradients(parallel, alone, 0, rank, size)
     if rank == 0:
@@ -122,8 +122,8 @@ def test_under_the_compiler(rank: int, size: int) -> None:
         assert_equal_gradients(compiled, alone)
 
 
-def test_a_training_step_that_is_compiled(rank: int, size: int) -> None:
-    """With gradients that are large enough to be copied by the core."""
+def test_a_compiled_training_step(rank: int, size: int) -> None:
+    """The gradients are so large that the core copies them."""
 
     def plain(model: Any, inputs: Any) -> None:
         model(inputs).square().mean().backward()
@@ -143,7 +143,7 @@ def test_a_training_step_that_is_compiled(rank: int, size: int) -> None:
 
 def test_some_of_the_ranks(rank: int, size: int) -> None:
     if size < 3:
-        pytest.skip("a set of fewer ranks than there are, and more than one")
+        pytest.skip("the test needs a process set of two ranks that is not the world")
     members = [0, size - 1]
     some = hvd.add_process_set(members)
     if rank in members:
@@ -162,8 +162,8 @@ def test_some_of_the_ranks(rank: int, size: int) -> None:
     hvd.remove_process_set(some)
 
 
-def test_the_state_is_that_of_torchs_class(rank: int, size: int) -> None:
-    """And a world of torch.distributed that is not the job's is refused."""
+def test_states_are_compatible_with_torchs_class(rank: int, size: int) -> None:
+    """Also checks that a world of torch.distributed that differs from the job is refused."""
     dist = torch.distributed
     parallel, alone = pair()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -204,7 +204,7 @@ def test_mistakes(rank: int, size: int, two_ranks: None) -> None:
 
 
 def test_many_models_in_one_backward(rank: int, size: int) -> None:
-    """Ranks that reach them in different orders wait for them in one."""
+    """Ranks use the models in different orders, but wait for them in the same order."""
     models = [DistributedDataParallel(nn.Linear(4, 4).double()) for _ in range(4)]
     for turn in range(3):
         order = list(itertools.islice(itertools.cycle(range(4)), (rank + turn) % 4, (rank + turn) % 4 + 4))

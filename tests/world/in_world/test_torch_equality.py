@@ -1,4 +1,4 @@
-"""Training on all ranks gives the parameters of one process that trains on the global batches."""
+"""Checks that training on all ranks gives the parameters of one process that trains on the global batches."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_every_model(model: str, optimizer: str, rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"groups": 2}, {"groups": 100}, {"gradient_predivide_factor": 3.0}], ids=str)
-def test_options_that_change_nothing(options: dict[str, Any], rank: int, size: int) -> None:
+def test_options_that_do_not_change_the_result(options: dict[str, Any], rank: int, size: int) -> None:
     compare("mlp", "SGD", rank, size, **options)
 
 
-def test_line_search_takes_the_same_way_on_all_ranks(rank: int, size: int) -> None:
+def test_line_search_makes_the_same_decisions_on_all_ranks(rank: int, size: int) -> None:
     alone, together = build("mlp"), build("mlp")
     settings = {"lr": 0.5, "max_iter": 5, "line_search_fn": "strong_wolfe"}
     inputs, targets = batch(0, size)
@@ -176,7 +176,7 @@ def test_learning_rate_schedules(rank: int, size: int) -> None:
     plain = torch.optim.SGD(alone.parameters(), lr=0.2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(together.parameters(), lr=0.2))
     base = torch.optim.SGD(wrapped_late.parameters(), lr=0.2)
-    late_schedule = torch.optim.lr_scheduler.StepLR(base, 1, 0.5)  # made before wrapping
+    late_schedule = torch.optim.lr_scheduler.StepLR(base, 1, 0.5)  # made before the optimizer is wrapped
     late = hvd.DistributedOptimizer(base)
     schedules = [torch.optim.lr_scheduler.StepLR(each, 1, 0.5) for each in (plain, optimizer)] + [late_schedule]
     for step in range(3):
@@ -204,7 +204,7 @@ def test_state_survives_saving_and_loading(rank: int, size: int) -> None:
     second = build("mlp")
     second.load_state_dict(first.state_dict())
     resumed = torch.optim.Adam(second.parameters(), lr=1.0)
-    resumed.load_state_dict(optimizer.state_dict())  # before wrapping: the state is kept
+    resumed.load_state_dict(optimizer.state_dict())  # loaded before the optimizer is wrapped, which keeps the state
     resumed = hvd.DistributedOptimizer(resumed)
     steps(second, resumed, mine[3:5])
     resumed.load_state_dict(resumed.state_dict())

@@ -1,4 +1,4 @@
-"""Parameters, optimizer state and objects from one rank to all."""
+"""Tests of functions that send parameters, optimizer state and objects from one rank to all."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def train(net: Any, optimizer: Any, steps: int, seed: int) -> None:
 
 
 def flat(value: Any) -> list[Any]:
-    """The values of nested state in an order that does not depend on the rank."""
+    """Returns the values of nested state in an order that does not depend on the rank."""
     if isinstance(value, dict):
         return [item for key in sorted(value, key=str) for item in flat(value[key])]
     if isinstance(value, list | tuple):
@@ -101,7 +101,7 @@ def test_state_keeps_types_that_differ_from_the_parameters(rank: int) -> None:
         assert torch.equal(optimizer.state[parameter]["master"], parameter.double())
 
 
-def test_state_is_written_where_it_is_shared(rank: int) -> None:
+def test_state_is_written_into_the_existing_tensors(rank: int) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     train(net, optimizer, 1, seed=rank)
@@ -111,7 +111,7 @@ def test_state_is_written_where_it_is_shared(rank: int) -> None:
 
 
 def test_an_optimizer_without_state_has_gradients_afterwards(rank: int) -> None:
-    """As in Horovod, for those who read them before the first backward pass."""
+    """Programs may read gradients before the first backward pass, as with Horovod."""
     net = model()
     net[0].weight.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
@@ -160,7 +160,7 @@ def test_parameters_in_every_form(form: str, rank: int, size: int) -> None:
         assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_parameters_in_no_form() -> None:
+def test_wrong_and_empty_parameters() -> None:
     with pytest.raises(ValueError, match="state_dict"):
         hvd.broadcast_parameters(model().named_parameters(), 0)
     hvd.broadcast_parameters({}, 0)
@@ -168,7 +168,7 @@ def test_parameters_in_no_form() -> None:
 
 
 def test_tied_and_odd_tensors(rank: int, size: int) -> None:
-    """Two names of one tensor, no elements, no dimensions, no floats, gaps between rows."""
+    """Some tensors share memory, or have no elements, no dimensions, another dtype, or gaps between rows."""
     wide = torch.full((4, 6), float(rank))
     tied = torch.full((3,), float(rank), requires_grad=True)
     state = {
@@ -179,7 +179,7 @@ def test_tied_and_odd_tensors(rank: int, size: int) -> None:
         "flags": torch.tensor([rank == size - 1] * 3),
         "bytes": torch.full((5,), rank, dtype=torch.uint8),
         "gaps": wide[:, ::2],
-        "turned": torch.full((2, 3), rank, dtype=torch.bfloat16).t(),
+        "transposed": torch.full((2, 3), rank, dtype=torch.bfloat16).t(),
         "text": "not a tensor",
     }
     hvd.broadcast_parameters(state, size - 1)
@@ -190,7 +190,7 @@ def test_tied_and_odd_tensors(rank: int, size: int) -> None:
     assert state["scalar"].item() == last
     assert state["flags"].all()
     assert (state["bytes"] == last).all()
-    assert (state["turned"] == last).all()
+    assert (state["transposed"] == last).all()
     assert wide.tolist() == [[last, rank] * 3] * 4
     hvd.broadcast_parameters([("a", state["scalar"].fill_(rank)), ("b", None)], 0)
     hvd.broadcast_parameters((torch.ones(1), wide), 0)
@@ -198,7 +198,7 @@ def test_tied_and_odd_tensors(rank: int, size: int) -> None:
 
 
 class Point:
-    """Pickled by its name."""
+    """A class that pickle finds by its name."""
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -206,7 +206,7 @@ class Point:
 
 def objects(rank: int) -> dict[str, Any]:
     class Local(Point):
-        """Known in this function only."""
+        """A class that only this function knows."""
 
     return {
         "none": None,
@@ -224,7 +224,7 @@ def objects(rank: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", objects(0))
 def test_objects(kind: str, rank: int, size: int) -> None:
-    def look(obj: Any) -> str:
+    def description_of(obj: Any) -> str:
         if callable(obj):
             obj = obj() if kind == "lambda" else obj(rank)
         if isinstance(obj, torch.nn.Module | dict):
@@ -232,9 +232,11 @@ def test_objects(kind: str, rank: int, size: int) -> None:
         return str(vars(obj)) if isinstance(obj, Point) else f"{type(obj).__name__} {obj!r}"
 
     everybody = hvd.allgather_object(objects(rank)[kind])
-    assert [look(obj) for obj in everybody] == [look(objects(r)[kind]) for r in range(size)]
+    assert [description_of(obj) for obj in everybody] == [description_of(objects(r)[kind]) for r in range(size)]
     root = size - 1
-    assert look(hvd.broadcast_object(objects(rank)[kind], root, name=kind)) == look(objects(root)[kind])
+    assert description_of(hvd.broadcast_object(objects(rank)[kind], root, name=kind)) == description_of(
+        objects(root)[kind]
+    )
     own = objects(rank)[kind]
     assert rank != root or hvd.broadcast_object(own, root) is own
     if rank != root:
@@ -242,9 +244,9 @@ def test_objects(kind: str, rank: int, size: int) -> None:
 
 
 def test_an_object_that_cannot_be_sent_is_an_error_on_all_ranks(rank: int, size: int) -> None:
-    """No rank waits for it. The rank that cannot send it sees the original error."""
+    """No rank waits for the object. The rank that cannot send it gets the original error."""
     last = size - 1
-    obj = (entry for entry in "generators have a state that nobody can pickle") if rank == last else "fine"
+    obj = (entry for entry in "generators cannot be pickled") if rank == last else "fine"
     expected: Any = (
         (TypeError, "generator") if rank == last else (ValueError, f"rank {last} could not pickle.*generator")
     )

@@ -1,4 +1,4 @@
-"""join(): ranks without work give zeros to the others' reductions, and nothing else works meanwhile."""
+"""Tests of join(): joined ranks contribute zeros to allreduces. Other verbs are errors until all ranks have joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def last_to_join(turn: int, size: int) -> int:
-    """Ranks stay longer in turns, so that each of them is the last one once."""
+    """Returns the rank that joins last. In each turn this is another rank."""
     return (turn + size - 1) % size
 
 
@@ -27,7 +27,7 @@ def steps_of(rank: int, turn: int, size: int) -> int:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reductions_see_zeros(dtype: Any, rank: int, size: int) -> None:
-    """Average still divides by all; Min, Max and Product have a zero among their values."""
+    """Average still divides by the number of all ranks. Min, Max and Product have zeros among their inputs."""
     for turn in range(size):
         for step in range(steps_of(rank, turn, size)):
             here = [r for r in range(size) if steps_of(r, turn, size) > step]
@@ -52,7 +52,7 @@ def test_reductions_see_zeros(dtype: Any, rank: int, size: int) -> None:
 
 
 def test_forms_of_reductions(rank: int, size: int) -> None:
-    """In place, scaled, compressed, asynchronous, in a group of several types, of a megabyte, with gradients."""
+    """Allreduces are in place, scaled, compressed, asynchronous, grouped, large, or differentiated."""
     last = rank == size - 1
     if last:
         large = torch.full((1 << 18,), 3.0)
@@ -90,13 +90,13 @@ REFUSED: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_everything_else_is_refused(verb: str, rank: int, size: int, two_ranks: None) -> None:
-    """With the same error on all ranks that are at work, and then the job goes on, also while ranks have joined."""
+def test_other_verbs_are_refused(verb: str, rank: int, size: int, two_ranks: None) -> None:
+    """All ranks that have not joined get the same error. Then the job continues."""
     if rank >= size // 2:
-        for _ in range(3):  # the second and third time under a number
+        for _ in range(3):  # from the second time, the response cache has a number for the name
             with pytest.raises(hvd.HorovodInternalError, match=r"joined.*allreduce only"):
                 REFUSED[verb](size)
-        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="goes on").item() == size - size // 2
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="continues").item() == size - size // 2
     hvd.join()
     for _ in range(2):
         REFUSED[verb](size)
@@ -105,7 +105,7 @@ def test_everything_else_is_refused(verb: str, rank: int, size: int, two_ranks: 
 @pytest.mark.parametrize("batches", [[1, 3, 2, 0], [4, 0, 0, 5]], ids=str)
 @pytest.mark.parametrize("passes", [1, 2])
 def test_training_with_uneven_numbers_of_batches(batches: list[int], passes: int, rank: int, size: int) -> None:
-    """The gradients are those of the ranks that still have batches, divided by the number of all ranks."""
+    """Gradients are summed over the ranks that still have batches, and divided by the number of all ranks."""
     alone, together = build("mlp"), build("mlp")
     plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(

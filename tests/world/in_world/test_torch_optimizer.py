@@ -1,4 +1,4 @@
-"""DistributedOptimizer's gradients off the straight road: missing, sparse, frozen, compressed, in buckets."""
+"""Tests of DistributedOptimizer's gradients in unusual cases: missing, sparse, frozen, compressed, in buckets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .training import (  # noqa: E402
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_ranks_that_use_other_layers(set_to_none: bool, rank: int, size: int) -> None:
-    """The gradient of a layer is the average over all ranks, with zeros from those that did not use it."""
+def test_ranks_that_use_different_layers(set_to_none: bool, rank: int, size: int) -> None:
+    """The gradient of a layer is the average over all ranks, with zeros from ranks that did not use the layer."""
     alone, together = branching(), branching()
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
     optimizer = sgd(together)
@@ -70,13 +70,13 @@ def test_frozen_parameters(rank: int, size: int) -> None:
     step(model, optimizer, 0, rank, size)
     step(model, optimizer, 1, rank, size)
     assert torch.equal(model[0].weight, before)
-    model[3].weight.requires_grad_(False)  # frozen later
+    model[3].weight.requires_grad_(False)  # frozen after some steps
     optimizer.zero_grad()
     kept = model[3].weight.clone()
     step(model, optimizer, 2, rank, size)
     assert torch.equal(model[3].weight, kept)
     assert model[3].weight.grad is None
-    model[0].weight.requires_grad_(True)  # trained from now on
+    model[0].weight.requires_grad_(True)  # unfrozen after some steps
     for number in range(3, 6):
         step(model, optimizer, number, rank, size)
         assert_same_on_all_ranks(model)
@@ -131,7 +131,7 @@ def test_sparse_gradients(sparse_as_dense: bool, passes: int, rank: int, size: i
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_sparse_adam(sparse_as_dense: bool, set_to_none: bool, rank: int, size: int) -> None:
-    """SparseAdam gets sparse gradients, also if they were reduced as dense ones."""
+    """SparseAdam gets sparse gradients even if they were reduced as dense ones."""
     torch.manual_seed(3)
     alone = torch.nn.Embedding(20, 4, sparse=True).double()
     together = copy.deepcopy(alone)
@@ -145,7 +145,7 @@ def test_sparse_adam(sparse_as_dense: bool, set_to_none: bool, rank: int, size: 
             each.zero_grad(set_to_none)
             (model(some) - 1).square().mean().backward()
             each.step()
-    if set_to_none:  # else the rows of earlier steps stay in one gradient and not in the other, with zeros
+    if set_to_none:  # otherwise only one of the two gradients keeps the rows of earlier steps, as zeros
         assert_equal_parameters(together, alone)
     assert_same_on_all_ranks(together)
 
@@ -183,7 +183,7 @@ def test_compression(compression: str, rank: int, size: int) -> None:
     assert all(parameter.grad.dtype == torch.float32 for parameter in together.parameters())
 
 
-def test_a_compressor_of_the_users(rank: int, size: int) -> None:
+def test_a_custom_compressor(rank: int, size: int) -> None:
     class Scaled(hvd.Compression.none):
         @staticmethod
         def compress(tensor: Any) -> tuple[Any, Any]:
@@ -242,11 +242,11 @@ def test_gradients_live_in_few_buckets(rank: int, size: int, two_ranks: None) ->
     places = [parameter.grad.data_ptr() for parameter in reversed(list(model.parameters()))]
     assert len(set(places)) == 20
     assert all(place % 64 == 0 for place in places)
-    # They are laid out as they come: the last layer first.
+    # Gradients are laid out in the order of their arrival, so the last layer is first.
     assert max(places[:2]) < min(places[2:])
 
 
-def test_the_first_ranks_order_is_everybodys(rank: int, size: int, two_ranks: None) -> None:
+def test_all_ranks_use_rank_0s_order_of_gradients(rank: int, size: int, two_ranks: None) -> None:
     torch.manual_seed(0)
     layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(4)])
     optimizer = sgd(layers)
@@ -263,8 +263,8 @@ def test_the_first_ranks_order_is_everybodys(rank: int, size: int, two_ranks: No
     assert places == sorted(places, reverse=True)
 
 
-def test_many_buckets_and_one_optimizer_after_another(rank: int, size: int, caplog: Any) -> None:
-    """Enough for several buckets; arenas of optimizers that are gone are used again."""
+def test_many_buckets_and_several_optimizers_in_turn(rank: int, size: int, caplog: Any) -> None:
+    """The model needs several buckets. An optimizer reuses the arena memory of optimizers that were deleted."""
     for _ in range(3):
         model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(9)])
         optimizer = sgd(model, lr=0.0)

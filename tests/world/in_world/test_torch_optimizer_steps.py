@@ -1,4 +1,4 @@
-"""DistributedOptimizer's steps off the straight road: passes, closures, scaling, copies, hooks, joins, mistakes."""
+"""Tests of DistributedOptimizer's steps in unusual cases: passes, closures, scaling, copies, hooks, joins, mistakes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
     optimizer = sgd(model)
     step(model, optimizer, 0, rank, size)
     optimizer.set_backward_passes_per_step(2)
-    for passes in (2, 1, 2):  # one of two is enough if step() says so
+    for passes in (2, 1, 2):  # step() may be called after one of two passes
         optimizer.zero_grad()
         for turn in range(passes):
             inputs, targets = batch(turn, size)
@@ -67,7 +67,7 @@ def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
 def test_large_gradients(
     options: dict[str, Any], early: bool, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With strides of their own, unused on a rank, replaced before the step: as small ones in buckets."""
+    """Large gradients with strides, unused on a rank or replaced before the step are reduced like small ones."""
     if early:
         monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
     passes = options.get("backward_passes_per_step", 1)
@@ -218,7 +218,7 @@ def test_step_hooks_run_once_and_see_reduced_gradients(rank: int, size: int) -> 
     assert seen == [[[size, size]]] * 2
 
 
-def test_an_optimizer_that_is_gone_leaves_the_model_alone(rank: int, size: int) -> None:
+def test_a_deleted_optimizer_does_not_reduce_gradients(rank: int, size: int) -> None:
     model = build("mlp")
     for number in range(3):
         optimizer = sgd(model)
@@ -231,7 +231,7 @@ def test_an_optimizer_that_is_gone_leaves_the_model_alone(rank: int, size: int) 
     assert_same_on_all_ranks(model)
 
 
-def test_an_optimizer_that_was_replaced_may_live_in_a_cycle(rank: int, size: int) -> None:
+def test_a_replaced_optimizer_may_be_in_a_reference_cycle(rank: int, size: int) -> None:
     model = build("mlp")
     for _ in range(3):
         optimizer = sgd(model)
@@ -253,8 +253,8 @@ def test_higher_order_gradients(rank: int, size: int) -> None:
         assert_same_on_all_ranks(model)
 
 
-def test_after_join_a_rank_may_train_on(rank: int, size: int) -> None:
-    """One rank has no batch at all in the first epoch: it knows nothing of the buckets yet."""
+def test_a_rank_may_continue_training_after_join(rank: int, size: int) -> None:
+    """Rank 0 has no batch in the first epochs, so it has no bucket layout yet."""
     model = build("mlp")
     optimizer = sgd(model)
     for _ in range(2):
@@ -267,8 +267,8 @@ def test_after_join_a_rank_may_train_on(rank: int, size: int) -> None:
     assert_same_on_all_ranks(model)
 
 
-def test_while_a_rank_has_joined_layouts_change_at_every_step(rank: int, size: int, two_ranks: None) -> None:
-    """Gradients that are kept (not set to None) move within one memory from step to step."""
+def test_bucket_layouts_change_at_every_step_while_a_rank_has_joined(rank: int, size: int, two_ranks: None) -> None:
+    """Gradients that are kept (not set to None) get another place in the same memory at each step."""
     layers = torch.nn.ModuleList([torch.nn.Linear(5, 5) for _ in range(4)])
     optimizer = sgd(layers, lr=0.0)
     if rank < size - 1:
@@ -286,7 +286,7 @@ def test_while_a_rank_has_joined_layouts_change_at_every_step(rank: int, size: i
     hvd.join()
 
 
-def test_a_process_set_trains_by_itself(rank: int, size: int, two_ranks: None) -> None:
+def test_a_process_set_trains_without_the_other_ranks(rank: int, size: int, two_ranks: None) -> None:
     process_set = hvd.add_process_set([0])
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = sgd(model, process_set=process_set, lr=0.0)
@@ -354,8 +354,8 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, num_groups=2)
 
 
-def test_where_autograd_is_compiled(rank: int, size: int) -> None:
-    """With gradients of either size: hooks are traced."""
+def test_compiled_autograd(rank: int, size: int) -> None:
+    """The hooks of a small and of a large gradient are traced."""
     import torch._dynamo
 
     def plain(model: Any, inputs: Any) -> None:
@@ -366,7 +366,7 @@ def test_where_autograd_is_compiled(rank: int, size: int) -> None:
     alone = copy.deepcopy(model)
     optimizer = sgd(model)
     if not hasattr(torch._dynamo.config, "compiled_autograd"):
-        pytest.skip(f"torch {torch.__version__} has no switch for it")
+        pytest.skip(f"torch {torch.__version__} has no setting for compiled autograd")
     compiling = torch._dynamo.config.patch(compiled_autograd=True)
     for number in range(3):
         inputs, _ = batch(number, size)
@@ -380,8 +380,8 @@ def test_where_autograd_is_compiled(rank: int, size: int) -> None:
             torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-def test_one_gradient_is_reduced_by_hand(rank: int, size: int) -> None:
-    """ignite's tests look for the method; schedulers of gradients call it."""
+def test_the_private_method_that_reduces_one_gradient(rank: int, size: int) -> None:
+    """Tests of ignite check that the method exists, and gradient schedulers call it."""
     weight = torch.nn.Parameter(torch.ones(3))
     frozen = torch.nn.Parameter(torch.ones(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, frozen], lr=0.1), [("w", weight), ("f", frozen)])

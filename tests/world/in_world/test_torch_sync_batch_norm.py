@@ -1,4 +1,4 @@
-"""SyncBatchNorm against BatchNorm on the batches of all ranks put together."""
+"""Compares SyncBatchNorm with BatchNorm on the concatenated batches of all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 class AnyBatchNorm(torch.nn.modules.batchnorm._BatchNorm):  # type: ignore[misc, name-defined]
-    """BatchNorm1d, 2d and 3d in one."""
+    """BatchNorm1d, BatchNorm2d and BatchNorm3d in one class."""
 
     def _check_input_dim(self, input: Any) -> None: ...
 
@@ -43,7 +43,7 @@ def batches(size: int, rest: tuple[int, ...], dtype: Any, rows: Callable[[int], 
 
 
 def pair(dtype: Any, **options: Any) -> tuple[Any, Any]:
-    """BatchNorm and SyncBatchNorm with the same parameters and statistics."""
+    """Returns a BatchNorm and a SyncBatchNorm with the same parameters and statistics."""
     torch.manual_seed(5)
     alone, together = AnyBatchNorm(CHANNELS, **options), hvd.SyncBatchNorm(CHANNELS, **options)
     if alone.affine:
@@ -55,7 +55,7 @@ def pair(dtype: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def weighted(output: Any, rows: slice = slice(None)) -> Any:
-    """A loss whose gradient differs from row to row."""
+    """Returns a loss whose gradient differs from row to row."""
     weights = torch.arange(1.0, 200.0, dtype=output.dtype)[rows]
     return (output.flatten(1).square() * weights[: len(output), None]).mean(1).sum()
 
@@ -98,7 +98,7 @@ def compare(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-def test_agrees_with_the_whole_batch(shape: str, dtype: Any, rank: int, size: int) -> None:
+def test_equals_batch_norm_on_the_whole_batch(shape: str, dtype: Any, rank: int, size: int) -> None:
     compare(rank, size, SHAPES[shape], dtype)
 
 
@@ -122,7 +122,7 @@ def test_one_value_on_some_ranks_and_none_on_others(rank: int, size: int) -> Non
 
 
 def test_a_mean_far_from_zero(rank: int, size: int) -> None:
-    """E[x²] - E[x]² in float32 would have no digit left."""
+    """E[x²] - E[x]² in float32 would have no correct digit."""
     everything = [values + 3000 for values in batches(size, (4, 4), torch.float32)]
     alone, together = pair(torch.float32)
     start = sum(uneven(r) for r in range(rank))
@@ -176,7 +176,7 @@ def test_process_sets(rank: int, size: int, two_ranks: None) -> None:
 
 
 def test_scopes(rank: int, size: int) -> None:
-    assert host_process_set() is hvd.global_process_set  # there is one host here
+    assert host_process_set() is hvd.global_process_set  # this job runs on one host
     inside, everywhere = hvd.SyncBatchNorm(CHANNELS, comm_scope=0), hvd.SyncBatchNorm(CHANNELS, comm_scope=1)
     values = batches(size, (), torch.float32)[rank]
     assert torch.equal(inside(values), everywhere(values))
@@ -221,7 +221,7 @@ def test_a_converted_model_trains_as_one_process(how: str, rank: int, size: int)
         call(images[4 * rank : 4 * rank + 4]).square().mean().backward()
         optimizer.step()
     assert_equal_parameters(together, alone)
-    if how != "checkpointed":  # where statistics are updated twice, with and without us
+    if how != "checkpointed":  # checkpointing updates statistics twice, also without this library
         for theirs, ours in zip(alone.buffers(), together.buffers(), strict=True):
             torch.testing.assert_close(ours, theirs)
 
@@ -268,7 +268,7 @@ def test_inputs_that_need_no_gradient(rank: int, size: int) -> None:
     assert not norm(values).requires_grad
     values.requires_grad_()
     if size == 1:
-        return  # then it is BatchNorm itself
+        return  # on one rank, SyncBatchNorm computes as BatchNorm does
     (slope,) = torch.autograd.grad(norm(values).square().sum(), values, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()

@@ -1,4 +1,4 @@
-"""Ways to train that are not one model, one optimizer, one pass per step; all against one process on global batches."""
+"""Compares programs with several models, optimizers or passes on all ranks with one process on global batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ functional = torch.nn.functional
 
 
 class Run:
-    """A training in one process, or this rank's part of the same on all ranks."""
+    """A training in one process, or this rank's part of the same training on all ranks."""
 
     def __init__(self, rank: int | None, size: int) -> None:
         self._rank = rank
@@ -38,7 +38,7 @@ class Run:
 
 @pytest.fixture
 def runs(rank: int, size: int) -> Iterator[tuple[Run, Run]]:
-    """One process, and all."""
+    """Yields the training in one process, and the training on all ranks."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield Run(None, size), Run(rank, size)
@@ -51,7 +51,7 @@ def sgd(parameters: Any, lr: float = 0.05) -> Any:
 @pytest.mark.parametrize("batches", [5, 7])
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_passes_with_a_remainder(batches: int, set_to_none: bool, runs: tuple[Run, Run]) -> None:
-    """Three passes a step, and a last step of an epoch with what is left."""
+    """Each step has three passes, and the last step of an epoch has the remaining passes."""
     models = []
     for run in runs:
         model = build("mlp")
@@ -67,7 +67,7 @@ def test_passes_with_a_remainder(batches: int, set_to_none: bool, runs: tuple[Ru
 
 
 def grouped(model: Any) -> list[list[Any]]:
-    """A group across layers, one of a single tensor, and the rest in none."""
+    """Returns a group of tensors of different layers, and a group of one tensor. The other tensors are in no group."""
     return [[model[0].weight, model[5].bias], [model[3].weight]]
 
 
@@ -79,7 +79,7 @@ def test_groups(form: str, more: dict[str, Any], runs: tuple[Run, Run]) -> None:
         model = build("mlp")
         forms: Any = {"num_groups": {"num_groups": 3}, "number": {"groups": 3}, "lists": {"groups": grouped(model)}}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # num_groups is the older name
+            warnings.simplefilter("ignore")  # num_groups is deprecated
             optimizer = run.optimizer(sgd(model.parameters()), model.named_parameters(), **forms[form], **more)
         for number in range(4):
             optimizer.zero_grad()
@@ -142,7 +142,7 @@ def test_several_models_whose_backward_passes_interleave(runs: tuple[Run, Run]) 
                 loss_of(models[place], *run.batch(10 * place + number)).backward()
             for place in reversed(order):
                 optimizers[place].step()
-        # One model's output is the next one's input: one backward pass goes through all.
+        # Each model's output is the next model's input, so one backward pass reaches all models.
         for number in range(3):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -158,8 +158,8 @@ def test_several_models_whose_backward_passes_interleave(runs: tuple[Run, Run]) 
 
 
 @pytest.mark.parametrize("how", ["frozen", "synchronized"])
-def test_adversaries(how: str, runs: tuple[Run, Run]) -> None:
-    """The generator's pass gives the discriminator gradients, too: they are prevented, or taken and thrown away."""
+def test_adversarial_training(how: str, runs: tuple[Run, Run]) -> None:
+    """The generator's pass also computes gradients of the discriminator. They are disabled, or discarded."""
     trained = []
     for run in runs:
         generator, discriminator = build("mlp"), build("mlp")
@@ -189,8 +189,8 @@ def test_adversaries(how: str, runs: tuple[Run, Run]) -> None:
         assert_equal_parameters(alone, together)
 
 
-def test_parameters_of_another_optimizer_stay_local(rank: int, size: int) -> None:
-    """Only what DistributedOptimizer was given is reduced; the rest has this rank's own gradients."""
+def test_parameters_of_a_plain_optimizer_are_not_reduced(rank: int, size: int) -> None:
+    """Only the parameters of the DistributedOptimizer are reduced. The others keep this rank's gradients."""
     together, alone = build("mlp"), build("mlp")
     shared = hvd.DistributedOptimizer(sgd(together[:4].parameters()), together[:4].named_parameters())
     local = sgd(together[4:].parameters())
@@ -217,7 +217,7 @@ def test_parameters_of_another_optimizer_stay_local(rank: int, size: int) -> Non
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_gradient_scaling(explicit: bool, runs: tuple[Run, Run], rank: int, size: int) -> None:
-    """With an overflow on one rank only, which one process sees in its part of the batch."""
+    """Only one rank has an overflow, which the one process has in this rank's part of the batch."""
     models, scales = [], []
     for run in runs:
         model = build("mlp", torch.float32)
@@ -255,7 +255,7 @@ def test_compiled(backend: str, passes: int, runs: tuple[Run, Run]) -> None:
             torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), backward_passes_per_step=passes
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler, about itself
+            warnings.simplefilter("ignore")  # the compiler warns about its own code
 
             def loss_and_gradients(inputs: Any, targets: Any, model: Any = model) -> Any:
                 loss = loss_of(model, inputs, targets)
@@ -274,8 +274,8 @@ def test_compiled(backend: str, passes: int, runs: tuple[Run, Run]) -> None:
 
 
 @pytest.mark.parametrize("fused", [None, "search"])
-def test_closures_that_are_called_often(fused: str | None, runs: tuple[Run, Run]) -> None:
-    """LBFGS evaluates a batch as often as it likes; its decisions hang on the loss of all ranks."""
+def test_closures_that_are_called_several_times(fused: str | None, runs: tuple[Run, Run]) -> None:
+    """LBFGS evaluates a batch several times. Its decisions depend on the loss of all ranks."""
     models = []
     for run in runs:
         model = build("attention")

@@ -1,4 +1,4 @@
-"""The verbs on torch tensors, and the gradients that flow through them."""
+"""Tests of the verbs on torch tensors, and of their gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def mine(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = torch.float32) -> Any:
-    """Small whole numbers, exact in every type."""
+    """Returns small whole numbers, which every dtype represents exactly."""
     count = int(np.prod(shape))
     return (torch.arange(count, dtype=torch.float64).reshape(shape) % 5 + rank).to(dtype)
 
@@ -68,7 +68,7 @@ def test_broadcast_allgather_alltoall(dtype: Any, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("form", ["list", "tensor"])
 def test_alltoall_gives_the_received_splits(form: str, rank: int, size: int) -> None:
-    """Rank r sends (r + 2 s) % 4 rows to rank s, and keeps one that goes nowhere."""
+    """Rank r sends (r + 2 s) % 4 rows to rank s, and does not send its last row."""
     sent = [[(r + 2 * s) % 4 for s in range(size)] for r in range(size)]
     tensors = [mine(r, (sum(sent[r]) + 1, 2)) + 10 * r for r in range(size)]
     splits = torch.tensor(sent[rank], dtype=torch.int32) if form == "tensor" else sent[rank]
@@ -121,7 +121,7 @@ def test_forms_of_groups(rank: int, size: int) -> None:
 
 
 def test_groups_are_all_or_nothing(rank: int, size: int, two_ranks: None) -> None:
-    """One member that does not match fails all; in place, nothing has changed then."""
+    """One tensor that differs makes the whole group fail, and the tensors of an in-place call do not change."""
     for odd in (torch.ones(2 + (rank == 0)), torch.ones(2, dtype=torch.float64 if rank else torch.float32)):
         group = [torch.full((3,), float(rank)), odd, torch.full((1000, 1000), float(rank))]
         before = [tensor.clone() for tensor in group]
@@ -153,7 +153,7 @@ def test_any_strides(rank: int, size: int) -> None:
     assert torch.equal(hvd.allreduce(negated, op=hvd.Sum), -sum(mine(r) for r in range(size)))
 
 
-def test_what_is_not_a_dense_tensor_is_refused() -> None:
+def test_tensors_that_are_not_dense_are_refused() -> None:
     with pytest.raises(ValueError, match="sparse_allreduce_async"):
         hvd.allreduce(torch.eye(3).to_sparse())
     with pytest.raises(ValueError, match="complex64"):
@@ -181,7 +181,7 @@ def test_compression(rank: int, size: int) -> None:
     assert hvd.allreduce(torch.arange(3), op=hvd.Sum, compression=hvd.Compression.fp16).tolist() == [0, size, 2 * size]
 
 
-def test_a_compressor_of_the_users(rank: int, size: int) -> None:
+def test_a_custom_compressor(rank: int, size: int) -> None:
     class Halved(hvd.Compression.none):
         @staticmethod
         def compress(tensor: Any) -> tuple[Any, Any]:
@@ -195,7 +195,7 @@ def test_a_compressor_of_the_users(rank: int, size: int) -> None:
 
 
 def gradient(verb: Callable[[Any], Any], tensor: Any, weight: float = 1.0) -> Any:
-    """Of `weight * sum`, whose gradient is an expanded, non-contiguous tensor."""
+    """Returns the gradient of `weight * sum`. The gradient of this sum is an expanded, non-contiguous tensor."""
     tensor = tensor.clone().requires_grad_()
     loss: Any = verb(tensor).sum() * weight
     loss.backward()
@@ -237,7 +237,7 @@ def test_gradients_of_broadcast(rank: int, size: int) -> None:
 def test_gradients_of_alltoall(rank: int, size: int) -> None:
     got = gradient(lambda t: hvd.alltoall(t), torch.ones(2 * size, 2), rank + 1)
     assert torch.equal(got[:, 0], torch.arange(1.0, size + 1).repeat_interleave(2))
-    # Rows that went nowhere have no gradient.
+    # Rows that were not sent have zero gradients.
     got = gradient(lambda t: hvd.alltoall(t, splits=[1] * size)[0], torch.ones(size + 2, 2), rank + 1)
     assert got[:, 0].tolist() == [*range(1, size + 1), 0, 0]
 
@@ -250,12 +250,12 @@ def test_gradients_of_reducescatter(rank: int, size: int) -> None:
     share: Any = hvd.reducescatter(upstream, op=hvd.Sum)
     share.backward(seed := torch.full((2 + (rank < 1), 2), rank + 1.0))
     assert torch.equal(upstream.grad[:, 0], rows * size)
-    assert torch.equal(seed, torch.full_like(seed, rank + 1.0))  # what came in is not changed
+    assert torch.equal(seed, torch.full_like(seed, rank + 1.0))  # the incoming gradient is not changed
     grouped = gradient(lambda t: hvd.grouped_reducescatter([t, t], op=hvd.Sum)[1], torch.ones(2 * size + 1), rank + 1)
     assert torch.equal(grouped, rows * size)
 
 
-def test_sparse(rank: int, size: int) -> None:
+def test_sparse_tensors(rank: int, size: int) -> None:
     indices = torch.tensor([[0, rank + 1], [2, 0]])
     values = torch.tensor([1.0, 2.0 * (rank + 1)])
     tensor = torch.sparse_coo_tensor(indices, values, (size + 1, 3), check_invariants=True)
@@ -275,8 +275,8 @@ def test_sparse(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64], ids=str)
-def test_sparse_of_many_kinds(dtype: Any, rank: int, size: int) -> None:
-    """Rows of values, indices that occur twice, a rank without any."""
+def test_sparse_tensors_of_many_kinds(dtype: Any, rank: int, size: int) -> None:
+    """The values are rows, some indices occur twice, and one rank has no values."""
 
     def of(r: int) -> Any:
         rows = torch.tensor([[r, 2, 2]]) if r != 1 else torch.empty((1, 0), dtype=torch.int64)
@@ -313,7 +313,7 @@ def test_arena_tensors(rank: int, size: int) -> None:
 
 def test_join(rank: int, size: int) -> None:
     for step in range(rank + 1):
-        total = hvd.allreduce(torch.ones(3), op=hvd.Sum)  # without a name: ranks have made unequal numbers of calls
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum)  # without a name, although the ranks' numbers of calls differ
         assert total.tolist() == [float(size - step)] * 3
         one, _ = hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], op=hvd.Sum, name=f"join.group{step}")
         assert one.item() == size - step

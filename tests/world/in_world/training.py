@@ -1,4 +1,4 @@
-"""Models, batches, and training twice: by all ranks together, and by one process on the same global batches."""
+"""Models and batches, and functions that train on all ranks together and in one process on the same global batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 import perseus_like.torch as hvd
 
-BATCH = 4  # examples per rank
+BATCH = 4  # BATCH is the number of examples per rank
 
 
 def grad_scaler(**options: Any) -> Any:
@@ -22,7 +22,7 @@ def grad_scaler(**options: Any) -> Any:
 
 
 class Branching(nn.Module):
-    """Uses other layers for even and odd steps, or other ones on each rank."""
+    """A model that uses one of two layers, which a program chooses for each step or rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Branching(nn.Module):
 
 
 class Shared(nn.Module):
-    """One weight used twice."""
+    """A model that uses one weight twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
-    """The same weights at every call."""
+    """Returns a model with the same weights at every call."""
     torch.manual_seed(3)
     model = MODELS[name]()
     model(torch.zeros(1, 6))
@@ -125,7 +125,7 @@ def batch(step: int, size: int, dtype: torch.dtype = torch.float64) -> tuple[Any
 
 
 def part(tensor: Any, rank: int) -> Any:
-    """A rank's share of a global batch."""
+    """Returns a rank's share of a global batch."""
     return tensor[rank * BATCH : (rank + 1) * BATCH]
 
 

@@ -1,5 +1,6 @@
-"""A stand-in for pycaffe: its solver trains a perceptron of one hidden layer in NumPy. As Caffe's data layer does, each
-of several solvers reads its own records.
+"""A stand-in for pycaffe, whose solver trains a perceptron with one hidden layer in NumPy.
+
+If there are several solvers, each one reads its own records, as Caffe's data layer does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def set_multiprocess(multiprocess: bool) -> None:
 
 
 class Blob:
-    """Each look gives a new view of the same memory."""
+    """Has values and gradients. Each access to an attribute returns a new view of the same memory, as in pycaffe."""
 
     def __init__(self, values: Array) -> None:
         self._data, self._diff = values.astype(np.float32), np.zeros(values.shape, np.float32)
@@ -78,8 +79,11 @@ class Net:
 
 
 class Solver:
-    """Settings: base_lr, momentum, max_iter, snapshot, snapshot_after_train, snapshot_prefix, display, test_interval,
-    iter_size, batch, seed. Caffe names snapshots after the file if they have no prefix, or a folder for one.
+    """Trains the net by the settings in a solver file.
+
+    The settings are base_lr, momentum, max_iter, snapshot, snapshot_after_train, snapshot_prefix, display,
+    test_interval, iter_size, batch and seed. Caffe names snapshots after the solver file if there is no prefix, or if
+    the prefix is a folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -117,7 +121,7 @@ class Solver:
                 self.snapshot()
 
     def solve(self) -> None:
-        """The order and conditions are those of Caffe's Solver::Solve."""
+        """Does the same as Caffe's Solver::Solve, in the same order and under the same conditions."""
         assert self._rank == 0, "only the root solver may call Solve"
         self.step(self.param.max_iter - self.iter)
         every = int(self._setting("snapshot", "0"))
@@ -146,7 +150,10 @@ class Solver:
         return [*self.net.params["first"], *self.net.params["second"]]
 
     def _next_batch(self, size: int) -> tuple[Array, Array]:
-        """Records by number, without end; this solver's are every count-th."""
+        """Returns the next records of this solver and their targets.
+
+        Records have numbers without an end. If there are `count` solvers, every `count`-th record is this solver's.
+        """
         numbers = range(self._record, self._record + size * self._count)
         self._record = numbers[-1] + 1
         rows = [np.random.RandomState(number).randn(4) for number in numbers if number % self._count == self._rank]
