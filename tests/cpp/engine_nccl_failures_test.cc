@@ -165,7 +165,7 @@ TEST_F(NcclTest, QueuedWorkThatIsNotDoneInTimeFailsWithItsNameAndRanks) {
     if (rank.rank() == 1) rank.hold(gate.get_future().share());
     ASSERT_EQ(rank.allreduce("late", tensor), "");
     const auto text = failure_of(rank);
-    EXPECT_NE(text.find("allreduce 'late' of ranks [0, 1]: "), std::string::npos) << text;
+    EXPECT_NE(text.find("allreduce 'late' of ranks [0,1]: "), std::string::npos) << text;
     EXPECT_NE(text.find("is not done with it 5 s after it was queued"), std::string::npos) << text;
     if (rank.rank() == 0) rank.read(tensor);  // the abort has ended it
     world.exchange("");
