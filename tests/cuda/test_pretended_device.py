@@ -163,6 +163,63 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "ERROR join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
 
 
+def test_batch_norm_does_not_wait_for_the_device(program: World) -> None:
+    """Reading a number of a tensor does."""
+    done = program(
+        2,
+        """
+        def refuse(name):
+            def call(*_):
+                raise AssertionError(f"{name} waits for the device")
+            return call
+
+        layers = [hvd.SyncBatchNorm(3, momentum=momentum) for momentum in (0.1, None)]
+        for name in ("item", "tolist", "__float__", "__int__", "__bool__", "new_tensor"):
+            setattr(torch.Tensor, name, refuse(name))
+        for step in range(2):
+            for layer in layers:
+                values = torch.full((2, 3, 2), float(hvd.rank()), requires_grad=True)
+                layer(values).sum().backward()
+        torch.Tensor.tolist = lambda self: self.numpy().tolist()
+        print("MEANS", [[round(x, 6) for x in layer.running_mean.tolist()] for layer in layers], flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("MEANS [[0.095, 0.095, 0.095], [0.5, 0.5, 0.5]]") == 2, done.stdout
+
+
+def test_gradients_are_copied_to_a_bucket_at_once(program: World) -> None:
+    done = program(
+        2,
+        """
+        model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)])
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        copies, copy = [], torch.Tensor.copy_
+        batches, copy_batch = [], torch._foreach_copy_
+        torch.Tensor.copy_ = lambda self, *rest, **more: (copies.append(1), copy(self, *rest, **more))[1]
+        torch._foreach_copy_ = lambda targets, sources: (batches.append(len(targets)), copy_batch(targets, sources))[1]
+        for step in range(3):
+            copies.clear(), batches.clear()
+            optimizer.zero_grad()
+            model(torch.full((2, 3), 1.0 + hvd.rank())).sum().backward()
+            local = [p.grad.clone() for p in model.parameters()]
+            optimizer.synchronize()
+            means = [hvd.allreduce(each, name=f"{step}.{i}") for i, each in enumerate(local)]
+            if step == 2:
+                print("COPIES", len(copies), batches, flush=True)
+                equal = [torch.allclose(p.grad, mean) for p, mean in zip(model.parameters(), means)]
+                print("EQUAL", all(equal), flush=True)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("COPIES 0 [8]") == 2, done.stdout
+    assert done.stdout.count("EQUAL True") == 2, done.stdout
+
+
 def test_what_users_of_torch_distributed_do(tests_pass: TestsPass) -> None:
     """The tests of torch.distributed over the backend `perseus`, unchanged."""
     tests_pass(
@@ -173,7 +230,7 @@ def test_what_users_of_torch_distributed_do(tests_pass: TestsPass) -> None:
 def test_in_the_order_of_streams_by_way_of_the_host(tests_pass: TestsPass) -> None:
     """With streams that get to work when somebody waits: see pretended_streams.py."""
     files = ["test_streams.py", "test_mistakes.py"]
-    tests_pass(2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late")
+    tests_pass(2, [HERE / "in_world" / file for file in files], 31, FAKE_CUDA_STREAMS="late")
 
 
 def test_in_the_order_of_streams_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pretended_streams  # type: ignore[import-not-found]
 import pytest
 import torch
 import torch.distributed as dist
@@ -262,3 +263,23 @@ def test_the_cpu_beside_it(size: int) -> None:
     for work in works:
         work.wait()
     assert values(there) == here.tolist() == [size] * 4
+
+
+@pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync"])
+def test_record_stream_on_results(allocator: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if size > 1:
+        pytest.skip("results that come through the host are in memory of torch")
+    import perseus_like.torch as hvd
+
+    monkeypatch.setattr(pretended_streams, "allocator", allocator)
+    result = hvd.allgather(to_device(torch.ones(3)), name="results")
+    result.record_stream(Stream())  # type: ignore[arg-type]
+    assert values(result) == [1.0] * 3 * size
+
+
+def test_no_object_is_made_for_the_current_stream() -> None:
+    tensor = to_device(torch.ones(3))
+    before = pretended_streams.stream_objects
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert pretended_streams.stream_objects == before
