@@ -1,4 +1,4 @@
-# `make demo`, `test`, `test-gpu`, `check-ptx`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`,
+# `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`,
 # `test-debian`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
 # `make lock` renews the versions that they install.
 # A second run only does what changed.
@@ -79,7 +79,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu check-ptx test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -235,6 +235,11 @@ test-restarts: $(STAMPS)/test $(STAMPS)/package
 # On a machine with a GPU, with a torch for it: see benchmarks/gpu.md.
 test-gpu: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/gpu $(PYTEST_ARGS)
+
+# Our declarations of CUDA's driver and of NCCL against the real headers and libraries, from wheels: gigabytes, so not part of
+# `make test`. Needs no GPU.
+check-gpu-headers: $(STAMPS)/package
+	$(BIN)/python tests/gpu/headers/check_headers.py
 
 # The committed kernels against what their sources give. Needs no GPU; the compiler is a wheel.
 check-ptx: $(STAMPS)/venv
