@@ -56,6 +56,14 @@ def require_cuda(tensor: torch.Tensor, what: str = "") -> None:
     _register_stream_source()
 
 
+def device_to_join_on(device: int) -> int:
+    """Returns the device for the zeros of a rank that has joined: `device`, or torch's current one if that is -1.
+
+    Returns -1 if torch has not used a device.
+    """
+    return int(torch.cuda.current_device()) if device < 0 and torch.cuda.is_initialized() else device
+
+
 def new_future(device: int) -> Future[Any]:
     """Returns a future. Its waits and callbacks use streams that wait for the stream on which it was completed."""
     return Future(devices=[torch.device("cuda", device)])

@@ -140,9 +140,7 @@ class CudaLaunches : public ::testing::Test {
   std::shared_ptr<CudaDevice> device = CudaDevice::open(fake.driver(), 0);
   std::shared_ptr<const Stream> stream = device->make_stream();
 
-  void SetUp() override {
-    ASSERT_TRUE(device->has_kernels());
-  }
+  void SetUp() override { ASSERT_TRUE(device->has_kernels()); }
 };
 
 TEST_F(CudaLaunches, OneKernelPacksAnyNumberOfTensors) {

@@ -163,6 +163,83 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "ERROR join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
 
 
+def test_a_rank_that_joins_before_it_had_a_tensor_there(program: World) -> None:
+    """Each process sees one device, its own: the number of a rank on the host is not that of a device."""
+    done = program(
+        2,
+        """
+        if hvd.rank() == 0:
+            print("SUM", hvd.allreduce(torch.ones(4), op=hvd.Sum, name="x").tolist(), flush=True)
+        print("LAST", hvd.join(), flush=True)
+        """,
+        FAKE_CUDA_DEVICES="1",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "SUM [1.0, 1.0, 1.0, 1.0]" in done.stdout, done.stdout
+    assert done.stdout.count("LAST") == 2, done.stdout
+
+
+@pytest.mark.parametrize("argument", ["", "5"])
+def test_a_rank_joins_on_the_device_that_is_current(program: World, argument: str) -> None:
+    done = program(
+        2,
+        f"""
+        pretended_device.device = 5
+        pretended_device.current_device = 5 if {not argument} else 3
+        if hvd.rank() == 0:
+            hvd.allreduce(torch.ones(4), op=hvd.Sum, name="x")
+        hvd.join({argument})
+        print("AFTER", hvd.allreduce(torch.ones(1), op=hvd.Sum, name="y").item(), flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("AFTER 2.0") == 2, done.stdout
+
+
+def test_a_commit_waits_for_the_device(program: World, nccl: Path) -> None:
+    done = program(
+        1,
+        """
+        weights = torch.ones(4)
+        state = hvd.elastic.TorchState(weights=weights)
+        hvd.allreduce_(weights, op=hvd.Sum, prescale_factor=2.0, name="x")
+        print("BEFORE", weights.tolist(), flush=True)
+        state.commit()
+        state.restore()
+        print("SAVED", state.weights.tolist(), flush=True)
+        """,
+        PERSEUS_NCCL_LIBRARY=str(nccl),
+        FAKE_CUDA_STREAMS="late",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "BEFORE [1.0, 1.0, 1.0, 1.0]" in done.stdout, done.stdout
+    assert "SAVED [2.0, 2.0, 2.0, 2.0]" in done.stdout, done.stdout
+
+
+def test_a_step_that_failed_on_the_device_is_not_committed(program: World, nccl: Path) -> None:
+    done = program(
+        1,
+        f"""
+        import ctypes
+        state = hvd.elastic.TorchState(step=0)
+        state.commit()
+        hvd.allreduce_(torch.ones(4), op=hvd.Sum, name="x")
+        ctypes.CDLL({str(nccl)!r}).fakeFailLater(2)
+        state.step = 1
+        try:
+            state.commit()
+        except hvd.HorovodInternalError as error:
+            print("ERROR", error, flush=True)
+        state.restore()
+        print("STEP", state.step, flush=True)
+        """,
+        PERSEUS_NCCL_LIBRARY=str(nccl),
+        FAKE_CUDA_STREAMS="late",
+    )
+    assert "ERROR" in done.stdout, done.stdout
+    assert "STEP 0" in done.stdout, done.stdout
+
+
 def test_batch_norm_does_not_wait_for_the_device(program: World) -> None:
     """Reading a number of a tensor does."""
     done = program(
@@ -230,7 +307,7 @@ def test_what_users_of_torch_distributed_do(tests_pass: TestsPass) -> None:
 def test_in_the_order_of_streams_by_way_of_the_host(tests_pass: TestsPass) -> None:
     """With streams that get to work when somebody waits: see pretended_streams.py."""
     files = ["test_streams.py", "test_mistakes.py"]
-    tests_pass(2, [HERE / "in_world" / file for file in files], 31, FAKE_CUDA_STREAMS="late")
+    tests_pass(2, [HERE / "in_world" / file for file in files], 34, FAKE_CUDA_STREAMS="late")
 
 
 def test_in_the_order_of_streams_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:

@@ -155,6 +155,11 @@ void CudaDevice::synchronize(const DeviceEvent& event) {
   driver_.check("cuEventSynchronize", driver_.event_synchronize(Event::of(event)));
 }
 
+void CudaDevice::drain() {
+  const Current current(*this);
+  driver_.check("cuCtxSynchronize", driver_.context_synchronize());
+}
+
 bool CudaDevice::is_capturing(Stream stream) {
   const Current current(*this);
   int status = 0;
@@ -274,9 +279,10 @@ bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& red
   if (one) return false;
   if (kernels_ == nullptr) {
     if (plan.as_bytes) return false;
-    throw Error(ErrorKind::unavailable, name_ +
-                                            " cannot use the kernels, which scaling and compression need; the warning at "
-                                            "the start has the cause: pass tensors on the CPU");
+    throw Error(ErrorKind::unavailable,
+                name_ +
+                    " cannot use the kernels, which scaling and compression need; the warning at "
+                    "the start has the cause: pass tensors on the CPU");
   }
   const Current current(*this);
   kernels_->run(handle_of(stream), direction, reduction, pieces, buffer);
