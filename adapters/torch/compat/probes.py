@@ -177,6 +177,20 @@ def _group_of_reducers() -> None:
     _expect(arguments[3:4] == ["process_group"], f"Reducer's fourth argument is not the group: {arguments}")
 
 
+def _stream_source() -> None:
+    is_for_cuda = torch.version.cuda is not None
+    has = hasattr(torch._C, "_cuda_getCurrentRawStream")
+    _expect(has or not is_for_cuda, "torch._C._cuda_getCurrentRawStream is missing")
+
+
+def _copy_all() -> None:
+    targets, sources = [torch.zeros(2), torch.zeros(3)], [torch.ones(2), torch.ones(3)]
+    core.copy_all(targets, sources)
+    _expect(all(bool(target.all()) for target in targets), "torch._foreach_copy_ does not copy")
+    release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    _expect(hasattr(torch, "_foreach_copy_") or release < (2, 2), "torch._foreach_copy_ is missing")
+
+
 def _storage_identity() -> None:
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     holds = core.keeps_identity() or release < (2, 13)
@@ -285,6 +299,8 @@ PROBES: dict[str, Callable[[], None]] = {
     "training.without_hooks": _hooks_of_steps,
     "training.before_scaler_steps": _scaler_steps,
     "training.is_batch_norm": _batch_norm,
+    "core.stream_source": _stream_source,
+    "core.copy_all": _copy_all,
     "core.keeps_identity": _storage_identity,
 }
 
