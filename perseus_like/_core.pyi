@@ -205,6 +205,26 @@ def register_shared_memory(address: int, bytes: int) -> Registration | None:
     Returns None if their transport does not use shared memory. Raises (unavailable) if no file is behind the memory.
     """
 
+class WriteReport:
+    """The report of writes lasts until this object is released. Release it before unmapping the memory."""
+
+def report_writes(
+    whole: tuple[int, int, str], tensors: Sequence[tuple[int, int, str]], before: str, after: str
+) -> WriteReport | None:
+    """Names the tensor if a write to read-only memory raises SIGSEGV. Returns None if there are too many reports.
+
+    `whole` and `tensors` are addresses, numbers of bytes, and names. The line is `before`, a name, and `after`.
+    """
+
+def new_rendezvous_address() -> str:
+    """Returns a random address for `file_of_first`."""
+
+def file_of_first(address: str, rank: int, size: int, fd: int, limit_seconds: float) -> int:
+    """Returns a new descriptor of the file that rank 0 passes as `fd`. Collective over `size` ranks of one host.
+
+    The other ranks pass any descriptor. Only processes of the same user that know the address are connected.
+    """
+
 # Sets the exception class that the core raises for one ErrorKind.
 def set_error_class(kind: int, cls: type[BaseException]) -> None: ...
 

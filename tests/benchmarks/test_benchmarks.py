@@ -75,6 +75,14 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
 
 
+def test_shared_data_measures_time_and_memory(tmp_path: Path) -> None:
+    run("shared_data", "--quick", "--output", tmp_path)
+    result = result_of(tmp_path, "shared_data")
+    assert len(result["facts"]) == len(result["rows"][0]["contenders"]) == 4
+    memory = {name: value for name, value in result["facts"].items() if "shared" in name}
+    assert all(0.009 < value < 0.018 for value in memory.values()), "two ranks have 10 MB once"
+
+
 def test_other_numbers_of_ranks_have_a_file_of_their_own(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
