@@ -205,6 +205,21 @@ def register_shared_memory(address: int, bytes: int) -> Registration | None:
     Returns None if their transport does not use shared memory. Raises (unavailable) if no file is behind the memory.
     """
 
+def optimizer_step(
+    options: dict[str, str | float],
+    dtype: int,
+    gradients: Sequence[int],
+    parameters: int,
+    master: int,
+    first: int,
+    second: int,
+    count: int,
+) -> None:
+    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer_step.h.
+
+    `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
+    """
+
 class WriteReport:
     """The report of writes lasts until this object is released. Release it before unmapping the memory."""
 
