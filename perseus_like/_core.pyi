@@ -225,6 +225,41 @@ def register_shared_memory(address: int, bytes: int) -> Registration | None:
     Returns None if their transport does not use shared memory. Raises (unavailable) if no file is behind the memory.
     """
 
+def optimizer_step(
+    options: dict[str, str | float],
+    dtype: int,
+    gradients: Sequence[int],
+    parameters: int,
+    master: int,
+    first: int,
+    second: int,
+    count: int,
+) -> None:
+    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer_step.h.
+
+    `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
+    """
+
+class WriteReport:
+    """The report of writes lasts until this object is released. Release it before unmapping the memory."""
+
+def report_writes(
+    whole: tuple[int, int, str], tensors: Sequence[tuple[int, int, str]], before: str, after: str
+) -> WriteReport | None:
+    """Names the tensor if a write to read-only memory raises SIGSEGV. Returns None if there are too many reports.
+
+    `whole` and `tensors` are addresses, numbers of bytes, and names. The line is `before`, a name, and `after`.
+    """
+
+def new_rendezvous_address() -> str:
+    """Returns a random address for `file_of_first`."""
+
+def file_of_first(address: str, rank: int, size: int, fd: int, limit_seconds: float) -> int:
+    """Returns a new descriptor of the file that rank 0 passes as `fd`. Collective over `size` ranks of one host.
+
+    The other ranks pass any descriptor. Only processes of the same user that know the address are connected.
+    """
+
 # Sets the exception class that the core raises for one ErrorKind.
 def set_error_class(kind: int, cls: type[BaseException]) -> None: ...
 

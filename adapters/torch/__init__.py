@@ -12,6 +12,7 @@ from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .ops import *
 from .optimizer import DistributedOptimizer
+from .sharing import shared
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
 from .tensors import empty
@@ -36,6 +37,7 @@ __all__ = [
     "empty",
     "mpi_ops",
     "run",
+    "shared",
     "sparse_allreduce_async",
 ]
 __all__ += common_api.__all__
