@@ -132,6 +132,27 @@ dist.destroy_process_group()
         assert fake == "FakeProcessGroup"
 
 
+def test_cuda_tensors_stay_with_gloo(program: Program, reports_of: ReportsOf) -> None:
+    """Without a GPU, torch is made to believe in one while the group is made."""
+    done = program(
+        "perseusrun",
+        2,
+        LOOK
+        + """
+here = torch.cuda.is_available
+torch.cuda.is_available = lambda: True
+dist.init_process_group("gloo")
+torch.cuda.is_available = here
+look()
+report(type(dist.group.WORLD._get_backend(torch.device("cuda"))).__name__)
+dist.destroy_process_group()
+""",
+        PERSEUS_AS_GLOO="1",
+    )
+    assert done.returncode == 0, done.stdout
+    assert reports_of(0).splitlines() == reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
+
+
 def test_it_is_off_by_default(program: Program, reports_of: ReportsOf) -> None:
     done = program("perseusrun", 2, FORMS, PERSEUS_AS_GLOO="0")
     assert done.returncode == 0, done.stdout
