@@ -93,7 +93,7 @@ def _gloo_itself(making: Construction, options: Any) -> Any:
     _warn_once()
     asked = {kind: "gloo" if backend == as_gloo.NAME else backend for kind, backend in making.backends.items()}
     with autoload_compat.unmapped(dist):
-        group = make_others(making, options, asked)
+        group = make_others(making, options, "gloo" if set(asked.values()) == {"gloo"} else asked)
     set_name(group, options.group_id)
     return group
 
