@@ -10,6 +10,7 @@ from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from . import elastic, mpi_ops, ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .gloo_name import as_gloo
 from .ops import *
 from .optimizer import DistributedOptimizer
 from .sharing import shared
@@ -29,6 +30,7 @@ __all__ = [
     "HorovodInternalError",
     "SyncBatchNorm",
     "allgather_object",
+    "as_gloo",
     "barrier",
     "broadcast_object",
     "broadcast_optimizer_state",

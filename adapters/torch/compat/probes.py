@@ -104,6 +104,18 @@ def _construction() -> None:
     _expect(dict(backends) == {"cpu": "gloo", "cuda": "nccl"}, "BackendConfig.get_device_backend_map gives other names")
 
 
+def _mapped_backends() -> None:
+    _construction()
+    cpu = dist.Backend("cpu:gloo")
+    with autoload.unmapped(dist):
+        autoload.map_backends(dist, lambda asked: {**asked, "cpu": "other"})
+        config = distributed_c10d.BackendConfig(cpu)
+        _expect(config.get_device_backend_map() == {"cpu": "other"}, "BackendConfig's backends cannot be replaced")
+        _expect(str(config) == "cpu:gloo", "BackendConfig does not keep the requested name")
+        with autoload.unmapped(dist):
+            _expect(dict(config.get_device_backend_map()) == {"cpu": "gloo"}, "BackendConfig gives other backends")
+
+
 def _others() -> None:
     _construction()
     parameters = _parameters(getattr(distributed_c10d, construction._HELPER))
@@ -282,6 +294,8 @@ PROBES: dict[str, Callable[[], None]] = {
     "process_groups.premultiplied_factor": _factor,
     "autoload.is_registered": _backends,
     "autoload.replace_env_handler": _env_handler,
+    "autoload.map_backends": _mapped_backends,
+    "autoload.unmapped": _mapped_backends,
     "construction.under_construction": _construction,
     "construction.make_others": _others,
     "construction.set_name": _set_name,
