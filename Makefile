@@ -1,5 +1,6 @@
-# `make demo`, `test`, `test-gpu`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`, `test-debian`, `lint`, `sanitize`, `fuzz`,
-# `docs`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`,
+# `test-debian`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
+# `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -78,7 +79,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -235,6 +236,17 @@ test-restarts: $(STAMPS)/test $(STAMPS)/package
 test-gpu: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/gpu $(PYTEST_ARGS)
 
+# Our declarations of CUDA's driver and of NCCL against the real headers and libraries, from wheels: gigabytes, so not part of
+# `make test`. Needs no GPU.
+check-gpu-headers: $(STAMPS)/package
+	$(BIN)/python tests/gpu/headers/check_headers.py
+
+# The committed kernels against what their sources give. Needs no GPU; the compiler is a wheel.
+check-ptx: $(STAMPS)/venv
+	test -x .venv-nvrtc/bin/python || $(PYTHON) -m venv .venv-nvrtc
+	$(call pip_in,.venv-nvrtc) install nvidia-cuda-nvrtc-cu12==12.9.86
+	.venv-nvrtc/bin/python csrc/device/cuda/generate_ptx.py --check
+
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
@@ -360,7 +372,7 @@ lint-cxx: $(STAMPS)/lint
 lint-tidy: $(STAMPS)/lint
 	@mkdir -p build
 	$(call configure_tests,build/tidy,-DPython_EXECUTABLE=$(BIN)/python -Dpybind11_DIR="$$($(BIN)/pybind11-config --cmakedir)" \
-		-DPERSEUS_WERROR=OFF -DPERSEUS_CUDA_KERNELS=off -DPERSEUS_BUILD_FUZZERS=ON >build/tidy.log) || { cat build/tidy.log; exit 1; }
+		-DPERSEUS_WERROR=OFF -DPERSEUS_BUILD_FUZZERS=ON >build/tidy.log) || { cat build/tidy.log; exit 1; }
 	$(BIN)/python tests/tidy/run_clang_tidy.py build/tidy
 
 MYPY = cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \

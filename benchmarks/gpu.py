@@ -1,28 +1,38 @@
-"""Measures the GPU's time for packing and the host's time for a step's hooks.
+"""Measures the GPU's time for packing, and the host's time for a collective and for a step's hooks.
 
     perseusrun -np 1 python -m benchmarks.gpu
-    perseusrun -np 2 python -m benchmarks.gpu       # two GPUs, or one: see gpu.md
+    perseusrun -np 2 python -m benchmarks.gpu              # two GPUs
+    perseusrun -np 2 python -m benchmarks.gpu --apart      # one GPU: see gpu.md
 
-Packing is compared with a copy of the same bytes within the device, as torch's profiler times the kernels.
+Packing is compared with a copy of the same bytes within the device, as torch's profiler times the kernels. A call may
+need several launches, whose times are added.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 import perseus_like.torch as hvd
 
+from .first_hour.ranks import start
 from .shapes import resnet_shapes
 
 STEPS = 50
 
 
+def microseconds_per_call(events: Iterable[Any], name: str, calls: int) -> float:
+    """Returns the time of all kernels with this in their name, for one call: a call may launch several."""
+    return float(sum(event.device_time_total for event in events if name in event.key.lower())) / calls
+
+
 def kernel_microseconds(action: Callable[[], object], name: str) -> float:
-    """Returns the mean time of one launch of the kernels whose names contain `name`."""
+    """Returns the time of the kernels whose names contain `name` in one call of `action`."""
     for _ in range(5):
         action()
     torch.cuda.synchronize()
@@ -30,8 +40,7 @@ def kernel_microseconds(action: Callable[[], object], name: str) -> float:
         for _ in range(STEPS):
             action()
         torch.cuda.synchronize()
-    events = [event for event in profile.key_averages() if name in event.key.lower()]
-    return float(sum(event.device_time_total for event in events) / max(1, sum(event.count for event in events)))
+    return microseconds_per_call(profile.key_averages(), name, STEPS)
 
 
 def packing() -> None:
@@ -46,7 +55,25 @@ def packing() -> None:
     for kernel in ("perseus_pack", "perseus_unpack"):
         took = kernel_microseconds(group, kernel)
         if took:
-            print(f"{kernel}: {took:.0f} us for {len(tensors)} tensors, {copy / took:.0%} of a copy's speed")
+            part = f"{copy / took:.0%} of a copy's bandwidth"
+            print(f"{kernel}: {took:.0f} us for {len(tensors)} tensors, {part}")
+
+
+def collectives() -> None:
+    """Prints the host's time until a small and a large allreduce are queued, and until their results are there."""
+    for elements, text in ((1, "1 float"), (16 << 20, "64 MiB")):
+        tensor = torch.ones(elements, device="cuda")
+        queued, whole = [], []
+        for _ in range(STEPS):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            hvd.allreduce_(tensor, op=hvd.Max, name=text)
+            queued.append(time.perf_counter() - begin)
+            torch.cuda.synchronize()
+            whole.append(time.perf_counter() - begin)
+        if hvd.rank() == 0:
+            for what, seconds in (("until queued", queued), ("until there", whole)):
+                print(f"allreduce of {text}, {what}: {statistics.median(seconds[5:]) * 1e6:.0f} us")
 
 
 def model() -> torch.nn.Module:
@@ -83,17 +110,21 @@ def hooks() -> None:
     if hvd.rank() == 0:
         for what, mine, alone in zip(("until queued", "whole"), ours, plain, strict=True):
             print(f"a step of 160 parameters, {what}: {mine * 1e6:.0f} us, by itself {alone * 1e6:.0f} us")
+        print(f"hooks add {(ours[0] - plain[0]) * 1e6:.0f} us of the host to the step")
+
+
+PARTS: dict[str, Callable[[], None]] = {"packing": packing, "collectives": collectives, "hooks": hooks}
 
 
 def main() -> None:
-    if not torch.cuda.is_available():
-        raise SystemExit("torch sees no GPU here")
-    hvd.init()
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
-    if hvd.rank() == 0:
-        print(f"{torch.cuda.get_device_name()}, {hvd.size()} ranks")
-    packing()
-    hooks()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure this alone")
+    parser.add_argument("--apart", action="store_true", help="ranks share a GPU: NCCL takes each for a host of its own")
+    chosen = parser.parse_args()
+    start(chosen.apart)
+    for name, part in PARTS.items():
+        if chosen.only in (None, name):
+            part()
     hvd.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/environment.md from the table of settings that the installed core carries.
+"""Writes docs/environment.md from the table of settings that the installed core carries, and from the tables below.
 
 python docs/generate_environment.py            # writes the page
 python docs/generate_environment.py --check    # exit code 1 if the page is not up to date
@@ -15,8 +15,8 @@ PAGE = Path(__file__).with_name("environment.md")
 HEAD = """\
 # Environment variables
 
-`docs/generate_environment.py` writes this page from `csrc/base/config.cc`, the only file that reads these variables.
-Do not edit the page.
+`docs/generate_environment.py` writes this page from `csrc/base/config.cc`, the only file that reads the variables of
+the first table. Do not edit the page.
 
 `init()` reads the variables. If a `PERSEUS_` variable and its `HOROVOD_` name are both set, the `PERSEUS_` variable
 counts. An empty value counts as not set. `perseusrun` has options for most of the variables and forwards all of them;
@@ -29,6 +29,16 @@ the launcher sets.
 
 | variable | Horovod's name | default | meaning |
 |---|---|---|---|
+"""
+OF_ADAPTERS = """
+## Variables of the adapters
+
+The code of a framework's adapter reads these variables.
+
+| variable | default | meaning |
+|---|---|---|
+| `PERSEUS_AS_GLOO` | `0` | 1: torch.distributed's backend `gloo` means `perseus` for tensors on the CPU \
+([torch.distributed](torch-distributed.md#programs-that-say-gloo)). Read at `import torch`. |
 """
 UNUSED = """
 ## Horovod's variables without effect
@@ -46,7 +56,7 @@ def render() -> str:
         for name, horovod_name, default, meaning in _core.settings_table()
     )
     unused = (f"| `{name}` | {why} |\n" for name, why in _core.unused_settings())
-    return HEAD + "".join(rows) + UNUSED + "".join(unused)
+    return HEAD + "".join(rows) + OF_ADAPTERS + UNUSED + "".join(unused)
 
 
 def _code(text: str) -> str:

@@ -38,6 +38,8 @@ class Handle:
         """Blocks without the GIL until complete; raises the error of a failed one. May be called again."""
     def wait_for(self, limit_seconds: float) -> bool:
         """As `wait`, for so long at most; False where it is not complete then."""
+    def wait_alone(self, limit_seconds: float) -> bool:
+        """Does the same as `wait_for`, but only the current stream waits for the device, not that of the submission."""
     def outputs(self) -> list[Buffer]:
         """Results that the core allocated (allgather, alltoall, reduce-scatter), one per member."""
     def received_splits(self) -> list[int]:
@@ -83,6 +85,12 @@ def finalize(failing: bool) -> None:
     """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
 
 def is_running() -> bool: ...
+def settle() -> None:
+    """Blocks until the device has executed everything that this process has queued on it.
+
+    Raises the error of a lost rank, or of an engine that has failed.
+    """
+
 def is_mpi_multithreaded() -> bool:
     """Whether the MPI in use allows calls by several threads at once; False without one."""
 
@@ -145,7 +153,11 @@ def broadcast(
 ) -> Handle:
     """`root` is a rank within the process set; its `inputs` reach everybody's `outputs`."""
 
-def allgather(name: Name, inputs: list[View], process_set: int, tensors: object) -> Handle: ...
+# An allgather or reduce-scatter through NCCL writes to `outputs`, which are on a device; `Handle.outputs` is then
+# empty. Through host memory, the core allocates the results.
+def allgather(
+    name: Name, inputs: list[View], process_set: int, tensors: object, outputs: list[View] | None = None
+) -> Handle: ...
 def alltoall(
     name: Name,
     input: View,
@@ -158,14 +170,22 @@ def alltoall(
     others come.
     """
 
-def reduce_scatter(name: Name, inputs: list[View], options: ReduceOptions, process_set: int, tensors: object) -> Handle:
+def reduce_scatter(
+    name: Name,
+    inputs: list[View],
+    options: ReduceOptions,
+    process_set: int,
+    tensors: object,
+    outputs: list[View] | None = None,
+) -> Handle:
     """`options` without a wire dtype."""
 
 def post(tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object) -> Handle:
     """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender."""
 
 def barrier(name: Name, process_set: int) -> Handle: ...
-def join(process_set: int) -> Handle: ...
+def join(process_set: int, device: int = -1) -> Handle:
+    """`device`: used by a rank that has had no tensor on a device; -1: the core chooses."""
 
 # Process sets. The global set has the id 0.
 def add_process_set(ranks: Sequence[int]) -> Handle:
@@ -203,6 +223,41 @@ def register_shared_memory(address: int, bytes: int) -> Registration | None:
     """Lets the ranks of this host reduce memory in place that another library shares between processes by a file.
 
     Returns None if their transport does not use shared memory. Raises (unavailable) if no file is behind the memory.
+    """
+
+def optimizer_step(
+    options: dict[str, str | float],
+    dtype: int,
+    gradients: Sequence[int],
+    parameters: int,
+    master: int,
+    first: int,
+    second: int,
+    count: int,
+) -> None:
+    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer_step.h.
+
+    `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
+    """
+
+class WriteReport:
+    """The report of writes lasts until this object is released. Release it before unmapping the memory."""
+
+def report_writes(
+    whole: tuple[int, int, str], tensors: Sequence[tuple[int, int, str]], before: str, after: str
+) -> WriteReport | None:
+    """Names the tensor if a write to read-only memory raises SIGSEGV. Returns None if there are too many reports.
+
+    `whole` and `tensors` are addresses, numbers of bytes, and names. The line is `before`, a name, and `after`.
+    """
+
+def new_rendezvous_address() -> str:
+    """Returns a random address for `file_of_first`."""
+
+def file_of_first(address: str, rank: int, size: int, fd: int, limit_seconds: float) -> int:
+    """Returns a new descriptor of the file that rank 0 passes as `fd`. Collective over `size` ranks of one host.
+
+    The other ranks pass any descriptor. Only processes of the same user that know the address are connected.
     """
 
 # Sets the exception class that the core raises for one ErrorKind.

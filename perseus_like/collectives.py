@@ -41,20 +41,25 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     names.submit("barrier", None, set_id, session.core.barrier, set_id)[1].wait()
 
 
-def join() -> int:
+def join(device: int = -1) -> int:
     """Blocks until every rank has joined. Contributes zeros to the other ranks' allreduces meanwhile.
 
-    A rank calls it when it has no more batches, so that the others can finish theirs. Raises HorovodInternalError if a
-    rank has ended, or before `init`.
+    A rank calls it when it has no more batches, so that the others can finish theirs.
+
+    Args:
+        device: the accelerator on which this rank takes part, if it has had no tensor there. -1: the core chooses one.
 
     Returns:
         The last rank that joined.
+
+    Raises:
+        HorovodInternalError: a rank has ended, or `init` was not called.
 
     Examples:
         >>> hvd.join()
         0
     """
-    handle = session.core.join(GLOBAL)
+    handle = session.core.join(GLOBAL, device)
     handle.wait()
     names.reset(GLOBAL)  # ranks that joined early have made fewer calls
     return int(handle.number())

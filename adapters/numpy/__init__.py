@@ -9,6 +9,7 @@ from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from . import ops
 from .compression import Compression
 from .ops import *
+from .sharing import shared
 from .tensors import empty
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "broadcast_object",
     "empty",
     "join",
+    "shared",
 ]
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]

@@ -10,8 +10,10 @@ from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from . import elastic, mpi_ops, ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .gloo_name import as_gloo
 from .ops import *
 from .optimizer import DistributedOptimizer
+from .sharing import shared
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
 from .tensors import empty
@@ -28,6 +30,7 @@ __all__ = [
     "HorovodInternalError",
     "SyncBatchNorm",
     "allgather_object",
+    "as_gloo",
     "barrier",
     "broadcast_object",
     "broadcast_optimizer_state",
@@ -36,6 +39,7 @@ __all__ = [
     "empty",
     "mpi_ops",
     "run",
+    "shared",
     "sparse_allreduce_async",
 ]
 __all__ += common_api.__all__

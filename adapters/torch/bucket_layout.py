@@ -10,6 +10,8 @@ import torch
 from perseus_like.buckets import Layout
 from perseus_like.process_sets import ProcessSet
 
+from .compat.core import copy_all
+from .compat.dynamo import is_compiling
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 
@@ -36,6 +38,8 @@ class BucketLayout:
         self._memory: dict[Kind, torch.Tensor] = {}
         self._flats: list[torch.Tensor] = []  # per bucket
         self._members: list[list[int]] = []  # per bucket
+        # Gradients on a device that were taken and not copied yet, by index: one kernel copies many of them.
+        self._taken: dict[int, torch.Tensor] = {}
 
     @property
     def buckets(self) -> int:
@@ -43,6 +47,7 @@ class BucketLayout:
 
     def forget(self) -> None:
         """Removes all gradients from their buckets."""
+        self._taken.clear()
         self.views[:] = [None] * len(self._parameters)
 
     def drop_memory(self) -> None:
@@ -60,11 +65,36 @@ class BucketLayout:
         return self._flats[number]
 
     def take(self, index: int, gradient: torch.Tensor) -> None:
-        """Moves a dense gradient that autograd has made to its bucket."""
+        """Moves a dense gradient that autograd has made to its bucket; on a device, `gather` does so."""
         view = self.views[index]
-        if view is not None:
-            fill(view, gradient.detach() if gradient.requires_grad else gradient)
-            self._parameters[index].grad = view
+        if view is None:
+            return
+        if view.get_device() >= 0 and not is_compiling():
+            self._taken[index] = gradient
+            return
+        fill(view, gradient.detach() if gradient.requires_grad else gradient)
+        self._parameters[index].grad = view
+
+    def gather(self, number: int | None = None) -> None:
+        """Copies the gradients that were taken to one bucket, or to all of them."""
+        if not self._taken:
+            return
+        members = [*self._taken] if number is None else self._members[number]
+        views, gradients = [], []
+        for index in members:
+            gradient, view = self._taken.pop(index, None), self.views[index]
+            if gradient is None or view is None:
+                continue
+            views.append(view)
+            gradients.append(gradient.detach() if gradient.requires_grad else gradient)
+            if self._parameters[index].grad is gradient:
+                self._parameters[index].grad = view
+        if views:
+            copy_all(views, gradients)
+
+    def abandon(self) -> None:
+        """Forgets the gradients that were taken."""
+        self._taken.clear()
 
     def contents(self, number: int) -> Contents:
         members = self._members[number]

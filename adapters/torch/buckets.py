@@ -157,6 +157,7 @@ class GradientBuckets:
         except HorovodInternalError as error:
             _log.debug("forgotten gradients had failed: %s", error)
         finally:
+            self._bucket_memory.abandon()
             self.passes.reset()
 
     def synchronize(
@@ -231,6 +232,7 @@ class GradientBuckets:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
+        self._bucket_memory.gather(number)
         rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
@@ -263,6 +265,7 @@ class GradientBuckets:
 
     def _complete(self) -> None:
         """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
+        self._bucket_memory.gather()
         for index, parameter in enumerate(self._parameters):
             view, gradient = self._bucket_memory.views[index], parameter.grad
             if view is None or gradient is view:

@@ -15,10 +15,7 @@ from torch.futures import Future
 
 from perseus_like.session import session
 
-
-def current_stream(device: int) -> int:
-    """Returns the handle of the stream on which torch works on this device, on this thread."""
-    return int(torch.cuda.current_stream(device).cuda_stream)
+from .compat.core import stream_source
 
 
 class _Bytes:
@@ -44,7 +41,10 @@ def flat_over_memory(buffer: Any, dtype: torch.dtype) -> torch.Tensor:
     device = torch.device("cuda", buffer.device)
     if len(buffer) == 0:
         return torch.empty(0, dtype=dtype, device=device)
-    return torch.as_tensor(_Bytes(buffer), device=device).view(dtype)
+    tensor = torch.as_tensor(_Bytes(buffer), device=device).view(dtype)
+    # record_stream() ignores memory that is not of torch's own allocator. Other allocators refuse it with an error, so
+    # they get a copy.
+    return tensor if torch.cuda.get_allocator_backend() == "native" else tensor.clone()
 
 
 def require_cuda(tensor: torch.Tensor, what: str = "") -> None:
@@ -54,6 +54,14 @@ def require_cuda(tensor: torch.Tensor, what: str = "") -> None:
             f"{what}tensors on {tensor.device} cannot be communicated; CPU and CUDA tensors can: pass tensor.cpu()"
         )
     _register_stream_source()
+
+
+def device_to_join_on(device: int) -> int:
+    """Returns the device for the zeros of a rank that has joined: `device`, or torch's current one if that is -1.
+
+    Returns -1 if torch has not used a device.
+    """
+    return int(torch.cuda.current_device()) if device < 0 and torch.cuda.is_initialized() else device
 
 
 def new_future(device: int) -> Future[Any]:
@@ -94,4 +102,4 @@ class Delivery:
 
 @cache
 def _register_stream_source() -> None:
-    session.core.set_stream_source(current_stream)
+    session.core.set_stream_source(stream_source())

@@ -3,6 +3,7 @@
 from perseus_like.collectives import join as _join
 from perseus_like.handle import handles
 
+from .cuda import device_to_join_on
 from .data_movement import *
 from .reductions import *
 
@@ -16,7 +17,7 @@ def join(device: int = -1) -> int:
     A rank calls it when it has no more batches, so that the others can finish theirs.
 
     Args:
-        device: has no effect; it is an argument of Horovod.
+        device: the CUDA device on which this rank takes part, if it has had no tensor there. -1: the current one.
 
     Returns:
         The last rank that joined.
@@ -28,7 +29,7 @@ def join(device: int = -1) -> int:
         >>> hvd.join()
         0
     """
-    return _join()
+    return _join(device_to_join_on(device))
 
 
 __all__ = [

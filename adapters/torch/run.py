@@ -17,6 +17,7 @@ import torch.distributed as dist
 from perseus_like.session import session
 
 from .accelerate_check import check_accelerate
+from .distributed.autoload import as_gloo
 from .distributed.env import export_world
 
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, file=sys.stderr)
         return 2
     if not dist.is_initialized() and (session.core.launched(sys.prefix) is not None or dist.is_torchelastic_launched()):
-        dist.init_process_group("perseus")
+        dist.init_process_group("gloo" if as_gloo.is_on(dist) else "perseus")
         export_world()
         check_accelerate()
     sys.argv[:] = program

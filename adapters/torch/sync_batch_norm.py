@@ -118,9 +118,15 @@ class SyncBatchNorm(BatchNormBase):
         name = _name_of(self, ranks)
         with torch.no_grad():
             mean, variance, count = _statistics(input, f"{name}.forward", ranks)
-            if count == 1:
-                raise ValueError(f"SyncBatchNorm: all ranks have one value per channel between them: {input.shape}")
-            self._track(mean, variance, count)
+            # Only a rank with so few values reads the sum of all ranks, because that waits for the device.
+            is_empty = False
+            if input.numel() <= self.num_features:
+                everywhere = count.item()
+                if everywhere == 1:
+                    raise ValueError(f"SyncBatchNorm: all ranks have one value per channel between them: {input.shape}")
+                is_empty = everywhere == 0
+            if not is_empty:
+                self._track(mean, variance, count)
         normalized: Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
             input, self.weight, self.bias, mean, variance, count, self.eps, f"{name}.backward", ranks
         )
@@ -136,15 +142,15 @@ class SyncBatchNorm(BatchNormBase):
         basics.size()  # raises without a session
         return self.process_set if self.comm_scope == WORLD else host_process_set()
 
-    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+    def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Updates running statistics as BatchNorm does: the variance that goes in is the unbiased one."""
-        if self.running_mean is None or self.running_var is None or count == 0:
+        if self.running_mean is None or self.running_var is None:
             return
-        factor = self.momentum
+        factor: Any = self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-            if factor is None:
-                factor = 1.0 / float(self.num_batches_tracked)
+            if factor is None:  # a tensor, because reading the number would wait for the device
+                factor = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
         factor = 0.0 if factor is None else factor
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
         self.running_var.lerp_((variance * (count / (count - 1))).to(self.running_var.dtype), factor)
@@ -153,20 +159,22 @@ class SyncBatchNorm(BatchNormBase):
         return f"{super().extra_repr()}, comm_scope={self.comm_scope}"  # type: ignore[no-untyped-call]
 
 
-def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, Tensor, int]:
+def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, Tensor, Tensor]:
     """Returns mean and biased variance per channel over all ranks, and the number of values per channel.
 
-    Sums are sent as float64, so that a mean far from zero does not hide the variance.
+    Sums are sent as float64, so that a mean far from zero does not hide the variance. The number is a tensor: it stays
+    on the device, and the host does not wait for it.
     """
     channels = values.shape[1]
     count = values.numel() // channels
     sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=values.device)
     if count:
         mean, variance = (moment.double() for moment in _local_moments(values))
-        sums = torch.cat([mean * count, (variance + mean * mean) * count, sums.new_tensor([count])])
+        sums[:channels], sums[channels:-1] = mean * count, (variance + mean * mean) * count
+        sums[-1:].fill_(count)
     total = verbs.allreduce(sums, Sum, name, process_set=ranks, in_place=True).result()
-    everywhere = round(total[-1].item())
-    mean, squares = (total[:-1] / max(everywhere, 1)).view(2, channels)
+    everywhere = total[-1]
+    mean, squares = (total[:-1] / everywhere.clamp(min=1)).view(2, channels)
     dtype = torch.float32 if values.dtype in _HALVES else values.dtype
     return mean.to(dtype), (squares - mean * mean).clamp_(min=0).to(dtype), everywhere
 
@@ -194,20 +202,20 @@ class _Normalize(torch.autograd.Function):
         bias: Tensor | None,
         mean: Tensor,
         variance: Tensor,
-        count: int,
+        count: Tensor,
         eps: float,
         name: str,
         ranks: ProcessSet,
     ) -> Tensor:
-        ctx.save_for_backward(values, weight, mean, variance)
-        ctx.rest = (count, eps, name, ranks)
+        ctx.save_for_backward(values, weight, mean, variance, count)
+        ctx.rest = (eps, name, ranks)
         return functional.batch_norm(values, mean, variance, weight, bias, False, 0.0, eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        values, weight, mean, variance = ctx.saved_tensors
-        count, eps, name, ranks = ctx.rest
+        values, weight, mean, variance, count = ctx.saved_tensors
+        eps, name, ranks = ctx.rest
         wide = torch.float32 if values.dtype in _HALVES else values.dtype
         grad_output, values, type_of_values = grad_output.to(wide), values.to(wide), values.dtype
         by_weight, by_bias = _local_sums(grad_output, values, mean.to(wide), variance.to(wide), eps)

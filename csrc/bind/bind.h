@@ -18,6 +18,8 @@ void bind_groups(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);
 void bind_lifecycle(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
+void bind_optimizer(pybind11::module_& module);
+void bind_sharing(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
 void bind_streams(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);

@@ -35,6 +35,19 @@ void drop(Handle handle, py::object tensors) {
   dropped().emplace_back(std::move(handle), std::move(tensors));
 }
 
+// Waits for the work for at most this time, and returns whether it is complete. Throws its Error.
+bool comes_within(const PythonHandle& pending, double limit_seconds) {
+  const auto& completion = *pending.handle.completion;
+  if (!completion.done()) {
+    const auto limit =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
+    pending.wait(ProcessSetEngine::Clock::now() + limit);
+  }
+  if (!completion.done()) return false;
+  completion.status().throw_if_failed();
+  return true;
+}
+
 std::vector<Buffer> outputs(const PythonHandle& pending) {
   std::vector<Buffer> buffers;
   for (const auto& result : pending.handle.completion->results) {
@@ -77,15 +90,13 @@ void bind_handle(py::module_& module) {
     type.attr(name) = py::cpp_function(std::move(function), py::name(name), py::is_method(type));
   };
   method("wait_for", [](const PythonHandle& self, double limit_seconds) {
-    const auto& completion = *self.handle.completion;
-    if (!completion.done()) {
-      const auto limit =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
-      self.wait(ProcessSetEngine::Clock::now() + limit);
-    }
-    if (!completion.done()) return false;
-    completion.status().throw_if_failed();
+    if (!comes_within(self, limit_seconds)) return false;
     arrive(self.handle);
+    return true;
+  });
+  method("wait_alone", [](const PythonHandle& self, double limit_seconds) {
+    if (!comes_within(self, limit_seconds)) return false;
+    arrive_alone(self.handle);
     return true;
   });
   method("outputs", &outputs);
@@ -98,6 +109,10 @@ void bind_handle(py::module_& module) {
   method("extend", [](const PythonHandle& self) {
     const auto& place = self.handle.completion->on_device;
     if (place) extend(*place, current_stream(place->device->number()));
+  });
+  method("extend_alone", [](const PythonHandle& self) {
+    const auto& place = self.handle.completion->on_device;
+    if (place) extend_alone(*place, current_stream(place->device->number()));
   });
   method("received_splits", [](const PythonHandle& self) { return self.handle.completion->received_splits; });
   method("number", [](const PythonHandle& self) { return self.handle.completion->number; });

@@ -81,6 +81,11 @@ void bind_lifecycle(py::module_& module) {
     const py::gil_scoped_release released;
     running->stop_timeline();
   });
+  module.def("settle", [] {
+    const auto running = running_session();
+    const py::gil_scoped_release released;
+    running->settle();
+  });
   module.def("description", [] { return running_session()->description(); });
 
   const auto number = [&module](const char* name, auto getter) {

@@ -12,6 +12,8 @@ PYBIND11_MODULE(_core, module) {
   bind_groups(module);
   bind_lifecycle(module);
   bind_memory(module);
+  bind_optimizer(module);
+  bind_sharing(module);
   bind_verbs(module);
   bind_streams(module);
   bind_settings(module);

@@ -29,6 +29,11 @@ void arrive(const Handle& handle) {
   if (place) arrive(*place, current_stream(place->device->number()));
 }
 
+void arrive_alone(const Handle& handle) {
+  const auto& place = handle.completion->on_device;
+  if (place) arrive_alone(*place, current_stream(place->device->number()));
+}
+
 void bind_streams(py::module_& module) {
   module.def("has_device_driver", &has_driver);
   module.def("set_stream_source", [](py::function function) { source() = std::move(function); });

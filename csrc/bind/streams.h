@@ -13,4 +13,7 @@ Stream current_stream(int device);
 // Makes the framework's current stream wait for the collective without blocking the host thread. Needs the GIL.
 void arrive(const Handle& handle);
 
+// See perseus::arrive_alone(). Needs the GIL.
+void arrive_alone(const Handle& handle);
+
 }  // namespace perseus::bind

@@ -18,8 +18,10 @@ PythonHandle broadcast(Naming name, const py::list& inputs, const py::object& ou
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
-PythonHandle allgather(Naming name, const py::list& inputs, int process_set, py::object tensors) {
+PythonHandle allgather(Naming name, const py::list& inputs, int process_set, py::object tensors,
+                       const py::object& outputs) {
   auto work = work_for(Verb::allgather, std::move(name), inputs.ptr());
+  write_to(*work, outputs.ptr());
   return submit(std::move(work), process_set, false, std::move(tensors));
 }
 
@@ -37,8 +39,9 @@ PythonHandle alltoall(Naming name, const py::tuple& input, const std::optional<s
 }
 
 PythonHandle reduce_scatter(Naming name, const py::list& inputs, const py::tuple& options, int process_set,
-                            py::object tensors) {
+                            py::object tensors, const py::object& outputs) {
   auto work = work_for(Verb::reduce_scatter, std::move(name), inputs.ptr());
+  write_to(*work, outputs.ptr());
   const ReduceOptions reduction(options.ptr());
   if (reduction.wire_dtype >= 0) {
     throw Error(ErrorKind::invalid_argument,
@@ -92,15 +95,22 @@ PythonHandle add_process_set(const std::vector<std::int64_t>& ranks) {
 
 void bind_verbs(py::module_& module) {
   module.def("broadcast", &broadcast);
-  module.def("allgather", &allgather);
+  module.def("allgather", &allgather, py::arg("name"), py::arg("inputs"), py::arg("process_set"), py::arg("tensors"),
+             py::arg("outputs") = py::none());
   module.def("alltoall", &alltoall, py::arg("name"), py::arg("input"), py::arg("splits"), py::arg("process_set"),
              py::arg("tensors"), py::arg("expected") = py::none());
-  module.def("reduce_scatter", &reduce_scatter);
+  module.def("reduce_scatter", &reduce_scatter, py::arg("name"), py::arg("inputs"), py::arg("options"),
+             py::arg("process_set"), py::arg("tensors"), py::arg("outputs") = py::none());
   module.def("barrier", [](Naming name, int process_set) {
     return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
   module.def("post", &post);
-  module.def("join", [](int process_set) { return PythonHandle(running_session()->join(process_set), py::none()); });
+  module.def(
+      "join",
+      [](int process_set, int device) {
+        return PythonHandle(running_session()->join(process_set, {}, device), py::none());
+      },
+      py::arg("process_set"), py::arg("device") = -1);
   module.def("add_process_set", &add_process_set);
   module.def("remove_process_set", [](int id) { return about_sets(Verb::remove_process_set, "process set", {id}); });
   module.def("process_set_ranks", [](int id) { return running_session(true)->ranks_of(id); });

@@ -122,6 +122,20 @@ std::shared_ptr<WorkItem> work_with_outputs(Verb verb, Naming naming, PyObject* 
   return work;
 }
 
+void write_to(WorkItem& work, PyObject* outputs) {
+  if (outputs == Py_None) return;
+  require_list(outputs, "views");
+  if (static_cast<std::size_t>(PyList_GET_SIZE(outputs)) != work.inputs.size()) {
+    throw Error(ErrorKind::invalid_argument, "as many outputs as inputs are needed");
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(outputs); ++i) {
+    const View output(PyList_GET_ITEM(outputs, i));
+    if (output.device() == kHost) throw Error(ErrorKind::invalid_argument, "such outputs are on an accelerator");
+    work.outputs.push_back(output.address());
+    work.output_bytes.push_back(output.member().bytes());
+  }
+}
+
 ReduceOptions::ReduceOptions(PyObject* tuple) {
   if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 5) {
     throw Error(ErrorKind::invalid_argument,

@@ -49,6 +49,10 @@ std::shared_ptr<WorkItem> work_for(Verb verb, Naming naming, PyObject* inputs = 
 // Makes a work item; `outputs` is a list of views, or None if the inputs are changed in place.
 std::shared_ptr<WorkItem> work_with_outputs(Verb verb, Naming naming, PyObject* inputs, PyObject* outputs);
 
+// Makes an allgather or reduce-scatter write its results to device memory of the caller; `outputs` is a list of views,
+// or None if the core allocates the results.
+void write_to(WorkItem& work, PyObject* outputs);
+
 // The ReduceOptions of perseus_like/tensor.py, which is a tuple. The constructor throws Error(invalid_argument) for
 // another tuple.
 struct ReduceOptions {

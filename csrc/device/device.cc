@@ -15,6 +15,13 @@ std::int64_t packed_count(const Reduction& reduction, std::span<const Piece> pie
 
 std::shared_ptr<Device> open_device(int number) { return cuda::CudaDevice::open(cuda::driver(), number); }
 
+int device_count() {
+  const auto& driver = cuda::driver();
+  int count = 0;
+  driver.check("cuDeviceGetCount", driver.device_count(&count));
+  return count;
+}
+
 bool has_driver() {
   try {
     cuda::open_driver(cuda::kDriverLibrary);

@@ -31,8 +31,8 @@ class DeviceMemory {
   virtual void pass_to(Stream stream) = 0;
 };
 
-// One accelerator. Only synchronize() and the allocation of pinned memory block the caller. Any thread may call; its
-// current device stays as it is. Failures are thrown as Error with the vendor's own text.
+// One accelerator. Only synchronize(), drain() and the allocation of pinned memory block the caller. Any thread may call;
+// its current device stays as it is. Failures are thrown as Error with the vendor's own text.
 class Device {
  public:
   virtual ~Device() = default;
@@ -52,6 +52,8 @@ class Device {
   virtual void wait(Stream stream, const DeviceEvent& event) = 0;
   virtual bool is_done(const DeviceEvent& event) = 0;
   virtual void synchronize(const DeviceEvent& event) = 0;
+  // Blocks until the device has executed everything that this process has queued on it, on any stream.
+  virtual void drain() = 0;
   // Returns true if calls on the stream are captured into a graph instead of being executed.
   virtual bool is_capturing(Stream stream) = 0;
 
@@ -101,6 +103,9 @@ std::int64_t packed_count(const Reduction& reduction, std::span<const Piece> pie
 // Opens an accelerator of this machine; `number` is the framework's number. Throws Error that says what to do if there
 // is no such device or no driver.
 std::shared_ptr<Device> open_device(int number);
+
+// Returns the number of accelerators that this process sees. Throws Error if there is no driver.
+int device_count();
 
 // Returns true if an accelerator's driver is installed. Does not start it, so that forked processes can use it.
 bool has_driver();

@@ -168,15 +168,19 @@ struct Gathering {
   WorkItem& work;
   const MakeResult& make;
 
-  // Allocates the results: one for each member, with `rows[i]` rows. `bytes` is the sum over all ranks, the same on
-  // each. If a rank has no memory, work.failure says so.
+  // Allocates the results, unless the caller has: one for each member, with `rows[i]` rows. `bytes` is the sum over all
+  // ranks, the same on each. If a rank has no memory, work.failure says so.
   Status allocate(const std::vector<std::int64_t>& rows, std::int64_t bytes) {
     std::int64_t lacking = 0;
     try {
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto& member = work.request.members[i];
         lacking = std::max<std::int64_t>(1, rows[i] * row_bytes(member));
-        work.completion.results.push_back(make(member.dtype, with_rows(member.shape, rows[i])));
+        if (writes_directly()) {
+          require_room(i, rows[i] * row_bytes(member));
+        } else {
+          work.completion.results.push_back(make(member.dtype, with_rows(member.shape, rows[i])));
+        }
       }
       lacking = 0;
     } catch (const Error&) {
@@ -222,7 +226,18 @@ struct Gathering {
 
   // Returns true if all ranks continue with the transfer.
   bool allocated() const { return work.failure.ok(); }
-  void* result(std::size_t member) const { return work.completion.results[member]->data(); }
+  void* result(std::size_t member) const {
+    return writes_directly() ? work.outputs[member] : work.completion.results[member]->data();
+  }
+
+  // Returns true if results go to the caller's memory.
+  bool writes_directly() const { return !work.output_bytes.empty(); }
+  void require_room(std::size_t member, std::int64_t bytes) const {
+    if (work.output_bytes[member] == bytes) return;
+    throw Error(ErrorKind::invalid_argument, work.request.label() + ": the result has " + std::to_string(bytes) +
+                                                 " bytes, and the output has room for " +
+                                                 std::to_string(work.output_bytes[member]));
+  }
 };
 
 Status allgather(Gathering to) {

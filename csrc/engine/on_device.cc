@@ -35,17 +35,27 @@ std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream strea
 void arrive(OnDevice& work, Stream stream) {
   if (!work.done) return;
   require_no_capture(work, stream);
-  work.device->wait(stream, *work.done);
+  arrive_alone(work, stream);
   if (stream != work.stream) work.device->wait(work.stream, *work.done);
-  for (const auto& memory : work.results) memory->pass_to(stream);
   work.arrived = true;
+}
+
+void arrive_alone(OnDevice& work, Stream stream) {
+  if (!work.done) return;
+  require_no_capture(*work.device, stream, "synchronize");
+  work.device->wait(stream, *work.done);
+  for (const auto& memory : work.results) memory->pass_to(stream);
 }
 
 void extend(OnDevice& work, Stream stream) {
   if (!work.done) return;
   require_no_capture(work, stream);
-  work.done = work.device->record(stream);
+  extend_alone(work, stream);
   if (stream != work.stream) work.device->wait(work.stream, *work.done);
+}
+
+void extend_alone(OnDevice& work, Stream stream) {
+  if (work.done) work.done = work.device->record(stream);
 }
 
 bool is_over(const OnDevice& work) {

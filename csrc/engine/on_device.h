@@ -29,9 +29,16 @@ std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream strea
 // stream is being captured; neither stream waits then.
 void arrive(OnDevice& work, Stream stream);
 
+// Makes `stream` alone wait for the work. The stream of the submission goes on, so the tensors count as in use until the
+// device has finished the work. Throws Error.
+void arrive_alone(OnDevice& work, Stream stream);
+
 // Makes what was queued on `stream` after arrive() a part of the work: later calls of arrive() wait for it too, and so
 // does the stream of the submission. Throws Error.
 void extend(OnDevice& work, Stream stream);
+
+// Does the same after arrive_alone(): the stream of the submission goes on.
+void extend_alone(OnDevice& work, Stream stream);
 
 // Returns true if the device has finished the work, which must have been queued.
 bool is_over(const OnDevice& work);

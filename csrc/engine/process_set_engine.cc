@@ -301,6 +301,21 @@ void ProcessSetEngine::check_device() {
   }
 }
 
+Status ProcessSetEngine::inspect() {
+  Status found;
+  {
+    const auto lock = driver_.lock();
+    guarded([&] {
+      if (liveness_.any_lost() && broken_.ok()) break_off(liveness_.status());
+      check_device();
+    });
+    found = broken_;
+  }
+  // The engine's thread may have found the lock taken, and left a message for later.
+  wake();
+  return !found.ok() && found.kind() == ErrorKind::shut_down ? Status() : found;
+}
+
 // Ends the engine after a failure of its transport. `on_host`: peers in the same collective notice it by the transport
 // itself.
 void ProcessSetEngine::fail(const Status& status, bool on_host) {

@@ -82,6 +82,10 @@ class ProcessSetEngine final : private Driven {
   // the middle of it.
   bool failed_itself() const { return failed_itself_.load(std::memory_order_acquire); }
 
+  // Looks now for lost ranks and for failures of queued work. Returns why the engine takes no more work; ok if it does,
+  // or if it was only shut down. Blocks while another thread runs a cycle.
+  Status inspect();
+
   // Makes the engine look at everything soon, for example because a rank was lost. Any thread.
   void wake() { driver_.wake(); }
 

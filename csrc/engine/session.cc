@@ -252,11 +252,15 @@ std::shared_ptr<Device> Session::device(int number, const std::string& label) {
 
 // Returns the device of a rank that joined before it had a tensor on a device.
 std::shared_ptr<Device> Session::device_for_zeros() {
+  int number = -1;
   {
     const std::scoped_lock lock(device_mutex_);
     if (device_) return device_;
+    number = joining_device_;
   }
-  return device(topology_->local_rank(), "join");
+  // A process may see fewer devices than there are ranks on its host: its own alone, by CUDA_VISIBLE_DEVICES.
+  if (number < 0) number = topology_->local_rank() % std::max(device_count(), 1);
+  return device(number, "join");
 }
 
 Handle Session::submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify) {
@@ -275,15 +279,42 @@ std::shared_ptr<void> Session::register_memory(ProcessSetId set, void* memory, s
   return engine_of(set)->register_memory(memory, bytes);
 }
 
-Handle Session::join(ProcessSetId set, const Prepare& prepare) {
+Handle Session::join(ProcessSetId set, const Prepare& prepare, int number) {
   if (config_.nccl_registers) {
     throw Error(ErrorKind::invalid_argument,
                 "join() would give zeros from memory that NCCL does not know, and the others' is registered; unset "
                 "PERSEUS_NCCL_REGISTER on all ranks");
   }
+  {
+    const std::scoped_lock lock(device_mutex_);
+    joining_device_ = number;
+  }
   auto engine = engine_of(set);
   auto completion = engine->join(prepare);
   return {std::move(engine), std::move(completion)};
+}
+
+void Session::settle() {
+  std::shared_ptr<Device> device;
+  {
+    const std::scoped_lock lock(device_mutex_);
+    device = device_;
+  }
+  try {
+    if (device) device->drain();
+  } catch (const Error&) {
+    liveness_->status().throw_if_failed();  // the usual cause, whose text is more useful
+    throw;
+  }
+  liveness_->status().throw_if_failed();
+  std::map<ProcessSetId, Set> sets;
+  {
+    const std::scoped_lock lock(mutex_);
+    sets = sets_;
+  }
+  for (const auto& [id, set] : sets) {
+    if (set.engine) set.engine->inspect().throw_if_failed();
+  }
 }
 
 Handle Session::post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation) {

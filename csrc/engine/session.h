@@ -56,7 +56,12 @@ class Session {
   Handle submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify = true);
   // Returns the device state of a request whose tensors are ready after what `stream` was given so far. Throws Error.
   std::shared_ptr<OnDevice> on_device(int number, Stream stream, const std::string& label);
-  Handle join(ProcessSetId set, const Prepare& prepare = {});
+  // `number` is the framework's current device, which a rank uses that has had no tensor on a device; -1: any device.
+  Handle join(ProcessSetId set, const Prepare& prepare = {}, int number = -1);
+
+  // Blocks until the device has executed everything that this process has queued on it. Throws the Error of a lost
+  // rank, or of an engine that has failed: then results that were complete when they were queued may be wrong.
+  void settle();
 
   // Posts a message between two ranks of a set; `operation.peer` is a rank in the set. Throws Error.
   Handle post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation);
@@ -135,8 +140,9 @@ class Session {
   std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds and handles also own it
   std::unique_ptr<StallWatch> stall_watch_;
 
-  std::mutex device_mutex_;  // guards device_
+  std::mutex device_mutex_;  // guards device_ and joining_device_
   std::shared_ptr<Device> device_;
+  int joining_device_ = -1;
 
   mutable std::mutex mutex_;  // guards sets_, next_set_ and next_group_
   std::map<ProcessSetId, Set> sets_;

@@ -16,6 +16,8 @@ struct WorkItem {
   Request request;
   std::vector<void*> inputs;           // one for each member of the request: contiguous, row-major
   std::vector<void*> outputs;          // may be the inputs; empty if the core allocates the result
+  // The bytes of each output of an allgather or reduce-scatter. Such outputs are on a device.
+  std::vector<std::int64_t> output_bytes;
   std::vector<std::int64_t> splits;    // alltoall: rows for each rank
   std::vector<std::int64_t> expected;  // alltoall, if the request is checked: rows from each rank
   Completion completion;

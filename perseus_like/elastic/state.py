@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostsUpdatedInterrupt
+from ..session import session
 from .notification import HostUpdateResult, notification_manager
+
+
+def require_intact_results() -> None:
+    """Blocks until the device has finished its work. Raises the error of a lost rank or of a failed engine.
+
+    A collective on a device is complete for its caller once it is queued, so its results may still turn out wrong.
+    """
+    if session.core.is_running():
+        session.core.settle()
 
 
 class State:
@@ -50,7 +60,12 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves the state, then checks for host updates. Collective over all ranks."""
+        """Saves the state, then checks for host updates. Collective over all ranks.
+
+        Blocks first until the device has finished the step. A step that a lost rank has broken raises
+        HorovodInternalError and is not saved.
+        """
+        require_intact_results()
         self.save()
         if notification_manager.on_commit:
             notification_manager.on_commit(self)

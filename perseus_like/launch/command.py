@@ -37,6 +37,8 @@ def run_command(argv: list[str]) -> int:
     options.command = with_python(options.command)
     options.notes += _unknown_variables(options)
     options.notes += _start_torch(options)
+    if is_elastic(options) and (options.cpu_list or options.report_bindings):
+        raise LaunchError("--cpu-list and --report-bindings: elastic jobs do not bind their workers; leave them out")
     hosts = _listed_hosts(options)
     check_nodes(options.nodes, len(hosts or ()))
     if is_elastic(options):
@@ -132,6 +134,10 @@ def _local(options: Options, size: int) -> int:
 
 
 def _mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
+    if options.cpu_list or options.report_bindings:
+        raise LaunchError(
+            "--cpu-list and --report-bindings: mpirun starts the ranks of this job; give its options in --binding-args"
+        )
     from .mpi.run import describe_mpi, run_mpi
 
     if options.dry_run:

@@ -16,6 +16,7 @@ from .options import Options
 from .rows import terminal_size
 from .settings import IDENTIFIER
 
+AS_GLOO = "PERSEUS_AS_GLOO"  # read by `adapters/torch/distributed/autoload`
 STORE = "PERSEUS_TORCH_STORE"  # the port that a job on one host reserves for torch's `env://` store, and its folder
 
 # Variables of a single rank. The values of an outer launcher must not reach the ranks of this one.
@@ -69,6 +70,8 @@ def job_environment(
         inner.setdefault(name, value)
     if options.full_tracebacks:
         inner[FULL_TRACEBACKS] = "1"
+    if options.as_gloo:
+        inner[AS_GLOO] = "1"
     inner = user_variables(inner, options)
     if options.as_horovod:
         paths = filter(None, [folder_of("horovod"), inner.get("PYTHONPATH")])

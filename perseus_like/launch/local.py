@@ -11,7 +11,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from .environment import STORE, forwarded_values, job_environment, new_job_name, rank_environment
+from .binding import KINDS, Binding, find_binding, ranges, started_on
+from .environment import (
+    STORE,
+    forwarded_values,
+    job_environment,
+    new_job_name,
+    rank_environment,
+    user_variables,
+)
+from .errors import LaunchError
 from .masking import shell_line
 from .options import Options
 from .output import Screen, Style
@@ -24,7 +33,8 @@ def run_local(options: Options, size: int) -> int:
     job_name = new_job_name()
     job = job_environment(os.environ, options, job_name, size)
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
-    for note in options.notes:
+    binding, notes = _bind(options, size, job)
+    for note in [*options.notes, *notes]:
         screen.say(note)
     if options.verbose:
         screen.say(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
@@ -40,27 +50,53 @@ def run_local(options: Options, size: int) -> int:
             if supervisor.is_stopping:
                 break
             witness = Witness(log=screen.log_of(rank, "stderr"))
-            supervisor.start(
-                f"rank {rank}",
-                options.command,
-                rank_environment(job, rank, size, port),
-                stdin_of(rank),
-                screen.channel(rank, "stdout"),
-                screen.channel(rank, "stderr", witness),
-                witness,
-            )
+            with started_on(binding.cpus[rank] if binding else None):
+                supervisor.start(
+                    f"rank {rank}",
+                    options.command,
+                    rank_environment(job, rank, size, port),
+                    stdin_of(rank),
+                    screen.channel(rank, "stdout"),
+                    screen.channel(rank, "stderr", witness),
+                    witness,
+                )
         is_complete = not supervisor.is_stopping
         code = supervisor.run()
         # If the ranks end normally after a signal, the job is a success, unless some ranks were not started.
         return 128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code
 
 
+def _bind(options: Options, size: int, job: dict[str, str]) -> tuple[Binding | None, list[str]]:
+    """Returns the processors of the ranks, or None, and notes about them. Sets OMP_NUM_THREADS unless the user did."""
+    kind = options.bind_to or ("core" if options.cpu_list else "none")
+    if kind not in KINDS:
+        raise LaunchError(
+            f"--bind-to {kind}: on one host, perseusrun knows {', '.join(KINDS)}; --mpi passes other words to mpirun"
+        )
+    if kind == "none":
+        return None, [
+            "--report-bindings: the ranks are not bound; add --bind-to core"
+        ] if options.report_bindings else []
+    binding = find_binding(kind, options.cpu_list, size)
+    if isinstance(binding, str):
+        return None, [binding]
+    if "OMP_NUM_THREADS" not in user_variables(os.environ, options):
+        job["OMP_NUM_THREADS"] = str(binding.threads)
+    drawn = binding.draw() if options.report_bindings else []
+    return binding, [binding.describe(job.get("OMP_NUM_THREADS")), *drawn]
+
+
 def describe_local(options: Options, size: int) -> list[str]:
     """Returns the shell line of each rank that `run_local` would start. The job's name and port are random."""
     job = job_environment(os.environ, options, "perseus-<random>", size)
     masked = forwarded_values(options)
+    binding, _ = _bind(options, size, job)
+    masks = [("taskset", "-c", ranges(cpus)) for cpus in binding.cpus] if binding else [()] * size
     environments = (rank_environment(job, rank, size, None) for rank in range(size))
-    return [shell_line(environment, os.environ, masked, options.command) for environment in environments]
+    return [
+        shell_line(environment, os.environ, masked, [*mask, *options.command])
+        for environment, mask in zip(environments, masks, strict=True)
+    ]
 
 
 def stdin_of(rank: int) -> int | None:

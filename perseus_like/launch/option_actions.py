@@ -72,7 +72,8 @@ class ForwardMca(ForwardPair):
 
 class Bind(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if values != "none":  # no binding is the default
+        namespace.bind_to = values  # for ranks that perseusrun starts itself
+        if values != "none":  # mpirun's options below already say so
             namespace.binding_args = ["--bind-to", values]
 
 

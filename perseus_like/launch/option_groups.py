@@ -61,12 +61,23 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--oversubscribe", action="store_true", help="allow more than 128 ranks per core of this host")
     add("--as-horovod", action="store_true", help="make the program's `import horovod` find perseus_like")
+    add("--as-gloo", action="store_true", help="make torch.distributed's backend `gloo` mean perseus for CPU tensors")
     add(
         "--torch",
         action=argparse.BooleanOptionalAction,
         help="start torch.distributed over perseus before the program (default: only if the program uses Hugging "
         "Face's Trainer or accelerate)",
     )
+    add(
+        *("-bind-to", "--bind-to"),
+        action=Bind,
+        default=argparse.SUPPRESS,
+        metavar="WHAT",
+        help="give each rank of this host its share of cores (core), or a NUMA node (numa) or socket; none: no binding "
+        "(default). Through mpirun: the word for mpirun's own option",
+    )
+    add("--cpu-list", metavar="0-3,8", help="processors of this host for the job; without --bind-to, it binds to cores")
+    add("--report-bindings", action="store_true", help="print the processors of each rank")
     add("--start-timeout", type=int, metavar="SECONDS", help="longest time until all ranks have started")
     add(
         "--stop-timeout",
@@ -155,14 +166,6 @@ def add_mpi_options(parser: argparse.ArgumentParser) -> None:
     add("--mpirun", metavar="PATH", help="the mpirun to use (default: in this Python's prefix, then in PATH)")
     add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="additional options for mpirun")
     add("--binding-args", type=_words, metavar="'ARGS'", help="mpirun's binding options, instead of no binding")
-    add(
-        "-bind-to",
-        "--bind-to",
-        action=Bind,
-        default=argparse.SUPPRESS,
-        metavar="WHAT",
-        help="the same, in the syntax of mpirun",
-    )
     add(
         *("-map-by", "--map-by"),
         action=MapBy,

@@ -42,11 +42,15 @@ class Options(argparse.Namespace):
     cooldown_range: list[int] | None
     forward: list[tuple[str, str | None]]
     as_horovod: bool
+    as_gloo: bool
     torch: bool | None
     use_mpi: bool
     mpirun: str | None
     mpi_args: list[str]
     binding_args: list[str] | None
+    bind_to: str | None = None
+    cpu_list: str | None
+    report_bindings: bool
     remote_shell: str | None
     ssh_port: int | None
     ssh_identity_file: str | None

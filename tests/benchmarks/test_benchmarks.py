@@ -78,6 +78,21 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
 
 
+def test_shared_data_measures_time_and_memory(tmp_path: Path) -> None:
+    run("shared_data", "--quick", "--output", tmp_path)
+    result = result_of(tmp_path, "shared_data")
+    assert len(result["facts"]) == len(result["rows"][0]["contenders"]) == 4
+    memory = {name: value for name, value in result["facts"].items() if "shared" in name}
+    assert all(0.009 < value < 0.018 for value in memory.values()), "two ranks have 10 MB once"
+
+
+def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
+    run("optimizer_step", "--quick", "-np", 2, "--output", tmp_path)
+    rows = result_of(tmp_path, "optimizer_step")["rows"]
+    assert [row["work"] for row in rows] == ["adam", "adamw", "sgd"]
+    assert all({"ours", "torch, fused"} < set(row["contenders"]) for row in rows)
+
+
 def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3

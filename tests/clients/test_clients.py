@@ -78,6 +78,21 @@ def test_trainer_under_each_launcher(bin_of: Callable[[str], Path], run: Run) ->
             assert number(result) == pytest.approx(number(over_gloo[0]), rel=1e-7)
 
 
+def test_trainer_that_says_gloo(bin_of: Callable[[str], Path], run: Run) -> None:
+    """The Trainer itself asks for gloo, and gets groups of perseus."""
+    folder = bin_of("clients")
+    script = [PROGRAMS / "huggingface.py", *TRAINER]
+    over_gloo = run(*perseusrun(folder), "--no-torch", folder / "python", *script)
+    torchrun = [folder / "python", "-m", "torch.distributed.run", "--nproc-per-node", 2]
+    for command in ([*perseusrun(folder), "--as-gloo", folder / "python"], torchrun):
+        results = run(*command, *script, PERSEUS_AS_GLOO="1")
+        assert len(results) == 2
+        for result in results:
+            assert result.startswith("gloo of 2 steps 6 "), result
+            assert "PerseusGroup" in result
+            assert number(result) == pytest.approx(number(over_gloo[0]), rel=1e-7)
+
+
 def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
     """Training gives the same result with each stage of ZeRO."""
     folder = bin_of("clients")

@@ -109,6 +109,13 @@ struct FakeCalls {
     std::swap(*mode, capture_mode);
     return kSuccess;
   }
+  static Result context_synchronize() {
+    const auto result = the_fake->begin("cuCtxSynchronize");
+    if (result != kSuccess) return result;
+    Lock lock(the_fake->mutex_);
+    the_fake->finish_all(lock, current_device());
+    return kSuccess;
+  }
   static Result stream_create(StreamHandle* stream, unsigned flags, int) {
     const auto result = the_fake->begin("cuStreamCreateWithPriority");
     if (result != kSuccess) return result;
@@ -322,6 +329,7 @@ FakeCuda::FakeCuda(FakeStreams streams, int devices) : streams_(streams), device
       .pop = &FakeCalls::pop,
       .set_current = &FakeCalls::set_current,
       .exchange_capture_mode = &FakeCalls::exchange_capture_mode,
+      .context_synchronize = &FakeCalls::context_synchronize,
       .stream_create = &FakeCalls::stream_create,
       .stream_destroy = &FakeCalls::stream_destroy,
       .stream_wait = &FakeCalls::stream_wait,

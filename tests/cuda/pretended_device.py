@@ -17,6 +17,7 @@ import perseus_like.torch.tensors as tensors
 from perseus_like.session import session
 
 device = 0  # the number of the device that tensors report
+current_device: int | None = None  # the number of torch's current device, or None before torch has used a device
 
 
 class _Torch:
@@ -24,6 +25,11 @@ class _Torch:
 
     device = torch.device
     Tensor = torch.Tensor
+
+    class cuda:  # noqa: N801
+        is_initialized = staticmethod(lambda: current_device is not None)
+        current_device = staticmethod(lambda: current_device)
+        get_allocator_backend = staticmethod(lambda: "native")
 
     @staticmethod
     def as_tensor(data: Any, **_: Any) -> Any:

@@ -50,8 +50,17 @@ _DEFAULT = Stream(0)
 _now = threading.local()
 
 
+stream_objects = 0  # that torch.cuda.current_stream() has made
+
+
 def current() -> Stream:
     return getattr(_now, "stream", _DEFAULT)
+
+
+def _current_stream(device: Any) -> Stream:
+    global stream_objects
+    stream_objects += 1
+    return current()
 
 
 @contextmanager
@@ -65,6 +74,10 @@ def on(stream: Stream) -> Iterator[None]:
 
 # torch reuses a device's memory in the order of streams. This module keeps all memory, so that nothing is reused.
 _memory: list[torch.Tensor] = []
+# torch's allocator: "native", or "cudaMallocAsync", which refuses memory that it has not allocated.
+allocator = "native"
+_of_the_core: set[int] = set()  # addresses of tensors over the core's memory
+tensors_over_memory = 0  # how many of these were made
 
 
 class OnDevice(torch.Tensor):
@@ -83,6 +96,10 @@ class OnDevice(torch.Tensor):
 
     def data_ptr(self) -> int:
         return self.elements.data_ptr()
+
+    def record_stream(self, stream: Stream) -> None:
+        if allocator != "native" and self.data_ptr() in _of_the_core:
+            raise RuntimeError("ptr not found in ptr_info")
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -172,6 +189,10 @@ class DeviceFuture:
         self._arrive()
         return value
 
+    def wait_on_the_host(self) -> None:
+        """Blocks until it is complete. No stream waits for the work that completed it."""
+        self._inner.wait()
+
     def _arrive(self) -> None:
         if self._completed_on is not None:
             self._completed_on.synchronize()
@@ -187,11 +208,17 @@ class _Torch:
     Tensor = torch.Tensor
 
     class cuda:  # noqa: N801
-        current_stream = staticmethod(lambda device: current())
+        current_stream = staticmethod(_current_stream)
         device = staticmethod(lambda number: nullcontext())
+        is_initialized = staticmethod(lambda: True)
+        current_device = staticmethod(lambda: 0)
+        get_allocator_backend = staticmethod(lambda: allocator)
 
     @staticmethod
     def as_tensor(data: Any, device: torch.device) -> torch.Tensor:
+        global tensors_over_memory
+        tensors_over_memory += 1
+        _of_the_core.add(data.__cuda_array_interface__["data"][0])
         return OnDevice(tensor_from(data.__cuda_array_interface__, data), device)
 
     @staticmethod
@@ -204,6 +231,7 @@ class _Torch:
 def pretend() -> None:
     """Replaces torch's streams, futures and device checks with those of this module."""
     vars(cuda).update(torch=_Torch, Future=DeviceFuture)
+    vars(torch._C).update(_cuda_getCurrentRawStream=lambda device: current().cuda_stream)
     # torch calls these functions when it sees a CUDA tensor.
     vars(torch.cuda).update(_lazy_init=lambda: None, get_device_capability=lambda _: (9, 0))
     vars(distributed_c10d).update(has_torch_function=lambda _: False)  # this library executes the collectives

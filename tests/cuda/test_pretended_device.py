@@ -163,6 +163,140 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "ERROR join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
 
 
+def test_a_rank_that_joins_before_it_had_a_tensor_there(program: World) -> None:
+    """Each process sees one device, its own: the number of a rank on the host is not that of a device."""
+    done = program(
+        2,
+        """
+        if hvd.rank() == 0:
+            print("SUM", hvd.allreduce(torch.ones(4), op=hvd.Sum, name="x").tolist(), flush=True)
+        print("LAST", hvd.join(), flush=True)
+        """,
+        FAKE_CUDA_DEVICES="1",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "SUM [1.0, 1.0, 1.0, 1.0]" in done.stdout, done.stdout
+    assert done.stdout.count("LAST") == 2, done.stdout
+
+
+@pytest.mark.parametrize("argument", ["", "5"])
+def test_a_rank_joins_on_the_device_that_is_current(program: World, argument: str) -> None:
+    done = program(
+        2,
+        f"""
+        pretended_device.device = 5
+        pretended_device.current_device = 5 if {not argument} else 3
+        if hvd.rank() == 0:
+            hvd.allreduce(torch.ones(4), op=hvd.Sum, name="x")
+        hvd.join({argument})
+        print("AFTER", hvd.allreduce(torch.ones(1), op=hvd.Sum, name="y").item(), flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("AFTER 2.0") == 2, done.stdout
+
+
+def test_a_commit_waits_for_the_device(program: World, nccl: Path) -> None:
+    done = program(
+        1,
+        """
+        weights = torch.ones(4)
+        state = hvd.elastic.TorchState(weights=weights)
+        hvd.allreduce_(weights, op=hvd.Sum, prescale_factor=2.0, name="x")
+        print("BEFORE", weights.tolist(), flush=True)
+        state.commit()
+        state.restore()
+        print("SAVED", state.weights.tolist(), flush=True)
+        """,
+        PERSEUS_NCCL_LIBRARY=str(nccl),
+        FAKE_CUDA_STREAMS="late",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "BEFORE [1.0, 1.0, 1.0, 1.0]" in done.stdout, done.stdout
+    assert "SAVED [2.0, 2.0, 2.0, 2.0]" in done.stdout, done.stdout
+
+
+def test_a_step_that_failed_on_the_device_is_not_committed(program: World, nccl: Path) -> None:
+    done = program(
+        1,
+        f"""
+        import ctypes
+        state = hvd.elastic.TorchState(step=0)
+        state.commit()
+        hvd.allreduce_(torch.ones(4), op=hvd.Sum, name="x")
+        ctypes.CDLL({str(nccl)!r}).fakeFailLater(2)
+        state.step = 1
+        try:
+            state.commit()
+        except hvd.HorovodInternalError as error:
+            print("ERROR", error, flush=True)
+        state.restore()
+        print("STEP", state.step, flush=True)
+        """,
+        PERSEUS_NCCL_LIBRARY=str(nccl),
+        FAKE_CUDA_STREAMS="late",
+    )
+    assert "ERROR" in done.stdout, done.stdout
+    assert "STEP 0" in done.stdout, done.stdout
+
+
+def test_batch_norm_does_not_wait_for_the_device(program: World) -> None:
+    """Code that reads a number of a tensor would wait for the device."""
+    done = program(
+        2,
+        """
+        def refuse(name):
+            def call(*_):
+                raise AssertionError(f"{name} waits for the device")
+            return call
+
+        layers = [hvd.SyncBatchNorm(3, momentum=momentum) for momentum in (0.1, None)]
+        for name in ("item", "tolist", "__float__", "__int__", "__bool__", "new_tensor"):
+            setattr(torch.Tensor, name, refuse(name))
+        for step in range(2):
+            for layer in layers:
+                values = torch.full((2, 3, 2), float(hvd.rank()), requires_grad=True)
+                layer(values).sum().backward()
+        torch.Tensor.tolist = lambda self: self.numpy().tolist()
+        print("MEANS", [[round(x, 6) for x in layer.running_mean.tolist()] for layer in layers], flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("MEANS [[0.095, 0.095, 0.095], [0.5, 0.5, 0.5]]") == 2, done.stdout
+
+
+def test_gradients_are_copied_to_a_bucket_at_once(program: World) -> None:
+    done = program(
+        2,
+        """
+        model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)])
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        copies, copy = [], torch.Tensor.copy_
+        batches, copy_batch = [], torch._foreach_copy_
+        torch.Tensor.copy_ = lambda self, *rest, **more: (copies.append(1), copy(self, *rest, **more))[1]
+        torch._foreach_copy_ = lambda targets, sources: (batches.append(len(targets)), copy_batch(targets, sources))[1]
+        for step in range(3):
+            copies.clear(), batches.clear()
+            optimizer.zero_grad()
+            model(torch.full((2, 3), 1.0 + hvd.rank())).sum().backward()
+            local = [p.grad.clone() for p in model.parameters()]
+            optimizer.synchronize()
+            means = [hvd.allreduce(each, name=f"{step}.{i}") for i, each in enumerate(local)]
+            if step == 2:
+                print("COPIES", len(copies), batches, flush=True)
+                equal = [torch.allclose(p.grad, mean) for p, mean in zip(model.parameters(), means)]
+                print("EQUAL", all(equal), flush=True)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("COPIES 0 [8]") == 2, done.stdout
+    assert done.stdout.count("EQUAL True") == 2, done.stdout
+
+
 def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) -> None:
     """The unchanged tests of torch.distributed over the backend `perseus` pass with tensors on the device."""
     tests_pass(
@@ -173,7 +307,7 @@ def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) ->
 def test_the_order_of_streams_is_kept_through_host_memory(tests_pass: TestsPass) -> None:
     """Streams execute their work only when they are waited for (see pretended_streams.py)."""
     files = ["test_streams.py", "test_mistakes.py"]
-    tests_pass(2, [HERE / "in_world" / file for file in files], 30, FAKE_CUDA_STREAMS="late")
+    tests_pass(2, [HERE / "in_world" / file for file in files], 34, FAKE_CUDA_STREAMS="late")
 
 
 def test_the_order_of_streams_is_kept_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-Run = Callable[[str], "subprocess.CompletedProcess[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def run(environment: Callable[[str], Path], tmp_path: Path) -> Run:
-    """Returns a function that runs `perseusrun -np 2 python script.py` in the environment that has accelerate."""
+    """Returns a function that runs `perseusrun -np 2 [options] python script.py` where accelerate is installed."""
     python = environment("torch-clients")
 
-    def start(text: str) -> subprocess.CompletedProcess[str]:
+    def start(text: str, *options: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "script.py").write_text(textwrap.dedent(text))
         foreign = ("PERSEUS", "PYTHONPATH", "ACCELERATE")
         variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return subprocess.run(
-            [str(python), "-m", "perseus_like.launch", "-np", "2", str(python), "script.py"],
+            [str(python), "-m", "perseus_like.launch", "-np", "2", *options, str(python), "script.py"],
             cwd=tmp_path,
             env={**variables, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             stdin=subprocess.DEVNULL,
@@ -78,3 +78,39 @@ def test_a_state_of_one_process_is_an_error(run: Run) -> None:
     assert done.returncode != 0
     assert "trains as one of" not in done.stdout
     assert "accelerate sees 1 process (DistributedType.NO) in a world of 2" in done.stdout, done.stdout
+
+
+TRAINS = """
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+inputs = torch.randn(64, 8)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01), loader)
+losses = []
+for (batch,) in loader:
+    optimizer.zero_grad()
+    loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    losses += accelerator.gather(loss.detach().reshape(1)).tolist()
+from perseus_like.torch.distributed.process_group import PerseusGroup
+with open(f"rank{accelerator.process_index}.txt", "w") as file:
+    print(dist.get_backend(), isinstance(dist.group.WORLD, PerseusGroup), accelerator.num_processes, losses, file=file)
+"""
+
+
+def test_losses_as_gloo_are_those_of_gloo(run: Run, tmp_path: Path) -> None:
+    said = []
+    for options in (["--no-torch"], ["--no-torch", "--as-gloo"], ["--as-gloo"]):
+        done = run(TRAINS, *options)
+        assert done.returncode == 0, done.stdout
+        said.append([(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)])
+    over_gloo, *ours = said
+    assert over_gloo[0].startswith("gloo False 2 [")
+    for each in ours:
+        assert each == [text.replace("gloo False", "gloo True") for text in over_gloo]

@@ -75,6 +75,7 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of
     from torch.testing._internal.distributed import fake_pg
     dist.init_process_group("cpu:perseus,cuda:fake")
     uses()
+    uses(dist.new_group([1, 0]))
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
     report(type(backend).__name__)
     dist.destroy_process_group()
@@ -82,7 +83,8 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of
     )
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
-        expected = ["[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True", "FakeProcessGroup"]
+        used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True"
+        expected = [used, used, "FakeProcessGroup"]
         assert reports_of(rank).splitlines() == expected
 
 

@@ -78,6 +78,15 @@ def test_torch_gets_one_handler_in_a_process_of_a_launcher(variable: str) -> Non
     assert changes(TORCH, **{variable: "1"}) == expected
 
 
+def test_torch_whose_gloo_is_ours() -> None:
+    """With PERSEUS_AS_GLOO=1, torch learns one more name, and one of its methods is replaced."""
+    pytest.importorskip("torch")
+    learns = TORCH.replace('{"perseus"}', '{"perseus", "perseus_as_gloo"}')
+    method = "torch.distributed.distributed_c10d.BackendConfig.get_device_backend_map"
+    assert changes(learns, PERSEUS_AS_GLOO="1") == [method]
+    assert changes(TORCH, PERSEUS_AS_GLOO="0") == []
+
+
 TENSORFLOW = """
 import tensorflow as tf
 {before}

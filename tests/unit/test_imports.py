@@ -58,6 +58,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "objects": ("arguments", "collectives", "documentation", "process_sets", "session", "tensor"),
     "process_set_registration": ("errors", "objects", "process_sets", "session"),
     "hosts": ("objects", "process_set_registration", "process_sets", "session"),
+    "sharing": ("errors", "hosts", "objects", "session"),
     "buckets": (),
     "agreement": ("collectives", "errors", "objects", "process_sets", "session", "tensor"),
     "gradients": ("buckets", "collectives", "compression", "process_sets", "protocol", "session"),

@@ -303,3 +303,32 @@ def test_a_rank_fails_before_init(ranks: Ranks) -> None:
     """The other ranks do not wait for a rank that fails before init()."""
     world = ranks(2, "if os.environ['PERSEUS_RANK'] == '1': sys.exit(4)\nhvd.init()")
     assert world.returncode == 4, world.stderr
+
+
+NO_COMMIT_AFTER_A_LOSS = """
+import signal
+from perseus_like.elastic import ObjectState
+from perseus_like.objects import broadcast_object
+hvd.init()
+state = ObjectState(broadcast_object, hvd.rank, step=0)
+state.commit()
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    hvd.barrier()
+except hvd.HorovodInternalError:
+    state.step = 1
+try:
+    state.commit()
+except hvd.HorovodInternalError as error:
+    report("error:", error)
+state.restore()
+report("step", state.step)
+"""
+
+
+def test_a_commit_after_a_loss_saves_nothing(ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]) -> None:
+    ranks(2, NO_COMMIT_AFTER_A_LOSS, launcher=patient_launcher)
+    text = reports_of(0)
+    assert "error: rank 1" in text, text
+    assert text.endswith("step 0\n"), text

@@ -20,7 +20,7 @@ ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 GROUPS = {
     "numpy": [
         *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
-        "test_adasum.py",
+        *["test_adasum.py", "test_numpy_shared.py"],
     ],
     "torch": [
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
@@ -30,6 +30,7 @@ GROUPS = {
             "test_torch_optimizer_steps.py",
             "test_torch_data_parallel.py",
             "test_torch_data_parallel_use.py",
+            "test_torch_shared.py",
         ],
     ],
     "mxnet": [

@@ -45,8 +45,10 @@ def under_construction() -> Construction | None:
         return None
 
 
-def make_others(making: Construction, options: Any, backends: dict[str, str]) -> Any:
+def make_others(making: Construction, options: Any, backends: dict[str, str] | str) -> Any:
     """Returns a group of torch's with these backends, which torch itself does not know of.
+
+    `backends`: names by device type, or one name for all devices that it serves.
 
     Relies on: `distributed_c10d._new_process_group_helper(size, rank, ranks, backend, store, group_name=, timeout=)`,
     and the dictionaries of `distributed_c10d._world` in which it enters the group.
@@ -60,7 +62,7 @@ def make_others(making: Construction, options: Any, backends: dict[str, str]) ->
         options.group_size,
         options.group_rank,
         list(options.global_ranks_in_group),
-        ",".join(f"{kind}:{name}" for kind, name in backends.items()),
+        backends if isinstance(backends, str) else ",".join(f"{kind}:{name}" for kind, name in backends.items()),
         making.store,
         group_name=f"{options.group_id}/others",
         timeout=options.timeout,

@@ -104,6 +104,18 @@ def _construction() -> None:
     _expect(dict(backends) == {"cpu": "gloo", "cuda": "nccl"}, "BackendConfig.get_device_backend_map gives other names")
 
 
+def _mapped_backends() -> None:
+    _construction()
+    cpu = dist.Backend("cpu:gloo")
+    with autoload.unmapped(dist):
+        autoload.map_backends(dist, lambda asked: {**asked, "cpu": "other"})
+        config = distributed_c10d.BackendConfig(cpu)
+        _expect(config.get_device_backend_map() == {"cpu": "other"}, "BackendConfig's backends cannot be replaced")
+        _expect(str(config) == "cpu:gloo", "BackendConfig does not keep the requested name")
+        with autoload.unmapped(dist):
+            _expect(dict(config.get_device_backend_map()) == {"cpu": "gloo"}, "BackendConfig gives other backends")
+
+
 def _others() -> None:
     _construction()
     parameters = _parameters(getattr(distributed_c10d, construction._HELPER))
@@ -175,6 +187,20 @@ def _group_of_reducers() -> None:
     text = str(dist.Reducer.__init__.__doc__)  # type: ignore[attr-defined]
     arguments = re.findall(r"(\w+): ", text.split("->")[0])[1:]
     _expect(arguments[3:4] == ["process_group"], f"Reducer's fourth argument is not the group: {arguments}")
+
+
+def _stream_source() -> None:
+    is_for_cuda = torch.version.cuda is not None
+    has = hasattr(torch._C, "_cuda_getCurrentRawStream")
+    _expect(has or not is_for_cuda, "torch._C._cuda_getCurrentRawStream is missing")
+
+
+def _copy_all() -> None:
+    targets, sources = [torch.zeros(2), torch.zeros(3)], [torch.ones(2), torch.ones(3)]
+    core.copy_all(targets, sources)
+    _expect(all(bool(target.all()) for target in targets), "torch._foreach_copy_ does not copy")
+    release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    _expect(hasattr(torch, "_foreach_copy_") or release < (2, 2), "torch._foreach_copy_ is missing")
 
 
 def _storage_identity() -> None:
@@ -268,6 +294,8 @@ PROBES: dict[str, Callable[[], None]] = {
     "process_groups.premultiplied_factor": _factor,
     "autoload.is_registered": _backends,
     "autoload.replace_env_handler": _env_handler,
+    "autoload.map_backends": _mapped_backends,
+    "autoload.unmapped": _mapped_backends,
     "construction.under_construction": _construction,
     "construction.make_others": _others,
     "construction.set_name": _set_name,
@@ -285,6 +313,8 @@ PROBES: dict[str, Callable[[], None]] = {
     "training.without_hooks": _hooks_of_steps,
     "training.before_scaler_steps": _scaler_steps,
     "training.is_batch_norm": _batch_norm,
+    "core.stream_source": _stream_source,
+    "core.copy_all": _copy_all,
     "core.keeps_identity": _storage_identity,
 }
 

@@ -34,6 +34,12 @@ def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     )
 
 
+def can_create(options: Any) -> bool:
+    """Returns whether `create_group` would make a group of these ranks. All of its members get the same answer."""
+    ranks = list(options.global_ranks_in_group)
+    return not ranks or session.is_running() or len(ranks) == dist.get_world_size()
+
+
 def make_group(
     store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int] = (), name: str = "world"
 ) -> PerseusGroup:

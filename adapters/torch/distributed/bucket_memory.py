@@ -52,7 +52,8 @@ class BucketGroup(_ProcessGroup):  # type: ignore[misc]
         return self.group.barrier(opts)
 
     def getBackendName(self) -> str:  # noqa: N802
-        return str(self.group.getBackendName())
+        """Returns "perseus", because torch's DDP logger looks for a gloo backend of C++ in a group named gloo."""
+        return "perseus"
 
     def getGroupName(self) -> str:  # noqa: N802
         return str(self.group.getGroupName())

@@ -6,6 +6,8 @@ it gives each call to a PerseusGroup, or to torch's group with the other backend
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -17,10 +19,13 @@ from torch.distributed.distributed_c10d import Store
 from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import no_dynamo
-from .backend import create_group
+from .autoload import as_gloo
+from .autoload import compat as autoload_compat
+from .backend import can_create, create_group
 from .group_identity import GroupIdentity
-from .process_group import group_of_name
+from .process_group import PerseusGroup, group_of_name
 
+_log = logging.getLogger("perseus_like")
 C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -60,16 +65,46 @@ def _device_type(tensors: Any) -> str:
 def create(options: Any, backend_options: Any, name: str) -> Any:
     """Makes a group. torch calls this on the members of a new group; `name` is the registered name of the backend."""
     making = under_construction()
+    if name == as_gloo.NAME and making is not None and not can_create(options):
+        return _gloo_itself(making, options)
     if making is None or set(making.backends.values()) == {name}:
-        return _named(create_group(options, backend_options), options)
+        return _named(_create_ours(options, backend_options, name), options)
     others = _others(making, options, name)
-    ours = _named(create_group(options, backend_options), options)
+    ours = _named(_create_ours(options, backend_options, name), options)
     mine = dict.fromkeys((kind for kind, backend in making.backends.items() if backend == name), Part(ours, ours))
     ours.part = next(iter(mine))
     parts = {kind: mine.get(kind) or others[kind] for kind in making.backends}
     group = DeviceGroups(making.store, options.group_rank, options.group_size, parts)
     group.bound_device_id = getattr(making.group, "bound_device_id", None)
+    if name == as_gloo.NAME:  # torch names a group of several backends after NCCL if there is one
+        group._backend_name = "nccl" if "nccl" in making.backends.values() else "gloo"
     return _named(group, options)
+
+
+def _create_ours(options: Any, backend_options: Any, name: str) -> PerseusGroup:
+    group = create_group(options, backend_options)
+    if name == as_gloo.NAME:
+        group._backend_name = "gloo"
+    return group
+
+
+def _gloo_itself(making: Construction, options: Any) -> Any:
+    """Returns torch's own group, for some ranks of a job whose default group is of another backend."""
+    _warn_once()
+    asked = {kind: "gloo" if backend == as_gloo.NAME else backend for kind, backend in making.backends.items()}
+    with autoload_compat.unmapped(dist):
+        group = make_others(making, options, "gloo" if set(asked.values()) == {"gloo"} else asked)
+    set_name(group, options.group_id)
+    return group
+
+
+@functools.cache
+def _warn_once() -> None:
+    _log.warning(
+        "PERSEUS_AS_GLOO: new_group(backend='gloo') for some of the ranks makes a group of gloo itself, because the "
+        "default group has another backend and no group of perseus has all ranks yet. Make the default group with "
+        "init_process_group('cpu:gloo,cuda:nccl'), or call perseus_like.torch.init() on all ranks before"
+    )
 
 
 def _named(group: Any, options: Any) -> Any:
@@ -99,6 +134,8 @@ class Part(NamedTuple):
 @_dispatching
 class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     """Returned to torch in place of a PerseusGroup if the group has other backends as well."""
+
+    _backend_name = "perseus beside others"
 
     def __init__(self, store: Store, rank: int, size: int, parts: dict[str, Part]) -> None:
         super().__init__(rank, size)
@@ -144,11 +181,6 @@ class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
             set_name(group, name)
 
     # Queries of torch.
-    def getBackendName(self) -> str:  # noqa: N802
-        return "perseus beside others"
-
-    name = _get_backend_name = getBackendName
-
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device(kind) for kind in self._parts]

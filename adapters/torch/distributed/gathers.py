@@ -22,6 +22,7 @@ from .layout_conversion import (
     sizes_text,
     view,
     width,
+    written_directly,
 )
 from .work import PerseusWork
 
@@ -79,14 +80,16 @@ class Gathers(Engine):
                 check_output(what, tensor, source)
 
         def finish(handle: Any) -> None:
-            for tensors, source, buffer in zip(outputs, sources, handle.outputs(), strict=True):
-                _divide(from_buffer(buffer, source.dtype), tensors)
+            if buffers := handle.outputs():  # otherwise the results are in their places
+                for tensors, source, buffer in zip(outputs, sources, buffers, strict=True):
+                    _divide(from_buffer(buffer, source.dtype), tensors)
 
+        single = len(outputs[0]) == 1
+        direct = written_directly([each[0] for each in outputs], sources, self._rank) if single else None
         # If all ranks give the same number, each gives one row, because ranks must agree on the size of a row.
         views = [view(source) if call != what else rows(source, 1, source.numel()) for source in sources]
-        return self._start(
-            call, self._core.allgather, views, self._number, sources, result=result, finish=finish, what=what
-        )
+        arguments = (views, self._number, (sources, outputs), direct)
+        return self._start(call, self._core.allgather, *arguments, result=result, finish=finish, what=what)
 
     def _allgather_base(self, output: Tensor, input: Tensor, *_: Any) -> PerseusWork:
         return self._all_gather_whole("all_gather_into_tensor", [output], [input])
@@ -210,7 +213,7 @@ class Gathers(Engine):
             if then is not None:
                 then()
 
-        arguments = (given, list(splits), self._number, source)
+        arguments = (given, list(splits), self._number, (source, parts))
         return self._start(call, self._core.alltoall, *arguments, result=result, finish=finish, **options)
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:

@@ -20,6 +20,7 @@ class GroupIdentity:
     _store: Store
     _rank: int
     _size: int
+    _backend_name = "perseus"  # for what asks torch for the backend's name
     _group_name = ""
     _group_desc = "undefined"
 
@@ -31,6 +32,11 @@ class GroupIdentity:
 
     rank = getRank
     size = getSize
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return self._backend_name
+
+    name = _get_backend_name = getBackendName
 
     def getGroupName(self) -> str:  # noqa: N802
         return self._group_name

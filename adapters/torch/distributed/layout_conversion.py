@@ -138,6 +138,22 @@ def rows(tensor: Tensor, count: int, elements: int) -> View:
     return (tensor.data_ptr(), _CORE[dtype], (count, elements * width(dtype)), tensor.get_device())
 
 
+def written_directly(outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int = -1) -> list[View] | None:
+    """Returns the core's descriptions of outputs on a device to which it may write the results; None if it may not.
+
+    Outputs must be row-major. An input must not overlap with its output, unless it is the output's part number `rank`.
+    """
+    for output, source in zip(outputs, inputs, strict=True):
+        if output.get_device() < 0 or not output.is_contiguous() or output.is_conj() or output.is_neg():
+            return None
+        size = source.dtype.itemsize
+        start, bytes_in = source.data_ptr() - output.data_ptr(), source.numel() * size
+        is_apart = start >= output.numel() * size or start + bytes_in <= 0
+        if not is_apart and (rank < 0 or start != rank * bytes_in):
+            return None
+    return [view(output) for output in outputs]
+
+
 def sizes_text(sizes: Sequence[int]) -> str:
     """Returns a text of the sizes by rank, for ranks to agree on. A long list is shortened, with a digest."""
     if len(sizes) <= _SHORT_LIST:

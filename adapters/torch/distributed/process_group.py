@@ -103,11 +103,6 @@ class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
         self._is_default = is_default
         self._generation = session.generation
 
-    def getBackendName(self) -> str:  # noqa: N802
-        return "perseus"
-
-    name = _get_backend_name = getBackendName
-
     @cached_property
     def process_set(self) -> ProcessSet:
         """Returns the process set of the same ranks, for functions outside of torch.distributed."""

@@ -25,6 +25,7 @@ from .layout_conversion import (
     require_same_place,
     sizes_text,
     view,
+    written_directly,
 )
 from .reduce_op import Reduction, of, resolve
 from .sparse import sparse_allreduce
@@ -82,7 +83,7 @@ class Reductions(Engine):
             source if is_root or way is not None else torch.empty_like(source)
             for way, source in zip(plan.fallbacks, sources, strict=True)
         ]
-        tail = (plan.options, self._number, (sources, targets), self._start_of(opts))
+        tail = (plan.options, self._number, (sources, targets, flats), self._start_of(opts))
 
         def bring_back(_: Any) -> None:
             for flat, way, target in zip(flats, plan.fallbacks, targets, strict=True):
@@ -124,7 +125,7 @@ class Reductions(Engine):
         (source,) = plan.there([whole])
         (way,) = plan.fallbacks
         start = sum(counts[: self._rank])
-        tail = (plan.options, self._number, source, Start.engine)
+        tail = (plan.options, self._number, (source, output), Start.engine)
 
         def finish(_: Any) -> None:
             part = source[start : start + output.numel()]
@@ -158,16 +159,18 @@ class Reductions(Engine):
         sources = plan.there(given)
 
         def finish(handle: Any) -> None:
-            for flat, way, source, buffer in zip(flats, plan.fallbacks, sources, handle.outputs(), strict=True):
-                found = from_buffer(buffer, source.dtype)
-                flat.tensor.view(-1).copy_(found if way is None else way.back(found))
-                flat.finish()
+            if buffers := handle.outputs():  # otherwise the results are in their places
+                for flat, way, source, buffer in zip(flats, plan.fallbacks, sources, buffers, strict=True):
+                    found = from_buffer(buffer, source.dtype)
+                    flat.tensor.view(-1).copy_(found if way is None else way.back(found))
+                    flat.finish()
 
+        direct = None if any(plan.fallbacks) else written_directly(outputs, sources)
         return self._start(
             call,
             self._core.reduce_scatter,
             [view(source) for source in sources],
-            *(plan.options, self._number, sources),
+            *(plan.options, self._number, (sources, flats), direct),
             result=outputs,
             finish=finish,
         )

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,31 @@ class SubmittedRequest(NamedTuple):
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} of the job did not call it"
 
 
+class _Streams(Protocol):
+    """Makes streams of a device wait for a work: a handle of the core, or `_CallbackStream`."""
+
+    def wait_for(self, limit_seconds: float, /) -> bool:
+        """Waits for the work at most so long, and returns whether it is complete. Raises its error."""
+
+    def extend(self) -> None:
+        """Makes what the current stream was given since a part of the work."""
+
+
+class _CallbackStream(NamedTuple):
+    """The streams of a future's callback: the current stream alone waits, and the stream of the call does not.
+
+    The core keeps the tensors of the work until the device has finished it.
+    """
+
+    handle: Any
+
+    def wait_for(self, limit_seconds: float, /) -> bool:
+        return bool(self.handle.wait_alone(limit_seconds))
+
+    def extend(self) -> None:
+        self.handle.extend_alone()
+
+
 _WITHOUT_DYNAMO = (
     *("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future"),
     *("get_future_result", "block_current_stream"),
@@ -69,7 +94,7 @@ class PerseusWork(dist.Work):
 
     `result` contains the outputs that torch returns. `wait` raises the error of the work, and the future gets it. Work
     on CUDA tensors is complete for this class once it is queued on the device, which needs the submissions of all
-    ranks. From then on, the current stream waits for it.
+    ranks. From then on, the current stream waits for it, and so does the stream of the call unless a future waits.
     """
 
     def __init__(
@@ -97,20 +122,23 @@ class PerseusWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns True. Raises the error of the work, or TimedOutError after `timeout` (if it is 0, the group's)."""
         seconds = timeout.total_seconds() if timeout else 0.0
-        limit = seconds if seconds > 0 else self._limit
+        self._arrive(self._handle, seconds if seconds > 0 else self._limit)
+        return True
+
+    def _arrive(self, streams: _Streams, limit: float) -> None:
+        """Waits for the work, and makes streams of the device wait for it."""
         is_finished = self._finish is None
         try:
-            in_time = callback_lock.lend(self._handle.wait_for, limit)
+            in_time = callback_lock.lend(streams.wait_for, limit)
         except Exception as error:
             self._error = error
             let_go(self)
             raise
         if not in_time:
-            self._give_up(limit)
+            self._give_up(limit, streams)
         let_go(self)
         if not is_finished:
-            self._finish_once()
-        return True
+            self._finish_once(streams)
 
     @property
     def timeout(self) -> timedelta:
@@ -121,7 +149,7 @@ class PerseusWork(dist.Work):
         if timeout is not None and timeout > timedelta(0):
             self._limit = min(self._limit, timeout.total_seconds())
 
-    def _give_up(self, limit: float) -> None:
+    def _give_up(self, limit: float, streams: _Streams) -> None:
         """Raises TimedOutError, unless the work has ended during the missing-rank query."""
         who = "" if self._request is None else f": {self._request.missing()}"
         if not self._handle.done():
@@ -129,7 +157,7 @@ class PerseusWork(dist.Work):
                 f"{self._what} timed out after a timeout of {limit:g} s{who}. It goes on, and the memory of its "
                 "tensors is in use"
             )
-        self._handle.wait()
+        streams.wait_for(0.0)
 
     def comes_until(self, deadline: float) -> bool:
         """Waits until `deadline` (of time.monotonic), and returns whether the work is complete. Raises its error."""
@@ -181,7 +209,7 @@ class PerseusWork(dist.Work):
             device = device_of(self._result)
             done: Future[None] = Future() if device < 0 else cuda.new_future(device)
             # C++ handles an error raised in then(); Future.set_exception crashes DDP's reducer.
-            self._future = done.then(self._value)
+            self._future = done.then(self.value_of_future)
             if self._request is not None:
                 remember(self._future, CallbackOrigin(self._request.group_name, self._request.name))
         on_device = functools.partial(cuda.complete, done, device)
@@ -201,14 +229,15 @@ class PerseusWork(dist.Work):
         number = "" if self._request is None else self._request.name.removeprefix("#")
         return int(number) if number.isdecimal() else 0
 
-    def _value(self, _: Any) -> Any:
-        self.wait()
+    def value_of_future(self, _: Any = None) -> Any:
+        """Waits on the stream of a callback. The stream of the call goes on: DDP's backward pass runs there."""
+        self._arrive(_CallbackStream(self._handle), self._limit)
         return self._result
 
-    def _finish_once(self) -> None:
+    def _finish_once(self, streams: _Streams) -> None:
         with self._lock:
             if self._finish is None:  # another thread called it meanwhile, so wait for what it queued, too
-                self._handle.wait()
+                streams.wait_for(self._limit)
                 return
             try:
                 with torch.no_grad():
@@ -216,7 +245,7 @@ class PerseusWork(dist.Work):
             except Exception as error:
                 self._finish = _raises(error)
                 raise
-            self._handle.extend()
+            streams.extend()
             self._finish = None
 
 
@@ -259,7 +288,10 @@ class Works(dist.Work):
             done: Future[Any] = Future()
             done.set_result([])
             return done
-        return self._works[0].get_future().then(lambda _: self.result())
+        return self._works[0].get_future().then(self._value_of_future)
+
+    def _value_of_future(self, _: Any) -> Any:
+        return [tensor for work in self._works for tensor in work.value_of_future()]
 
 
 def _outcome(done: Future[Any]) -> int:

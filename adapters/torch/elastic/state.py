@@ -9,6 +9,7 @@ import torch
 
 from perseus_like import rank
 from perseus_like.elastic import ObjectState
+from perseus_like.elastic.state import require_intact_results
 
 from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .sampler import ElasticSampler
@@ -159,6 +160,7 @@ class TorchState(ObjectState):
             for handler in self._handlers.values():
                 handler.sync()
             super().sync()
+            require_intact_results()
         except BaseException:
             for handler, kept in before:
                 vars(handler).update(kept)

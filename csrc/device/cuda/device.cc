@@ -108,18 +108,12 @@ CudaDevice::~CudaDevice() {
 }
 
 void CudaDevice::load_kernels() {
-  if (*kPackPtx == '\0') {
-    log(LogLevel::warning, name_ +
-                               ": this build of perseus_like has no kernels (there was no nvcc); gradients are "
-                               "packed by copies, and are neither scaled nor compressed on the device");
-    return;
-  }
   const Current current(*this);
   try {
     kernels_ = std::make_unique<Kernels>(driver_, kPackPtx);
   } catch (const Error& error) {
     log(LogLevel::warning, name_ + ": the kernels cannot be used (" + error.what() +
-                               "), they need a driver of CUDA 11 and a device of compute capability 7.5; gradients are "
+                               "), they need a driver of CUDA 11 and a device of compute capability 7.0; gradients are "
                                "packed by copies, and are neither scaled nor compressed on the device");
   }
 }
@@ -156,6 +150,11 @@ bool CudaDevice::is_done(const DeviceEvent& event) {
 void CudaDevice::synchronize(const DeviceEvent& event) {
   const Current current(*this);
   driver_.check("cuEventSynchronize", driver_.event_synchronize(Event::of(event)));
+}
+
+void CudaDevice::drain() {
+  const Current current(*this);
+  driver_.check("cuCtxSynchronize", driver_.context_synchronize());
 }
 
 bool CudaDevice::is_capturing(Stream stream) {
@@ -264,9 +263,10 @@ bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& red
   if (one) return false;
   if (kernels_ == nullptr) {
     if (plan.as_bytes) return false;
-    throw Error(ErrorKind::unavailable, name_ +
-                                            " has no kernels in this build, which scaling and compression need; build "
-                                            "perseus_like with nvcc, or pass tensors on the CPU");
+    throw Error(ErrorKind::unavailable,
+                name_ +
+                    " cannot use the kernels, which scaling and compression need; the warning at "
+                    "the start has the cause: pass tensors on the CPU");
   }
   const Current current(*this);
   kernels_->run(handle_of(stream), direction, reduction, pieces, buffer);

@@ -32,6 +32,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   void wait(Stream stream, const DeviceEvent& event) override;
   bool is_done(const DeviceEvent& event) override;
   void synchronize(const DeviceEvent& event) override;
+  void drain() override;
   bool is_capturing(Stream stream) override;
   std::shared_ptr<const Stream> make_stream() override;
   std::shared_ptr<void> allocate_pinned(std::size_t bytes) override;

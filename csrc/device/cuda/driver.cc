@@ -76,6 +76,7 @@ Driver open_driver(const char* library) {
   from.get(driver.pop, "cuCtxPopCurrent_v2");
   from.get(driver.set_current, "cuCtxSetCurrent");
   from.get(driver.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
+  from.get(driver.context_synchronize, "cuCtxSynchronize");
   from.get(driver.stream_create, "cuStreamCreateWithPriority");
   from.get(driver.stream_destroy, "cuStreamDestroy_v2");
   from.get(driver.stream_wait, "cuStreamWaitEvent");

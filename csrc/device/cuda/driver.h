@@ -50,6 +50,7 @@ struct Driver {
   Result (*pop)(ContextHandle*);
   Result (*set_current)(ContextHandle);
   Result (*exchange_capture_mode)(int* mode);
+  Result (*context_synchronize)();
   Result (*stream_create)(StreamHandle*, unsigned flags, int priority);
   Result (*stream_destroy)(StreamHandle);
   Result (*stream_wait)(StreamHandle, EventHandle, unsigned flags);

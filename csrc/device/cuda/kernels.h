@@ -18,7 +18,7 @@ namespace perseus::cuda {
 
 enum class Direction { pack, unpack };
 
-// The kernels as PTX for the driver's compiler; empty if they were not built.
+// The kernels as PTX for the driver's compiler: pack.ptx.
 extern const char* const kPackPtx;
 
 // The kernel for a packing, and its factors.

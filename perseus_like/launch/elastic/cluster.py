@@ -346,6 +346,7 @@ def _passed_on(options: Options) -> list[str]:
         "--mpi": options.use_mpi,
         "--tcp": options.tcp,
         "--as-horovod": options.as_horovod,
+        "--as-gloo": options.as_gloo,
         "--oversubscribe": options.oversubscribe,
         "--no-prefix": not options.prefix_output,
         "--prefix-output-with-timestamp": options.prefix_timestamp,

@@ -17,10 +17,11 @@ def main() -> None:
     trained = trainer.train()
     evaluated = trainer.evaluate()
     backend = torch.distributed.get_backend() if torch.distributed.is_initialized() else "none"
+    kind = type(torch.distributed.group.WORLD).__name__
     total = sum(float(parameter.detach().double().abs().sum()) for parameter in model.parameters())
     print(
         f"RESULT {backend} of {arguments.world_size} steps {trained.global_step} loss {evaluated['eval_loss']:.4f} "
-        f"sum {total:.9f}",
+        f"{kind} sum {total:.9f}",
         flush=True,
     )
 

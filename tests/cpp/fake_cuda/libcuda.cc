@@ -1,6 +1,7 @@
 // The fake driver as a libcuda.so.1, which processes find and open like the real one.
 // The device's memory is host memory, so that tensors on the CPU can be passed as tensors on the device. Calls return
-// when all work is done. With FAKE_CUDA_STREAMS=late, a stream executes work only when a thread waits for it.
+// when all work is done. With FAKE_CUDA_STREAMS=late, a stream executes work only when a thread waits for it. There are
+// FAKE_CUDA_DEVICES devices, or 8.
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -18,7 +19,8 @@ FakeCuda& fake_cuda() {
   static auto* the_one = [] {
     const char* asked = std::getenv("FAKE_CUDA_STREAMS");
     const bool late = asked != nullptr && std::string_view(asked) == "late";
-    return new FakeCuda(late ? FakeStreams::late : FakeStreams::eager, 8);
+    const char* devices = std::getenv("FAKE_CUDA_DEVICES");
+    return new FakeCuda(late ? FakeStreams::late : FakeStreams::eager, devices == nullptr ? 8 : std::atoi(devices));
   }();
   return *the_one;
 }
@@ -65,6 +67,7 @@ PERSEUS_EXPORT cuCtxPushCurrent_v2(ContextHandle a) { return perseus::testing::f
 PERSEUS_EXPORT cuCtxPopCurrent_v2(ContextHandle* a) { return perseus::testing::fake().pop(a); }
 PERSEUS_EXPORT cuCtxSetCurrent(ContextHandle a) { return perseus::testing::fake().set_current(a); }
 PERSEUS_EXPORT cuThreadExchangeStreamCaptureMode(int* a) { return perseus::testing::fake().exchange_capture_mode(a); }
+PERSEUS_EXPORT cuCtxSynchronize() { return perseus::testing::fake().context_synchronize(); }
 PERSEUS_EXPORT cuStreamCreateWithPriority(StreamHandle* a, unsigned b, int c) {
   return perseus::testing::fake().stream_create(a, b, c);
 }

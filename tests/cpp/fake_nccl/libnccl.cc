@@ -42,6 +42,9 @@ const Functions& fake() {
 // Returns the number of registered buffers, for tests.
 PERSEUS_EXPORT int fakeRegistered() { return orders().registered - orders().deregistered; }
 
+// Makes work that is queued fail with this code, as a lost network connection does, for tests.
+PERSEUS_EXPORT void fakeFailLater(int code) { orders().async_error = code; }
+
 PERSEUS_EXPORT int ncclGetVersion(int* a) {
   *a = 22907;
   return 0;

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pretended_streams  # type: ignore[import-not-found]
 import pytest
 import torch
 import torch.distributed as dist
@@ -262,3 +263,85 @@ def test_tensors_on_the_cpu_and_the_device_at_the_same_time(size: int) -> None:
     for work in works:
         work.wait()
     assert values(there) == here.tolist() == [size] * 4
+
+
+def doubled(tensor: torch.Tensor) -> Any:
+    """Starts a reduction whose result differs from its input also on one rank."""
+    return dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(2.0), async_op=True)
+
+
+def test_a_future_does_not_hold_up_the_stream_of_the_call(size: int) -> None:
+    """On that stream torch's DDP runs the rest of the backward pass."""
+    if size > 1:
+        pytest.skip("on the way through the host, the engine waits for the device")
+    asking = Stream()
+    with on(asking):
+        tensor = to_device(torch.zeros(4))
+        fill_later(tensor, torch.ones(4))
+        future = doubled(tensor).get_future()
+        future.wait_on_the_host()
+        asking.synchronize()
+        assert tensor.elements.tolist() == [1] * 4
+    with on(Stream()):
+        assert values(future.wait()[0]) == [2] * 4
+
+
+def test_the_tensors_of_a_future_are_kept_until_the_device_is_done(size: int) -> None:
+    """The stream of the call goes on, so torch would use their memory for something else."""
+    if size > 1:
+        pytest.skip("on the way through the host, the engine waits for the device")
+    tensor = to_device(torch.ones(3))
+    kept = weakref.ref(tensor)
+    work = doubled(tensor)
+    future = work.get_future()
+    future.wait_on_the_host()
+    del tensor, work, future
+    gc.collect()
+    assert kept() is not None
+    other = to_device(torch.ones(3))
+    for _ in range(8):
+        dist.all_reduce(other)
+        values(other)
+    dist.all_reduce(to_device(torch.ones(3)), async_op=True)
+    dist.barrier()
+    gc.collect()
+    assert kept() is None
+
+
+def test_results_are_written_to_the_callers_memory(rank: int, size: int) -> None:
+    before = pretended_streams.tensors_over_memory
+    output = to_device(torch.zeros(4 * size))
+    part = output[4 * rank : 4 * rank + 4]  # as FSDP gathers
+    fill_later(part, torch.full((4,), rank + 1.0))
+    dist.all_gather_into_tensor(output, part)
+    assert values(output) == [r + 1.0 for r in range(size) for _ in range(4)]
+    scattered = to_device(torch.zeros(4))
+    dist.reduce_scatter_tensor(scattered, output)
+    assert values(scattered) == [size * (rank + 1.0)] * 4
+    assert pretended_streams.tensors_over_memory == before
+
+
+def test_an_output_within_the_input(rank: int, size: int) -> None:
+    source = to_device(torch.arange(4.0 * size))
+    dist.reduce_scatter_tensor(source[:4], source)
+    assert values(source[:4]) == [size * (4.0 * rank + i) for i in range(4)]
+
+
+@pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync"])
+def test_record_stream_on_results(allocator: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if size > 1:
+        pytest.skip("results that come through the host are in memory of torch")
+    import perseus_like.torch as hvd
+
+    monkeypatch.setattr(pretended_streams, "allocator", allocator)
+    result = hvd.allgather(to_device(torch.ones(3)), name="results")
+    result.record_stream(Stream())  # type: ignore[arg-type]
+    assert values(result) == [1.0] * 3 * size
+
+
+def test_no_object_is_made_for_the_current_stream() -> None:
+    tensor = to_device(torch.ones(3))
+    before = pretended_streams.stream_objects
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert pretended_streams.stream_objects == before

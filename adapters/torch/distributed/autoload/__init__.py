@@ -4,8 +4,9 @@ torch loads this package at the end of `import torch`, by the entry point `torch
 therefore imports nothing of perseus_like until a process group is made, and it logs errors instead of raising them. It
 is installed as a top-level package beside `perseus_like`, because importing `perseus_like` would take too long.
 
-torch behaves as without this package, with one exception: in a process that a launcher has started, `env://` also finds
-the other ranks if MASTER_ADDR is not set, and on one host its store is a private file.
+torch behaves as without this package, with two exceptions. In a process that a launcher has started, `env://` also
+finds the other ranks if MASTER_ADDR is not set, and on one host its store is a private file. With PERSEUS_AS_GLOO=1,
+the name `gloo` means this backend.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from . import compat, local_store
+from . import as_gloo, compat, local_store
 
 NAME = "perseus"
 # perseusrun and each mpirun set at least one of these; csrc/bootstrap/launcher.cc reads them.
@@ -46,6 +47,20 @@ def _register(dist: Any, name: str) -> None:
             dist.Backend.register_backend(each, partial(_create, each), extended_api=True, devices=["cpu", "cuda"])
     if is_first and any(variable in os.environ for variable in LAUNCHER_VARIABLES):
         compat.replace_env_handler(dist, lambda original: partial(_rendezvous, original))
+    if as_gloo.is_asked_for():
+        _turn_on_as_gloo(dist)
+
+
+def _turn_on_as_gloo(dist: Any) -> None:
+    try:
+        use_as_gloo(dist)
+    except Exception as error:
+        logger.warning("%s has no effect, and gloo stays torch's own: %s", as_gloo.VARIABLE, error)
+
+
+def use_as_gloo(dist: Any) -> None:
+    """Makes the backend `gloo` of torch.distributed mean this one. Errors: AttributeError if torch has changed."""
+    as_gloo.turn_on(dist, partial(_create, as_gloo.NAME))
 
 
 def _rendezvous(original: Callable[..., Iterator[Any]], url: str, *arguments: Any, **options: Any) -> Iterator[Any]:

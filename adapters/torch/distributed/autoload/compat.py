@@ -5,7 +5,9 @@ They are here because `import torch` loads this package, which therefore imports
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
@@ -31,3 +33,42 @@ def replace_env_handler(dist: Any, replacement: Callable[[Any], Any]) -> None:
     handlers = dist.rendezvous.__globals__.get("_rendezvous_handlers", {})
     if "env" in handlers:
         handlers["env"] = replacement(handlers["env"])
+
+
+def map_backends(dist: Any, mapping: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Makes torch construct the backends that `mapping` returns for the requested ones, by device type.
+
+    torch keeps the requested names for `get_backend` and `get_backend_config`.
+
+    Relies on: `distributed_c10d.BackendConfig.get_device_backend_map()`, from which torch takes the backends of a new
+    group, and takes its name elsewhere.
+    Tried with: 2.13.
+    Notices: the class or the method is missing.
+    Lost then: PERSEUS_AS_GLOO=1 logs torch's AttributeError as a warning, and `gloo` stays gloo.
+    """
+    config = dist.distributed_c10d.BackendConfig
+    original = config.get_device_backend_map
+
+    @functools.wraps(original)
+    def mapped(self: Any) -> dict[str, Any]:
+        return dict(mapping(original(self)))
+
+    config.get_device_backend_map = mapped
+
+
+@contextlib.contextmanager
+def unmapped(dist: Any) -> Iterator[None]:
+    """Undoes `map_backends` within the context, in which torch constructs the requested backends.
+
+    Relies on: the same as map_backends().
+    Tried with: 2.13.
+    Notices: the class or the method is missing.
+    Lost then: nothing more than without map_backends().
+    """
+    config = dist.distributed_c10d.BackendConfig
+    mapped = config.get_device_backend_map
+    config.get_device_backend_map = getattr(mapped, "__wrapped__", mapped)
+    try:
+        yield
+    finally:
+        config.get_device_backend_map = mapped

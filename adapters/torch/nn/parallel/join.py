@@ -9,6 +9,7 @@ from perseus_like.collectives import Sum
 from perseus_like.process_sets import GLOBAL, ProcessSet
 
 from ...autograd import verbs
+from ...cuda import device_to_join_on
 
 
 class Uneven:
@@ -43,7 +44,7 @@ class Uneven:
     def wait(self) -> int | None:
         """Ends this rank's batches. Returns the last rank with batches, if its values are to be copied."""
         if not self._throws:
-            return collectives.join()
+            return collectives.join(device_to_join_on(-1))
         if (active := self._count(0)) > 0:
             raise RuntimeError(self._text(self._size - active))
         return None

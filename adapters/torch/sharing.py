@@ -1,0 +1,117 @@
+"""Read-only tensors and modules of which each host has one copy."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from perseus_like.sharing import ArrayPickler, Form, Leaf, array_leaves, share
+
+T = TypeVar("T")
+
+
+def shared(make: Callable[[], T], name: str) -> T:
+    """Returns the object that `make` returns on one rank of each host, in memory that its ranks share.
+
+    The first rank of each host calls `make`. The other ranks of the host map the tensors that it returns, so that the
+    host has one copy of them. The memory is read-only on all ranks, and no tensor in it requires a gradient. torch has
+    no read-only tensors: a write ends the process by SIGSEGV, after a line that names the tensor. The call is
+    collective over all ranks of the job.
+
+    Args:
+        make: a function without arguments that returns a CPU tensor, a module, or an object that contains tensors,
+            modules or NumPy arrays and can be pickled, such as a dictionary. Tensors of `torch.load(…, mmap=True)` are
+            copied once, from the file to the memory.
+        name: names the call in messages. It is the same on all ranks.
+
+    Returns:
+        An equal object on every rank. The memory is freed when no rank of the host has one of its tensors any more.
+
+    Raises:
+        RuntimeError: `make` failed on a rank, or its object cannot be pickled. The rank on which it failed raises the
+            original exception.
+        UnavailableError: this rank cannot map the memory.
+        HorovodInternalError: a rank has ended, or `init` was not called.
+
+    Examples:
+        >>> base = hvd.shared(lambda: torch.nn.Linear(4, 2), "base model")
+        >>> base.weight.requires_grad
+        False
+    """
+    return share(make, name, Form(_TensorPickler, _leaves))
+
+
+class _Storage:
+    """A storage in the object that is pickled. Tensors over the same storage share it after loading, too."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        if self._storage.nbytes() == 0:
+            return torch.UntypedStorage, (0,)
+        memory = (ctypes.c_char * self._storage.nbytes()).from_address(self._storage.data_ptr())
+        memory.storage = self._storage  # type: ignore[attr-defined]  # the memory is read after the pickler has ended
+        return _storage_over, (pickle.PickleBuffer(memory),)
+
+
+class _TensorPickler(ArrayPickler):
+    """Pickles strided tensors without their memory. Those of other layouts consist of strided ones, or are copied."""
+
+    def __init__(self, file: io.BytesIO, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(file, buffer_callback)
+        self._storages: dict[tuple[int, int], _Storage] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return super().reducer_override(obj)
+        if obj.device.type != "cpu":
+            raise ValueError(f"a tensor on {obj.device} cannot be shared; return CPU tensors from make()")
+        if obj.layout is not torch.strided or obj.is_quantized or type(obj) not in (torch.Tensor, torch.nn.Parameter):
+            return NotImplemented
+        plain = obj.detach().resolve_conj().resolve_neg()
+        storage = plain.untyped_storage()
+        key = (storage.data_ptr(), storage.nbytes())
+        kept = self._storages.setdefault(key, _Storage(storage))
+        place = (plain.storage_offset(), tuple(plain.shape), plain.stride())
+        return _tensor_over, (kept, plain.dtype, place, isinstance(obj, torch.nn.Parameter))
+
+
+def _storage_over(memory: memoryview) -> torch.UntypedStorage:
+    # torch.frombuffer warns of each read-only buffer. The object of ctypes is writable for it, and keeps the memory.
+    view = np.frombuffer(memory, np.uint8)
+    writable = (ctypes.c_char * view.nbytes).from_address(view.ctypes.data)
+    writable.memory = view  # type: ignore[attr-defined]
+    return torch.frombuffer(writable, dtype=torch.uint8).untyped_storage()
+
+
+def _tensor_over(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    place: tuple[int, tuple[int, ...], tuple[int, ...]],
+    is_parameter: bool,
+) -> torch.Tensor:
+    tensor = torch.empty(0, dtype=dtype)
+    tensor.set_(storage, *place)
+    return torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+
+
+def _leaves(obj: Any, name: str) -> Iterator[Leaf] | None:
+    if isinstance(obj, torch.Tensor):
+        return iter([_leaf(name, obj)] if obj.layout is torch.strided else [])
+    if isinstance(obj, torch.nn.Module):
+        named = [*obj.named_parameters(), *obj.named_buffers()]
+        return (_leaf(f"{name}.{key}", tensor) for key, tensor in named if tensor.layout is torch.strided)
+    return array_leaves(obj, name)
+
+
+def _leaf(name: str, tensor: torch.Tensor) -> Leaf:
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((extent - 1) * stride for extent, stride in extents) if tensor.numel() else 0
+    return Leaf(name, tensor.data_ptr(), elements * tensor.element_size())

@@ -1,0 +1,82 @@
+"""Traces a step of DDP over `perseus`, and prints how much of the time of NCCL's kernels other kernels run, too.
+
+perseusrun -np 2 python -m benchmarks.first_hour.overlap --trace trace.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import perseus_like.torch as hvd
+
+from .ranks import start
+
+Span = tuple[float, float]  # begin and end, in microseconds
+
+
+def overlap(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """Returns the part of the time of `some` in which any of `others` runs. Spans of `some` do not overlap much."""
+    merged: list[list[float]] = []
+    for begin, end in sorted(others):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    both = sum(max(0.0, min(end, stop) - max(begin, first)) for begin, end in some for first, stop in merged)
+    return both / max(sum(end - begin for begin, end in some), 1e-9)
+
+
+def kernels_of(trace: dict[str, Any]) -> tuple[list[Span], list[Span]]:
+    """Returns the spans of NCCL's kernels and those of torch's, from a trace of torch's profiler."""
+    nccl: list[Span] = []
+    compute: list[Span] = []
+    for event in trace["traceEvents"]:
+        if event.get("cat") != "kernel":
+            continue
+        span = (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        name = event["name"].lower()
+        if "nccl" in name:
+            nccl.append(span)
+        elif "perseus" not in name:
+            compute.append(span)
+    return nccl, compute
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", type=Path, required=True, help="the file for rank 0's trace")
+    chosen = parser.parse_args()
+    start(apart=torch.cuda.device_count() < 2)
+    dist.init_process_group("perseus")
+    layers = [torch.nn.Linear(4096, 4096) for _ in range(8)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), gradient_as_bucket_view=True)
+    inputs = torch.ones(4096, 4096, device="cuda")
+
+    def step() -> None:
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile() as profile:
+        step()
+        torch.cuda.synchronize()
+    if hvd.rank() == 0:
+        profile.export_chrome_trace(str(chosen.trace))
+        nccl, compute = kernels_of(json.loads(chosen.trace.read_text()))
+        print(f"OVERLAP {overlap(nccl, compute):.2f} of the time of {len(nccl)} kernels of NCCL", flush=True)
+    dist.destroy_process_group()
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The backend `gloo` as a name of perseus: how it is asked for, what it covers, and that losses are gloo's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import fsdp
+
+from .conftest import HEAD, Program, start
+
+ReportsOf = Callable[[int], str]
+Done = subprocess.CompletedProcess[str]
+
+LOOK = """
+from perseus_like.torch.distributed.process_group import PerseusGroup
+
+def look(group=None):
+    "Reports the backend's name, whether the group of CPU tensors is ours, and a sum."
+    total = torch.ones(2) * (dist.get_rank() + 1)
+    dist.all_reduce(total, group=group)
+    chosen = group or dist.group.WORLD
+    on_the_cpu = getattr(chosen, "parts", {"cpu": chosen})["cpu"]
+    report(dist.get_backend(group), chosen.name(), isinstance(on_the_cpu, PerseusGroup), total.tolist())
+"""
+OURS = "gloo gloo True [3.0, 3.0]"
+
+FORMS = (
+    LOOK
+    + """
+dist.init_process_group("gloo")
+look()
+look(dist.new_group([1, 0], backend="gloo"))
+look(dist.new_group())
+report(dist.get_backend_config(), dist.is_backend_available("cpu:gloo"))
+dist.monitored_barrier(timeout=timedelta(seconds=60))
+dist.destroy_process_group()
+for number, backend in enumerate((None, "cpu:gloo,cuda:gloo")):
+    dist.init_process_group(backend)
+    look()
+    dist.destroy_process_group()
+"""
+)
+
+
+def forms(done: Done, reports_of: ReportsOf) -> None:
+    """Checks what FORMS reports."""
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        lines = reports_of(rank).splitlines()
+        assert lines[:3] == [OURS] * 3
+        assert lines[3] == "cpu:gloo,cuda:gloo True"
+        # The names of these groups are torch's own: "undefined", and the text that was given.
+        assert [line.partition(" ")[2] for line in lines[4:]] == [OURS.partition(" ")[2]] * 2
+
+
+def test_by_perseusruns_option(tmp_path: Path, reports_of: ReportsOf) -> None:
+    (tmp_path / "program.py").write_text(HEAD + FORMS)
+    forms(start("perseusrun", 2, ["--as-gloo", sys.executable, "program.py"], tmp_path, 240), reports_of)
+
+
+def test_by_the_variable_under_torchrun(program: Program, reports_of: ReportsOf) -> None:
+    forms(program("torchrun", 2, FORMS, PERSEUS_AS_GLOO="1"), reports_of)
+
+
+def test_by_the_variable_under_mpirun(tmp_path: Path, reports_of: ReportsOf, to_end: Callable[..., Done]) -> None:
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if not mpirun.exists():
+        pytest.skip("there is no mpirun beside this Python")
+    text = textwrap.dedent(FORMS).replace("def look", 'os.environ["RANK"] = os.environ["PMI_RANK"]\ndef look', 1)
+    (tmp_path / "program.py").write_text(HEAD + text)
+    command = [mpirun, "-np", 2, sys.executable, "program.py"]
+    forms(to_end(command, 240, tmp_path, joined=True, PERSEUS_AS_GLOO="1"), reports_of)
+
+
+def test_by_the_function(program: Program, reports_of: ReportsOf) -> None:
+    """Groups that exist stay gloo's. New ones of all ranks are ours, and after that those of some ranks, too."""
+    done = program(
+        "torchrun",
+        3,
+        LOOK
+        + """
+import perseus_like.torch as hvd
+dist.init_process_group("gloo")
+look()
+hvd.as_gloo()
+hvd.as_gloo()
+look()
+pairs = [dist.new_group([0, 1], backend="gloo"), dist.new_group([0, 1, 2], backend="gloo")]
+pairs.append(dist.new_group([0, 1], backend="gloo"))
+if dist.get_rank() < 2:
+    look(pairs[0])
+    look(pairs[2])
+look(pairs[1])
+dist.destroy_process_group()
+""",
+    )
+    assert done.returncode == 0, done.stdout
+    pair = ["gloo gloo False [3.0, 3.0]", OURS]
+    world = "gloo gloo {} [6.0, 6.0]"
+    for rank in (0, 1, 2):
+        expected = [world.format(False)] * 2 + (pair if rank < 2 else []) + [world.format(True)]
+        assert reports_of(rank).splitlines() == expected
+    assert done.stdout.count("makes a group of gloo itself") == 2
+
+
+def test_beside_another_backend_for_cuda(program: Program, reports_of: ReportsOf) -> None:
+    """torch's `fake` backend stands for NCCL."""
+    done = program(
+        "perseusrun",
+        2,
+        LOOK
+        + """
+from torch.testing._internal.distributed import fake_pg
+dist.init_process_group("cpu:gloo,cuda:fake")
+look()
+look(dist.new_group([1, 0]))
+report(type(dist.group.WORLD._get_backend(torch.device("cuda"))).__name__)
+dist.destroy_process_group()
+""",
+        PERSEUS_AS_GLOO="1",
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        *looks, fake = reports_of(rank).splitlines()
+        assert [each.partition(" ")[2] for each in looks] == [OURS.partition(" ")[2]] * 2
+        assert fake == "FakeProcessGroup"
+
+
+def test_cuda_tensors_stay_with_gloo(program: Program, reports_of: ReportsOf) -> None:
+    """Without a GPU, torch is made to believe in one while the group is made."""
+    done = program(
+        "perseusrun",
+        2,
+        LOOK
+        + """
+here = torch.cuda.is_available
+torch.cuda.is_available = lambda: True
+dist.init_process_group("gloo")
+torch.cuda.is_available = here
+look()
+report(type(dist.group.WORLD._get_backend(torch.device("cuda"))).__name__)
+dist.destroy_process_group()
+""",
+        PERSEUS_AS_GLOO="1",
+    )
+    assert done.returncode == 0, done.stdout
+    assert reports_of(0).splitlines() == reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
+
+
+def test_it_is_off_by_default(program: Program, reports_of: ReportsOf) -> None:
+    done = program("perseusrun", 2, FORMS, PERSEUS_AS_GLOO="0")
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        lines = reports_of(rank).splitlines()
+        assert lines[0] == OURS.replace("True", "False")
+        assert not any("True [" in line for line in lines)
+
+
+TRAINS = """
+import hashlib
+from torch import nn
+
+def steps(model, losses, optimizer):
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(5):
+        inputs = torch.randn(8, 16, generator=generator)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    report(losses)
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+
+dist.init_process_group("gloo")
+"""
+
+DDP = """
+model = nn.parallel.DistributedDataParallel(network())
+steps(model, [], torch.optim.AdamW(model.parameters(), lr=1e-2))
+"""
+
+FSDP2 = """
+from torch.distributed.fsdp import fully_shard
+model = network()
+for layer in (model[0], model[2]):
+    fully_shard(layer)
+steps(fully_shard(model), [], torch.optim.AdamW(model.parameters(), lr=1e-2))
+"""
+
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cpu", (2,))
+model = parallelize_module(network(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+dist.get_rank = lambda group=None: 0  # both ranks take the same inputs
+steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
+"""
+
+
+@pytest.mark.parametrize("kind", [DDP, FSDP2, TENSOR_PARALLEL], ids=["ddp", "fsdp2", "dtensor"])
+def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
+    """A sum of two numbers does not depend on their order, so the losses of two ranks are the same bits."""
+    if kind != DDP and not hasattr(fsdp, "fully_shard"):
+        pytest.skip(f"torch {torch.__version__} has neither FSDP2 nor this DTensor")
+    said: list[Any] = []
+    for switch in ("0", "1"):
+        text = TRAINS + kind + LOOK + "look()\ndist.destroy_process_group()\n"
+        done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch)
+        assert done.returncode == 0, done.stdout
+        said.append([reports_of(rank).splitlines() for rank in (0, 1)])
+        for rank in (0, 1):
+            (tmp_path / f"rank{rank}.txt").unlink()
+    assert [[line.split()[2] for _, line in each] for each in said] == [["False"] * 2, ["True"] * 2]
+    assert said[0][0][0] == said[1][0][0]
+    assert said[0][1][0] == said[1][1][0]

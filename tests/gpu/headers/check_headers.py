@@ -1,0 +1,137 @@
+"""Holds our declarations of CUDA's driver and of NCCL against the real headers, and opens each real libnccl.
+
+    make check-gpu-headers
+
+The headers and libraries are those of wheels in the package index, several versions of each. No GPU is needed: static
+assertions are compiled, and NCCL is opened by our own loader. The functions to compare are read from the sources that
+look them up, so that none can be forgotten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CSRC = ROOT / "csrc"
+NCCL = ("nvidia-nccl-cu12==2.18.3", "nvidia-nccl-cu12==2.21.5", "nvidia-nccl-cu12==2.27.7", "nvidia-nccl-cu13==2.29.7")
+CUDA = ("nvidia-cuda-runtime-cu12==12.1.105", "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-runtime==13.0.96")
+COMPILER = ("c++", "-std=c++20", "-Wall", "-Werror", f"-I{CSRC}", f"-I{HERE}")
+
+NCCL_VALUES = """
+static_assert(sizeof(ncclUniqueId) <= UniqueId::kBytes);
+static_assert(int(DataType::int8) == ncclInt8 && int(DataType::uint8) == ncclUint8);
+static_assert(int(DataType::int32) == ncclInt32 && int(DataType::int64) == ncclInt64);
+static_assert(int(DataType::float16) == ncclFloat16 && int(DataType::bfloat16) == ncclBfloat16);
+static_assert(int(DataType::float32) == ncclFloat32 && int(DataType::float64) == ncclFloat64);
+static_assert(kSum == ncclSum && kProduct == ncclProd && kMax == ncclMax && kMin == ncclMin);
+static_assert(kFirstOwnOp == ncclNumOps && kScalarOnHost == ncclScalarHostImmediate);
+static_assert(kSuccess == ncclSuccess && Traits{}.in_progress == ncclInProgress);
+"""
+
+
+def nccl_assertions() -> str:
+    """Returns a program that compiles if our table of functions is NCCL's."""
+    found = re.findall(r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/library.cc"))
+    header = (CSRC / "transport/xccl/functions.h").read_text()
+    optional = {"all_to_all", "comm_register", "comm_deregister"}  # not in each NCCL, or oneCCL's alone
+    lines = [f"SAME(Functions, {member}, nccl{name});" for member, name in found if member not in optional]
+    lines += [
+        f"#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)\nSAME(Functions, {member}, nccl{name});\n#endif"
+        for member, name in found
+        if member in ("comm_register", "comm_deregister")
+    ]
+    assert header.count("(*") == len(found), "a function is declared and not looked up"
+    return _program(["nccl.h", "transport/xccl/library.h"], "perseus::xccl", [*lines, NCCL_VALUES])
+
+
+def cuda_assertions() -> str:
+    """Returns a program that compiles if our table of functions is the driver's."""
+    found = re.findall(r'from\.(?:get|find)\(driver\.(\w+), "(\w+)"\)', _source("device/cuda/driver.cc"))
+    assert _source("device/cuda/driver.h").count("(*") == len(found), "a function is declared and not looked up"
+    lines = [f"SAME(Driver, {member}, {name});" for member, name in found]
+    # Constants whose comment begins with the driver's name of them.
+    constants = re.findall(
+        r"= (\d+); +// ((?:CU_?\w+)(?: \| CU_\w+)*)",
+        _source("device/cuda/device.cc") + _source("device/cuda/kernels.cc"),
+    )
+    assert len(constants) >= 5, constants
+    lines += [f"static_assert({value} == ({name}));" for value, name in constants]
+    lines += ["static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY);"]
+    lines += ["static_assert(sizeof(Pointer) == sizeof(CUdeviceptr) && sizeof(DeviceNumber) == sizeof(CUdevice));"]
+    return _program(["cuda.h", "device/cuda/driver.h"], "perseus::cuda", lines)
+
+
+def _source(name: str) -> str:
+    return (CSRC / name).read_text()
+
+
+def _program(headers: list[str], namespace: str, lines: Iterable[str]) -> str:
+    same = (
+        "#define SAME(Table, member, function) \\\n"
+        "  static_assert(perseus::testing::SameCall<decltype(Table::member), decltype(&function)>::value, #function)\n"
+    )
+    includes = "".join(f"#include <{name}>\n" for name in (*headers, "same_calls.h"))
+    return f"{includes}{same}using namespace {namespace};\n" + "\n".join(lines) + "\n"
+
+
+def compiles(program: str, *folders: Path) -> str:
+    """Returns the compiler's errors; nothing if it accepts the program."""
+    includes = [f"-I{folder}" for folder in folders]
+    line = [*COMPILER, *includes, "-fsyntax-only", "-x", "c++", "-"]
+    return subprocess.run(line, input=program, text=True, capture_output=True).stderr
+
+
+def installed(wheel: str, folder: Path) -> Path | None:
+    """Installs a wheel into a folder of its own, and returns it; None if pip cannot."""
+    target = folder / wheel
+    if not target.exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), wheel]
+        if subprocess.run(pip).returncode != 0:
+            return None
+    return target
+
+
+def includes_of(target: Path, header: str) -> list[Path]:
+    return sorted(file.parent for file in target.rglob(header))
+
+
+def report(what: str, trouble: str) -> bool:
+    print(f"{'FAIL' if trouble else 'pass'}  {what}{': ' + trouble if trouble else ''}", flush=True)
+    return not trouble
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/gpu-headers", help="keeps the wheels")
+    parser.add_argument("--core", type=Path, default=ROOT / "build/core/libperseus_core.a", help="the built core")
+    chosen = parser.parse_args()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    loader = chosen.folder / "load_nccl"
+    line = [*COMPILER, str(HERE / "load_nccl.cc"), str(chosen.core), "-ldl", "-pthread", "-o", str(loader)]
+    subprocess.run(line, check=True)
+    passed, absent = [], []
+    folders = {wheel: installed(wheel, chosen.folder) for wheel in (*CUDA, *NCCL)}
+    for wheel, target in folders.items():
+        if target is None:
+            absent.append(wheel)
+        elif wheel in CUDA:
+            passed.append(report(f"cuda.h of {wheel}", compiles(cuda_assertions(), *includes_of(target, "cuda.h"))))
+        else:
+            header = includes_of(target, "nccl.h")
+            passed.append(report(f"nccl.h of {wheel}", compiles(nccl_assertions(), *header, HERE / "runtime")))
+            library = next(iter(target.rglob("libnccl.so.2")))
+            opened = subprocess.run([str(loader), str(library)], text=True, capture_output=True)
+            passed.append(report(f"libnccl of {wheel}", "" if opened.returncode == 0 else opened.stdout.strip()))
+    for wheel in absent:
+        print(f"skip  {wheel}: pip does not find it")
+    return 0 if passed and all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The benchmarks for GPUs compute the right numbers from what they measure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks/.."))
+
+
+def test_the_time_of_a_call_is_that_of_all_its_launches() -> None:
+    from benchmarks.gpu import microseconds_per_call
+
+    events = [
+        SimpleNamespace(key="perseus_pack_float32_float32", count=30, device_time_total=900.0),
+        SimpleNamespace(key="Memcpy DtoD", count=10, device_time_total=70.0),
+    ]
+    assert microseconds_per_call(events, "perseus_pack", 10) == 90.0
+    assert microseconds_per_call(events, "memcpy", 10) == 7.0
+    assert microseconds_per_call(events, "perseus_unpack", 10) == 0.0
+
+
+def test_ranks_that_share_a_gpu() -> None:
+    from benchmarks.first_hour.ranks import sharing
+
+    assert sharing(["a", "b", "c"]) == []
+    assert sharing(["a", "b", "a", "b", "c"]) == [[0, 2], [1, 3]]
+
+
+def test_the_overlap_of_kernels() -> None:
+    from benchmarks.first_hour.overlap import kernels_of, overlap
+
+    def kernel(name: str, begin: float, duration: float) -> dict[str, object]:
+        return {"cat": "kernel", "name": name, "ts": begin, "dur": duration}
+
+    events = [kernel("ncclDevKernel_AllReduce", 10, 10), kernel("gemm", 0, 15), kernel("gemm", 12, 3)]
+    events += [kernel("perseus_pack_float32_float32", 15, 5), {"cat": "cpu_op", "name": "gemm", "ts": 15, "dur": 5}]
+    nccl, compute = kernels_of({"traceEvents": events})
+    assert nccl == [(10, 20)]
+    assert overlap(nccl, compute) == 0.5
+    assert overlap(nccl, []) == 0.0
+
+
+def test_each_step_of_the_first_hour_can_fail() -> None:
+    from benchmarks.first_hour.__main__ import steps
+
+    listed = steps()
+    assert [step.name for step in listed][:3] == ["control", "size_1", "size_2"]
+    for step in listed:
+        assert step.check(1, ""), step.name
+    outputs = {
+        "packing": "perseus_pack: 9 us for 3 tensors, 70% of a copy's bandwidth",
+        "lost_rank": "ERROR after 9.00 s: rank 1 has ended",
+        "overlap": "OVERLAP 0.10 of the time of 8 kernels of NCCL",
+        "hooks": "hooks add 900 us of the host to the step",
+        "memcheck": "========= ERROR SUMMARY: 2 errors",
+    }
+    good = {
+        "packing": "perseus_pack: 9 us for 3 tensors, 90% of a copy's bandwidth",
+        "lost_rank": "ERROR after 0.40 s: rank 1 has ended",
+        "overlap": "OVERLAP 0.80 of the time of 8 kernels of NCCL",
+        "hooks": "hooks add 90 us of the host to the step",
+        "memcheck": "========= ERROR SUMMARY: 0 errors",
+    }
+    checks = {step.name: step.check for step in listed}
+    for name, output in outputs.items():
+        assert checks[name](0, output), name
+        assert not checks[name](0, good[name]), name
+
+
+def test_without_a_gpu_the_steps_say_so() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.first_hour", "--only", "kernels"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("FAIL  kernels: exit status"), done.stdout
+    assert "torch sees no GPU here" in (ROOT / "build/first-hour/kernels.log").read_text()
