@@ -8,7 +8,6 @@ it would without this.
 from __future__ import annotations
 
 import importlib.util
-import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ import torch.distributed as dist
 from perseus_like.session import session
 
 from .accelerate_check import check_accelerate
-from .distributed.env import export_world
-from .old_arguments import pinning_notes, trainer_arguments, translated, uses_trainer
+from .distributed.env import export_world, notes_on_pinning
+from .old_arguments import trainer_arguments, translated, uses_trainer
 
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"
 
@@ -57,7 +56,7 @@ def _for_todays_trainer(program: Sequence[str], as_module: bool) -> list[str]:
     script = _source_of(program[0], as_module)
     if script is None or not uses_trainer(script):
         return arguments
-    notes = pinning_notes(os.environ, Path("/proc/self/maps").read_text())
+    notes = notes_on_pinning()
     trainer = trainer_arguments()
     if trainer is not None:
         arguments, changes = translated(arguments, script, trainer)
