@@ -1,6 +1,6 @@
-# `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-hosts`, `test-restarts`, `test-oneccl`,
-# `test-debian`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`, `build`, `clean`: each makes .venv, installs what it needs and runs.
-# `make lock` renews the versions that they install.
+# `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
+# `test-restarts`, `test-oneccl`, `test-debian`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`, `build`, `clean`: each makes .venv,
+# installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -79,7 +79,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ lock:
 	$(call lock,clients,tests/clients/clients.txt build/lock-deepspeed.in,3.11)
 	$(call lock,ccl,tests/clients/ccl.txt)
 	$(call lock,horovod,tests/clients/horovod.txt,3.11)
+	$(call lock,rapidformer,tests/clients/rapidformer.txt,3.11)
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
@@ -249,7 +250,11 @@ check-ptx: $(STAMPS)/venv
 
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
-	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients --ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
+
+# The trainer of bindings/rapidformer: gigabytes and minutes, so not part of `make test`.
+test-rapidformer: $(STAMPS)/test $(STAMPS)/rapidformer
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients/test_rapidformer.py $(PYTEST_ARGS)
 
 # `make demo` and `make test` as a user of a new Debian meets them: RELEASE=stable or testing; needs root and debootstrap.
 RELEASE ?= stable
@@ -304,6 +309,15 @@ $(STAMPS)/horovod: tests/clients/horovod.txt locks/horovod.txt $(STAMPS)/package
 	$(call pip_in,.venv-horovod) install --force-reinstall --no-deps --no-build-isolation build/horovod
 	@touch $@
 
+$(STAMPS)/rapidformer: tests/clients/rapidformer.txt locks/rapidformer.txt $(STAMPS)/package $(wildcard bindings/rapidformer/*.toml bindings/rapidformer/*/*.py)
+	test -x .venv-rapidformer/bin/python || $(PYTHON) -m venv .venv-rapidformer
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-rapidformer); fi
+	$(call pip_in,.venv-rapidformer) install $(call locked,rapidformer) --requirement $<
+	rm -rf build/rapidformer && cp -r bindings/rapidformer build/rapidformer
+	$(call pip_in,.venv-rapidformer) install --force-reinstall --no-deps build/wheel/*.whl
+	$(call pip_in,.venv-rapidformer) install --force-reinstall --no-deps --no-build-isolation build/rapidformer
+	@touch $@
+
 # $(call configure_tests,FOLDER,CMAKE ARGUMENTS)
 define configure_tests
 	googletest=$$(cmake/get_googletest.sh build/googletest) && \
@@ -352,7 +366,8 @@ fuzz: $(STAMPS)/test $(STAMPS)/package
 # mypy reads the sources in the shape they are installed in: perseus_like/torch is adapters/torch.
 define link_installed_layout
 	rm -rf build/layout && mkdir -p build/layout/perseus_like
-	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks $(CURDIR)/perseus_like/names/perseus build/layout/
+	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/benchmarks $(CURDIR)/perseus_like/names/perseus \
+		$(CURDIR)/bindings/rapidformer/rapidformer build/layout/
 	ln -s $(CURDIR)/adapters/torch/distributed/autoload build/layout/perseus_like_autoload
 	for item in perseus_like/* adapters/*/; do ln -s "$(CURDIR)/$${item%/}" build/layout/perseus_like/; done
 endef
@@ -379,7 +394,7 @@ MYPY = cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --c
 	--python-executable $(BIN)/python
 lint-types: $(STAMPS)/lint
 	$(link_installed_layout)
-	$(MYPY) -p perseus_like
+	$(MYPY) -p perseus_like -p rapidformer
 	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files
 
 format: $(STAMPS)/lint

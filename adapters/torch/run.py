@@ -7,6 +7,7 @@ it would without this.
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from perseus_like.session import session
 
 from .accelerate_check import check_accelerate
 from .distributed.autoload import as_gloo
-from .distributed.env import export_world
+from .distributed.env import export_world, notes_on_pinning
+from .old_arguments import trainer_arguments, translated, uses_trainer
 
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         dist.init_process_group("gloo" if as_gloo.is_on(dist) else "perseus")
         export_world()
         check_accelerate()
-    sys.argv[:] = program
+    sys.argv[:] = [program[0], *_for_todays_trainer(program, as_module)]
     try:
         if as_module:
             sys.path[0] = str(Path.cwd())
@@ -47,6 +49,33 @@ def main(arguments: Sequence[str]) -> int:
         if dist.is_initialized() and sys.exc_info()[0] in (None, SystemExit):
             dist.destroy_process_group()
     return 0
+
+
+def _for_todays_trainer(program: Sequence[str], as_module: bool) -> list[str]:
+    """Returns the program's arguments. Notes say which ones changed, and which variables have no effect."""
+    arguments = list(program[1:])
+    script = _source_of(program[0], as_module)
+    if script is None or not uses_trainer(script):
+        return arguments
+    notes = notes_on_pinning()
+    trainer = trainer_arguments()
+    if trainer is not None:
+        arguments, changes = translated(arguments, script, trainer)
+        notes += changes
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        for note in notes:
+            print(f"perseus_like.torch.run: {note}", file=sys.stderr, flush=True)
+    return arguments
+
+
+def _source_of(program: str, as_module: bool) -> str | None:
+    """Returns the program's text. None if there is no such file, which `runpy` reports."""
+    if as_module:
+        spec = importlib.util.find_spec(program.partition(".")[0]) and importlib.util.find_spec(program)
+        file = Path(spec.origin) if spec is not None and spec.origin is not None else Path(program)
+    else:
+        file = Path(program)
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
@@ -19,6 +20,8 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.session import session
+
+from ..old_arguments import pinning_notes
 
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]
 
@@ -56,6 +59,11 @@ def export_world() -> None:
         # Without this variable, accelerate looks for a GPU, finds none, and continues with one process. If one rank has
         # a GPU, all leave the choice to accelerate, so that ranks do not silently train on different kinds of devices.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def notes_on_pinning() -> list[str]:
+    """Returns a note for each variable for pinning that is set and has no effect in this process."""
+    return pinning_notes(os.environ, Path("/proc/self/maps").read_text())
 
 
 def has_accelerator() -> bool:
