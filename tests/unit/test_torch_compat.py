@@ -21,7 +21,7 @@ MODULES = {
     path.stem: f"perseus_like.torch.compat.{path.stem}"
     for path in Path(probes.__file__).parent.glob("*.py")
     if path.stem not in ("__init__", "__main__", "probes")
-} | {"autoload": "perseus_like.torch.distributed.autoload.compat"}
+} | {"autoload": "perseus_like_autoload.compat"}
 # Members that torch's own classes provide for a group and a work in Python, or that only C++ backends use.
 OF_THE_BASE_CLASS = {
     *(

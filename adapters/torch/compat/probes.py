@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..distributed.autoload import compat as autoload
+from perseus_like_autoload import compat as autoload
+
 from . import construction, core, dynamo, process_groups, stores, training, works
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch.distributed as _torch
 
+from perseus_like_autoload import register
+
 from .aiacc import (
     broadcast_optimizer_state,
     get_local_rank,
@@ -15,7 +17,6 @@ from .aiacc import (
     init_process_group,
     use_perseus,
 )
-from .autoload import register
 
 __all__ = [
     "broadcast_optimizer_state",
