@@ -78,7 +78,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ lock:
 	$(call lock,ccl,tests/clients/ccl.txt)
 	$(call lock,horovod,tests/clients/horovod.txt,3.11)
 	$(call lock,wheels,wheels/requirements.txt)
+	$(call lock,recipes,recipes/requirements.txt)
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
@@ -183,6 +184,15 @@ test-arm64: .venv-wheels/stamp $(STAMPS)/package
 	.venv-wheels/bin/cmake --build build/wheels/aarch64 --target perseus_cpp_tests
 	$(BIN)/python tests/arm64/run.py --work build/arm64 --tests build/wheels/aarch64/tests/cpp/perseus_cpp_tests \
 		--wheel build/arm64/dist/*.whl $(ARM64_ARGS)
+
+# The recipes for conda-forge, containers and EasyBuild, read by the tools that will build them.
+.venv-recipes/stamp: recipes/requirements.txt locks/recipes.txt $(STAMPS)/venv
+	test -x .venv-recipes/bin/python || $(PYTHON) -m venv .venv-recipes
+	$(call pip_in,.venv-recipes) install $(call locked,recipes) --requirement $<
+	@touch $@
+
+test-recipes: .venv-recipes/stamp $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/pytest tests/packaging/test_package_recipes.py $(PYTEST_ARGS)
 
 # --- other environments: frameworks, or releases of them, that cannot share .venv ------------------------------------
 
