@@ -78,7 +78,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 test-recipes environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments lock demo test test-gpu test-clients test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -193,6 +193,11 @@ test-arm64: .venv-wheels/stamp $(STAMPS)/package
 
 test-recipes: .venv-recipes/stamp $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/pytest tests/packaging/test_package_recipes.py $(PYTEST_ARGS)
+
+# The wheels in dist/ beside many releases: hours, and gigabytes. A run that was ended goes on where it was.
+# `make matrix CELL=3.12-torch-2.13.0` runs one cell; MATRIX_ARGS="--python 3.12" a column; MATRIX_ARGS=--list names all.
+matrix: .venv-wheels/stamp
+	$(WHEELS) tests/matrix/run.py $(if $(CELL),--again --cell $(CELL)) $(MATRIX_ARGS)
 
 # --- other environments: frameworks, or releases of them, that cannot share .venv ------------------------------------
 

@@ -25,9 +25,9 @@ if not _TYPE_CHECKING:
         """Returns `__version__`, the version of the installed distribution."""
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import version
+        from .system import installed_version
 
-        return version("perseus-like")
+        return installed_version()
 
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "__version__", "run"]

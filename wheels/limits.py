@@ -1,4 +1,4 @@
-"""What the published wheels promise."""
+"""The promises of the published wheels: their Pythons, processors, glibc and size."""
 
 # RHEL 8 has this glibc, and Debian 10, Ubuntu 20.04 and later systems have a newer one. manylinux names wheels by it.
 GLIBC = "2.28"

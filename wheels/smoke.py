@@ -1,4 +1,4 @@
-"""What each published wheel is tried with, on two ranks: perseusrun -np 2 python wheels/smoke.py. Needs NumPy alone."""
+"""A test of a wheel on two ranks: perseusrun -np 2 python wheels/smoke.py. It needs NumPy alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published: versions, the files of the sdist, and the checks that `make wheels` ends with."""
+"""Tests of the published files: versions, the files of the sdist, and the checks at the end of `make wheels`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_sdist_has_all_files_of_git(tmp_path: Path) -> None:
 def test_the_checks_of_wheels_find_what_is_wrong(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel that is built on this machine needs its C++ runtime, which published wheels must not."""
     monkeypatch.syspath_prepend(str(ROOT / "wheels"))
-    import check  # type: ignore[import-not-found]
+    import check
 
     problems = list(check.checked(wheel))
     assert any("it needs libstdc++.so.6" in problem for problem in problems)

@@ -6,7 +6,6 @@ Importing this registers the backend `perseus`, which `import torch` does alread
 from typing import Any
 
 import torch.distributed as _torch
-
 from perseus_like_autoload import register
 
 from .aiacc import (
