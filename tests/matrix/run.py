@@ -34,7 +34,7 @@ ROOT_MAY_RUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM":
 
 @dataclass(frozen=True)
 class Result:
-    """How a cell ended: passed, failed, refused (an error of ours says why), or absent (it cannot be installed)."""
+    """The end of a cell: passed, failed, refused (an error of ours says why), or absent (it cannot be installed)."""
 
     state: str
     text: str

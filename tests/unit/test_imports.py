@@ -159,6 +159,8 @@ def test_an_adapter_knows_its_framework_alone(path: Path) -> None:
     # Horovod has a second path for Keras below TensorFlow's.
     framework = "keras" if inside.parts[:2] == ("tensorflow", "keras") else inside.parts[0]
     own = {framework, *({"tensorflow"} if framework == "keras" else ())}
+    if framework == "torch":
+        own.add("perseus_like_autoload")  # adapters/torch/distributed/autoload, at the top of an installation
     # Only type checkers read typing_extensions.
     allowed = {*sys.stdlib_module_names, "numpy", "ml_dtypes", "typing_extensions", "perseus_like", *own}
     assert {name for name, level in imported(path) if level == 0} <= allowed
