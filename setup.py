@@ -131,7 +131,7 @@ class CMakeBuild(build_ext):
             return f"{fullname.replace('.', '/')}.so"
         if COMPILED:
             (file,) = COMPILED.glob("_core.*.so")
-            return f"{fullname.rpartition('.')[0].replace('.', '/')}/{file.name}"
+            return f"{fullname.replace('.', '/')}{file.name.removeprefix('_core')}"
         return super().get_ext_filename(fullname)
 
     def configure_args(self) -> list[str]:
