@@ -414,6 +414,7 @@ lint-types: $(STAMPS)/lint
 	$(link_installed_layout)
 	$(MYPY) -p perseus_like
 	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files
+	cd wheels && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache *.py
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix-only .

@@ -80,7 +80,7 @@ def compile_modules(source: Path, processor: str, pythons: list[str], work: Path
     found = {python: headers.find(python, processor, work / "headers") for python in pythons}
     entries = [f"{python.replace('.', '')}={':'.join(map(str, found[python]))}" for python in pythons]
     cmake = Path(sys.executable).parent / "cmake"
-    configure = [
+    configure: list[str | Path] = [
         *(cmake, "-S", source, "-B", folder, "-GNinja", f"-DCMAKE_MAKE_PROGRAM={cmake.parent / 'ninja'}"),
         f"-DCMAKE_TOOLCHAIN_FILE={source / 'wheels' / 'zig.cmake'}",
         f"-DPERSEUS_WHEEL_PROCESSOR={processor}",
@@ -127,7 +127,7 @@ def gathered(folder: Path, python: str, processor: str, work: Path) -> Path:
 def make_wheel(source: Path, modules: Path, to: Path) -> None:
     environment = os.environ | {"PERSEUS_COMPILED": str(modules)}
     shutil.rmtree(source / "build", ignore_errors=True)
-    command = [sys.executable, "-c", BUILD, "wheel", to]
+    command: list[str | Path] = [sys.executable, "-c", BUILD, "wheel", to]
     subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 

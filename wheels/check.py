@@ -14,6 +14,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from elftools.elf.elffile import ELFFile
 from limits import GLIBC, LARGEST_BYTES
@@ -71,23 +72,23 @@ def checked(wheel: Path) -> Iterator[str]:
 
 
 def problems(elf: ELFFile, exported: re.Pattern[str]) -> Iterator[str]:
-    sections = [section.name for section in elf.iter_sections()]
+    sections: dict[str, Any] = {section.name: section for section in elf.iter_sections()}
     if ".symtab" in sections or any(name.startswith(".debug") for name in sections):
         yield "it is not stripped"
-    for tag in elf.get_section_by_name(".dynamic").iter_tags():
+    for tag in sections[".dynamic"].iter_tags():
         if tag.entry.d_tag == "DT_NEEDED" and not NEEDED.match(tag.needed):
             yield f"it needs {tag.needed}"
         if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
             yield "it has a search path of its own"
     floor = tuple(map(int, GLIBC.split(".")))
-    for library, versions in elf.get_section_by_name(".gnu.version_r").iter_versions():
+    for library, versions in sections[".gnu.version_r"].iter_versions():
         for version in versions:
             kind, _, number = version.name.partition("_")
             if kind != "GLIBC" or tuple(map(int, number.split("."))) > floor:
                 yield f"it needs {version.name} of {library.name}"
     defined = [
         symbol.name
-        for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
+        for symbol in sections[".dynsym"].iter_symbols()
         if symbol.entry.st_shndx != "SHN_UNDEF" and symbol.entry.st_info.bind != "STB_LOCAL"
     ]
     if not defined:
