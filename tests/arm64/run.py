@@ -82,7 +82,7 @@ def smoke_test(emulated: list[str], root: Path, wheel: Path, work: Path) -> int:
     python.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     python.chmod(0o755)
     launcher = Path(sys.executable).parent / "perseusrun"
-    ranks = [launcher, "-np", "2", "--no-prefix", python, ROOT / "wheels" / "smoke.py"]
+    ranks: list[str | Path] = [launcher, "-np", "2", "--no-prefix", python, ROOT / "wheels" / "smoke.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(ranks, cwd=work, env=environment, check=False, timeout=600).returncode
 

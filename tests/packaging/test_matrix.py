@@ -19,7 +19,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def matrix(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, MATRIX / "run.py", *arguments]
+    command: list[str | Path] = [sys.executable, MATRIX / "run.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
