@@ -1,6 +1,6 @@
 # `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
-# `test-restarts`, `test-oneccl`, `test-debian`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`, `build`, `clean`: each makes .venv,
-# installs what it needs and runs. `make lock` renews the versions that they install.
+# `test-restarts`, `test-oneccl`, `test-debian`, `test-arm64`, `test-recipes`, `matrix`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
+# `build`, `wheels`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -35,9 +35,9 @@ VENV := $(if $(filter $(LOCKED_TORCH),$(TORCH)),.venv,.venv-$(subst ==,-,$(TORCH
 BIN := $(CURDIR)/$(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-BUILD_NEEDS := setuptools>=77 wheel cmake ninja pybind11>=2.13
+BUILD_NEEDS := setuptools>=77 setuptools-scm>=8 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) $(NUMPY) cloudpickle scikit-learn tqdm mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib \
+TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib pyelftools \
 	$(TENSORFLOW) $(if $(TENSORFLOW),keras) mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
@@ -79,7 +79,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -140,6 +140,8 @@ lock:
 	$(call lock,ccl,tests/clients/ccl.txt)
 	$(call lock,horovod,tests/clients/horovod.txt,3.11)
 	$(call lock,rapidformer,tests/clients/rapidformer.txt,3.11)
+	$(call lock,wheels,wheels/requirements.txt)
+	$(call lock,recipes,recipes/requirements.txt)
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
@@ -155,6 +157,49 @@ $(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
 	@touch $@
 
 build: $(STAMPS)/package
+
+# --- what is published -----------------------------------------------------------------------------------------------
+
+WHEELS := .venv-wheels/bin/python
+
+.venv-wheels/stamp: wheels/requirements.txt locks/wheels.txt $(STAMPS)/venv
+	test -x $(WHEELS) || $(PYTHON) -m venv .venv-wheels
+	$(call pip_in,.venv-wheels) install $(call locked,wheels) --requirement $<
+	@touch $@
+
+# The sdist and the wheels for all Pythons and processors, in dist/. `make wheels WHEELS_ARGS="--pythons 3.12"` makes some.
+wheels: .venv-wheels/stamp
+	$(WHEELS) wheels/build.py --to dist $(WHEELS_ARGS)
+	$(WHEELS) wheels/check.py dist
+
+# Builds them a second time, in another folder and with nothing compiled before, and compares.
+wheels-again: wheels
+	rm -rf build/again
+	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/build/again/cache $(WHEELS) wheels/build.py --to build/again/dist --work build/again/work $(WHEELS_ARGS)
+	for file in dist/*; do cmp $$file build/again/dist/$${file##*/} || exit 1; done
+
+# The C++ tests and a job of two ranks on arm64, which qemu-user emulates. ARM64_ARGS="--filter 'Kernel*'" chooses C++ tests.
+test-arm64: .venv-wheels/stamp $(STAMPS)/package
+	$(WHEELS) wheels/build.py --to build/arm64/dist --processors aarch64 --pythons 3.13
+	googletest=$$(cmake/get_googletest.sh build/googletest) && \
+		.venv-wheels/bin/cmake -S build/wheels/source -B build/wheels/aarch64 -DPERSEUS_BUILD_TESTS=ON -DPERSEUS_GOOGLETEST_SOURCE="$$googletest"
+	.venv-wheels/bin/cmake --build build/wheels/aarch64 --target perseus_cpp_tests
+	$(BIN)/python tests/arm64/run.py --work build/arm64 --tests build/wheels/aarch64/tests/cpp/perseus_cpp_tests \
+		--wheel build/arm64/dist/*.whl $(ARM64_ARGS)
+
+# The recipes for conda-forge, containers and EasyBuild, read by the tools that will build them.
+.venv-recipes/stamp: recipes/requirements.txt locks/recipes.txt $(STAMPS)/venv
+	test -x .venv-recipes/bin/python || $(PYTHON) -m venv .venv-recipes
+	$(call pip_in,.venv-recipes) install $(call locked,recipes) --requirement $<
+	@touch $@
+
+test-recipes: .venv-recipes/stamp $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/pytest tests/packaging/test_package_recipes.py $(PYTEST_ARGS)
+
+# The wheels in dist/ beside many releases: hours, and gigabytes. A run that was ended goes on where it was.
+# `make matrix CELL=3.12-torch-2.13.0` runs one cell; MATRIX_ARGS="--python 3.12" a column; MATRIX_ARGS=--list names all.
+matrix: .venv-wheels/stamp
+	$(WHEELS) tests/matrix/run.py $(if $(CELL),--again --cell $(CELL)) $(MATRIX_ARGS)
 
 # --- other environments: frameworks, or releases of them, that cannot share .venv ------------------------------------
 
@@ -396,6 +441,7 @@ lint-types: $(STAMPS)/lint
 	$(link_installed_layout)
 	$(MYPY) -p perseus_like -p rapidformer
 	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files
+	cd wheels && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache *.py
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix-only .

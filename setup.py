@@ -9,16 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parent.resolve()
+COMPILED = Path(os.environ["PERSEUS_COMPILED"]).resolve() if os.environ.get("PERSEUS_COMPILED") else None
 
 
 def adapter_packages() -> dict[str, str]:
     """Each package below adapters/ under the name it is installed by: perseus_like.torch → adapters/torch."""
-    names = find_packages(str(ROOT / "adapters"))
+    names = find_packages(str(ROOT / "adapters"), exclude=["torch.distributed.autoload"])  # perseus_like_autoload
     return {f"perseus_like.{name}": f"adapters/{name.replace('.', '/')}" for name in names}
 
 
@@ -83,10 +85,21 @@ class EditableWheel(editable_wheel):
         self.mode = self.mode or "strict"
 
 
+class BdistWheel(bdist_wheel):
+    """Names a wheel of compiled modules after their Python and system, not after those that run this file."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        if COMPILED:
+            python, abi, system = COMPILED.name.split("-")
+            return python, abi, system
+        return super().get_tag()
+
+
 class CMakeBuild(build_ext):
     """Builds in a folder that stays, so that a second build compiles what changed.
 
     Honours CMAKE_ARGS, and PERSEUS_BUILD_FOLDER (else below build/temp*, or build/editable for an editable install).
+    PERSEUS_COMPILED is a folder of modules that wheels/build.py has compiled; its name is the tag of the wheel.
     """
 
     def run(self) -> None:
@@ -98,20 +111,27 @@ class CMakeBuild(build_ext):
         if not isinstance(ext, CMakeExtension):
             super().build_extension(ext)
             return
+        folder = COMPILED or self.compile(ext)
+        module = Path(self.get_ext_fullpath(ext.name))
+        module.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / ext.built(module.name), module)
+
+    def compile(self, ext: CMakeExtension) -> Path:
+        """Returns the build folder, with the compiled module in it."""
         default = ROOT / "build" / "editable" if self.editable_mode else Path(self.build_temp) / "cmake"
         folder = Path(os.environ.get("PERSEUS_BUILD_FOLDER") or default).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         subprocess.check_call([cmake, "-S", str(ROOT), "-B", str(folder), *self.configure_args()])
         subprocess.check_call([cmake, "--build", str(folder), "--target", ext.target])
-
-        module = Path(self.get_ext_fullpath(ext.name))
-        module.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(folder / ext.built(module.name), module)
+        return folder
 
     def get_ext_filename(self, fullname: str) -> str:
         if fullname.rpartition(".")[2] == "_native":
             return f"{fullname.replace('.', '/')}.so"
+        if COMPILED:
+            (file,) = COMPILED.glob("_core.*.so")
+            return f"{fullname.replace('.', '/')}{file.name.removeprefix('_core')}"
         return super().get_ext_filename(fullname)
 
     def configure_args(self) -> list[str]:
@@ -156,5 +176,5 @@ setup(
     package_dir=MOVED,
     package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["*.json"]},
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild, "editable_wheel": EditableWheel},
+    cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild, "bdist_wheel": BdistWheel, "editable_wheel": EditableWheel},
 )

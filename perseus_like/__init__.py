@@ -1,5 +1,7 @@
 """Distributed training with Horovod's programming model. Frameworks: perseus_like.torch, perseus_like.numpy, …"""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from .source_folder import complete_package as _complete_package
 
 __path__[:] = _complete_package(__path__)
@@ -13,7 +15,20 @@ from .protocol.failure_record import report_failures as _report_failures  # noqa
 
 _report_failures(lost_another=_PeerLostError, of_this_library=HorovodInternalError)
 
-__version__ = "0.1.0"
+__version__: str
+
+
+# Reading the version of the installed distribution takes longer than importing the rest of this package.
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        """Returns `__version__`, the version of the installed distribution."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .system import installed_version
+
+        return installed_version()
+
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "__version__", "run"]
 __all__ += common_api.__all__

@@ -6,9 +6,7 @@ import io
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .arguments import root_within
 from .collectives import Collectives
@@ -16,6 +14,11 @@ from .documentation import documented
 from .process_sets import ProcessSet, global_process_set
 from .session import session
 from .tensor import ArrayTensors
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from .lazy_numpy import numpy as np
 
 T = TypeVar("T")
 

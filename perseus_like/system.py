@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import os
 from collections.abc import Iterator
@@ -27,9 +26,11 @@ def _cgroup_quota() -> float | None:
 
 def installed_version() -> str:
     """Returns the version of the installed distribution."""
+    from importlib import metadata  # imports the parser of e-mails
+
     try:
-        return importlib.metadata.version("perseus-like")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("perseus-like")
+    except metadata.PackageNotFoundError:
         return "unknown (not installed)"
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
-
-import numpy as np
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from .tables import DType, ReduceOp
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from .lazy_numpy import numpy as np
 
 T = TypeVar("T")
 
@@ -57,13 +61,22 @@ class ArrayTensors:
     """The adapter of NumPy arrays. Object collectives use it, and it is the one to copy from."""
 
     def __init__(self, extra_dtypes: Sequence[tuple[np.dtype[Any], DType]] = ()) -> None:
-        self._numbers: dict[np.dtype[Any], int] = {
+        self._extra_dtypes = extra_dtypes
+
+    @cached_property
+    def _numbers(self) -> dict[np.dtype[Any], int]:
+        """The core's number of each dtype."""
+        numbers: dict[np.dtype[Any], int] = {
             np.dtype(np.bool_ if dtype is DType.boolean else dtype.name): int(dtype)
             for dtype in DType
             if dtype is not DType.bfloat16
         }
-        self._numbers.update({array_dtype: int(dtype) for array_dtype, dtype in extra_dtypes})
-        self._dtypes = {number: dtype for dtype, number in self._numbers.items()}
+        numbers.update({array_dtype: int(dtype) for array_dtype, dtype in self._extra_dtypes})
+        return numbers
+
+    @cached_property
+    def _dtypes(self) -> dict[int, np.dtype[Any]]:
+        return {number: dtype for dtype, number in self._numbers.items()}
 
     def contiguous(self, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return tensor if tensor.flags.c_contiguous else tensor.copy(order="C")

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .collectives import Collectives
 from .errors import DisagreementError
@@ -19,7 +17,12 @@ from .process_sets import ProcessSet, global_process_set
 from .session import session
 from .tensor import ArrayTensors
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+else:
+    from .lazy_numpy import numpy as np
 
 _bytes: Collectives[Array] = Collectives(ArrayTensors())
 

@@ -18,7 +18,7 @@ def as_gloo() -> None:
     """
     if not dist.is_available():
         raise UnavailableError("as_gloo(): this torch has no torch.distributed; install another build of torch")
-    from .distributed.autoload import use_as_gloo
+    from perseus_like_autoload import use_as_gloo
 
     try:
         use_as_gloo(dist)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
+from perseus_like_autoload import as_gloo
 
 from perseus_like.session import session
 
 from .accelerate_check import check_accelerate
-from .distributed.autoload import as_gloo
 from .distributed.env import export_world, notes_on_pinning
 from .old_arguments import trainer_arguments, translated, uses_trainer
 

@@ -29,9 +29,12 @@ def clean_environment(folder: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
+def readelf(option: str, library: Path) -> str:
+    return subprocess.run(["readelf", "-W", option, library], capture_output=True, text=True, check=True).stdout
+
+
 def needed(library: Path) -> set[str]:
-    listing = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", listing))
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", library)))
 
 
 @pytest.mark.parametrize("mpi", DIALECTS)
@@ -68,6 +71,7 @@ def test_wheel_links_no_mpi_and_no_framework(wheel: Path, tmp_path: Path) -> Non
     for library in libraries:
         unexpected = {name for name in needed(library) if not system.match(name)}
         assert not unexpected, f"{library.name} is linked with {unexpected}"
+        assert ".symtab" not in readelf("-S", library), f"{library.name} is not stripped"
 
 
 def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
@@ -78,7 +82,9 @@ def test_wheel_has_every_module_of_the_source_tree(wheel: Path) -> None:
     expected = modules("perseus_like", "**/*") | modules("adapters", "*/**/*") | {"perseus_like/py.typed"}
     # These packages have names of their own, at the top of the wheel.
     expected = expected - {"perseus_like/names/perseus/__init__.py"} | {"perseus/__init__.py"}
-    expected |= {f"perseus_like_autoload/{path.name}" for path in ROOT.glob("adapters/torch/distributed/autoload/*.py")}
+    autoload = {path.name for path in ROOT.glob("adapters/torch/distributed/autoload/*.py")}
+    expected -= {f"perseus_like/torch/distributed/autoload/{name}" for name in autoload}
+    expected |= {f"perseus_like_autoload/{name}" for name in autoload}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in names if name.endswith((".py", ".pyi", "py.typed"))} == expected

@@ -21,7 +21,7 @@ MODULES = {
     path.stem: f"perseus_like.torch.compat.{path.stem}"
     for path in Path(probes.__file__).parent.glob("*.py")
     if path.stem not in ("__init__", "__main__", "probes")
-} | {"autoload": "perseus_like.torch.distributed.autoload.compat"}
+} | {"autoload": "perseus_like_autoload.compat"}
 # torch's base classes provide these members for a group or a work in Python, or only C++ backends use them.
 OF_THE_BASE_CLASS = {
     *(

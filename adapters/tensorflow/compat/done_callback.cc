@@ -4,7 +4,7 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <memory>
 #include <string_view>
 
 namespace perseus::tensorflow {
@@ -12,6 +12,30 @@ namespace perseus::tensorflow {
 namespace {
 
 std::atomic<bool> distrusted{false};
+
+// A std::function<void()> in the layout of libstdc++, with which TensorFlow is compiled. This file may be compiled with
+// another standard library.
+struct Done {
+  std::array<const void*, 2> data;
+  bool (*manager)(void* to, const void* from, int operation);
+  void (*invoker)(const void* data);
+};
+constexpr int kClone = 2, kDestroy = 3;  // operations of the manager
+
+// Owns a copy of TensorFlow's callback.
+class Copy {
+ public:
+  explicit Copy(const Done& original) : done_(original) {
+    done_.manager(done_.data.data(), original.data.data(), kClone);
+  }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+  ~Copy() { done_.manager(done_.data.data(), done_.data.data(), kDestroy); }
+  void call() const { done_.invoker(done_.data.data()); }
+
+ private:
+  Done done_;
+};
 
 // Returns true if the address is in one of TensorFlow's own libraries.
 bool is_tensorflows(const void* address) {
@@ -23,18 +47,17 @@ bool is_tensorflows(const void* address) {
 }  // namespace
 
 std::function<void()> copy_of(const TF_AsyncOpKernelDoneCallback* done) {
-  using Done = std::function<void()>;
-  static_assert(sizeof(Done) == 4 * sizeof(void*));
-  std::array<const void*, 4> words{};
-  std::memcpy(static_cast<void*>(words.data()), done, sizeof words);
+  const auto& original = *reinterpret_cast<const Done*>(done);
+  const auto* const manager = reinterpret_cast<const void*>(original.manager);
+  const auto* const invoker = reinterpret_cast<const void*>(original.invoker);
   static std::atomic<const void*> known_manager{nullptr}, known_invoker{nullptr};
   if (distrusted) return nullptr;
-  if (words[2] != known_manager.load() || words[3] != known_invoker.load()) {
-    if (!is_tensorflows(words[2]) || !is_tensorflows(words[3])) return nullptr;
-    known_manager = words[2];
-    known_invoker = words[3];
+  if (manager != known_manager.load() || invoker != known_invoker.load()) {
+    if (!is_tensorflows(manager) || !is_tensorflows(invoker)) return nullptr;
+    known_manager = manager;
+    known_invoker = invoker;
   }
-  return *reinterpret_cast<const Done*>(done);
+  return [copy = std::make_shared<Copy>(original)] { copy->call(); };
 }
 
 void distrust_done(bool distrust) { distrusted = distrust; }

@@ -132,7 +132,7 @@ bool allocates_results(std::int32_t verb) {
 void target(void* out, const void** in, const char* opaque, std::size_t length, CallStatus* status) {
   Description description(std::string(opaque, length));
   if (!description.problem.empty()) {
-    status->message = description.problem;
+    status->set(description.problem);
     return;
   }
   auto& request = description.request;
@@ -160,7 +160,7 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
     const auto refused = core()->run(&request, message.data(), message.size());
     if (refused != PERSEUS_OK) execution.failure = error_text(refused, message.data());
   }
-  if (!execution.failure.empty()) status->message = execution.failure;
+  if (!execution.failure.empty()) status->set(execution.failure);
 }
 
 }  // namespace

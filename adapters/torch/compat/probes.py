@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from perseus_like_autoload import compat as autoload
 from torch.distributed import distributed_c10d
 
-from ..distributed.autoload import compat as autoload
 from . import construction, core, dynamo, process_groups, stores, training, works
 
 

@@ -6,6 +6,7 @@ Importing this registers the backend `perseus`, which `import torch` does alread
 from typing import Any
 
 import torch.distributed as _torch
+from perseus_like_autoload import register
 
 from .aiacc import (
     broadcast_optimizer_state,
@@ -15,7 +16,6 @@ from .aiacc import (
     init_process_group,
     use_perseus,
 )
-from .autoload import register
 
 __all__ = [
     "broadcast_optimizer_state",

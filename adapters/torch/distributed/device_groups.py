@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
+from perseus_like_autoload import as_gloo
+from perseus_like_autoload import compat as autoload_compat
 from torch.distributed.distributed_c10d import Store
 
 from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import no_dynamo
-from .autoload import as_gloo
-from .autoload import compat as autoload_compat
 from .backend import can_create, create_group
 from .group_identity import GroupIdentity
 from .process_group import PerseusGroup, group_of_name
