@@ -130,7 +130,8 @@ int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op o
   const FakeUse use(comm);
   const auto& mine = use.comm;
   const auto* current = fake_orders();
-  if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine->rank) return current->fail_all_reduce;
+  if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine->rank)
+    return current->fail_all_reduce;
   if (current != nullptr && current->in_all_reduce) {
     ++mine->held;
     current->in_all_reduce(mine->rank);
@@ -253,8 +254,9 @@ int comm_abort(Comm comm) {
 int comm_get_async_error(Comm comm, int* code) {
   const FakeUse use(comm);
   const auto* current = fake_orders();
-  *code = current != nullptr && current->async_error != 0 && current->fail_rank == use.comm->rank ? current->async_error.load()
-                                                                                         : use.comm->async_error.load();
+  *code = current != nullptr && current->async_error != 0 && current->fail_rank == use.comm->rank
+              ? current->async_error.load()
+              : use.comm->async_error.load();
   return xccl::kSuccess;
 }
 
