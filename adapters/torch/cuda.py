@@ -7,6 +7,7 @@ messages through host memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -61,7 +62,8 @@ def device_to_join_on(device: int) -> int:
 
     Returns -1 if torch has not used a device.
     """
-    return int(torch.cuda.current_device()) if device < 0 and torch.cuda.is_initialized() else device
+    is_initialized: Callable[[], bool] = torch.cuda.is_initialized
+    return int(torch.cuda.current_device()) if device < 0 and is_initialized() else device
 
 
 def new_future(device: int) -> Future[Any]:

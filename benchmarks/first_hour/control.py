@@ -8,6 +8,7 @@ If this fails, NCCL does not work in this arrangement, and failures of the other
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,8 @@ def main() -> None:
     if [int(part[0]) for part in parts] != list(range(size)):
         raise SystemExit(f"an all_gather is wrong: {parts}")
     torch.cuda.synchronize()
-    print(f"rank {rank}: torch's own NCCL {torch.cuda.nccl.version()} works here", flush=True)
+    nccl: Any = torch.cuda.nccl
+    print(f"rank {rank}: torch's own NCCL {nccl.version()} works here", flush=True)
     dist.destroy_process_group()
 
 

@@ -25,10 +25,13 @@ class WriteReportDeathTest : public ::testing::Test {
 
   std::shared_ptr<void> report(const std::string& name) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory_);
-    return report_writes({{begin, kBytes, name},
-                          {{begin, 256, "outer"}, {begin + 64, 64, "inner"}},
-                          "rank 1 wrote to ",
-                          "; change a copy"});
+    // GCC 12 warns of uninitialized members if all of this is one initializer.
+    ReadOnlyMemory memory{};
+    memory.whole = {begin, kBytes, name};
+    memory.tensors = {{begin, 256, "outer"}, {begin + 64, 64, "inner"}};
+    memory.before = "rank 1 wrote to ";
+    memory.after = "; change a copy";
+    return report_writes(std::move(memory));
   }
 
   volatile char* memory_ = nullptr;

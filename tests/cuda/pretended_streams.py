@@ -97,7 +97,7 @@ class OnDevice(torch.Tensor):
     def data_ptr(self) -> int:
         return self.elements.data_ptr()
 
-    def record_stream(self, stream: Stream) -> None:
+    def record_stream(self, stream: Any) -> None:
         if allocator != "native" and self.data_ptr() in _of_the_core:
             raise RuntimeError("ptr not found in ptr_info")
 

@@ -101,7 +101,8 @@ class RapidformerEngine:
                 raise InputError(
                     f"{type(model).__name__} has no gradient_checkpointing_enable; leave out --checkpoint-activations"
                 )
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            enable: Any = model.gradient_checkpointing_enable
+            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if self.args.mixed_precision:
             forward = model.forward
 

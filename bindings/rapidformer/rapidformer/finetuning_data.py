@@ -64,7 +64,7 @@ def number_of_labels(data: Any, name: str) -> int:
     feature = getattr(data.features[name], "feature", data.features[name])
     if getattr(feature, "num_classes", None) is not None:
         return int(feature.num_classes)
-    values = [value for row in data[name] for value in (row if isinstance(row, list) else [row])]
+    values: list[int] = [value for row in data[name] for value in (row if isinstance(row, list) else [row])]
     if not all(isinstance(value, int) for value in values):
         raise InputError(f"the column {name} must have integers, not {values[0]!r}")
     return 1 + max(values)

@@ -114,7 +114,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
         flat = torch.cat([each.reshape(-1) for each in several]).to(dtype)
         dist.all_reduce(flat, group=group)
         flat /= world.size_of("dp")
-        for each, part in zip(several, flat.split([each.numel() for each in several]), strict=True):
+        for each, part in zip(several, torch.split(flat, [each.numel() for each in several]), strict=True):
             each.copy_(part.view_as(each))
 
 

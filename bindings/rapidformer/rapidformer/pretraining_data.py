@@ -118,7 +118,7 @@ class BertDataset(Dataset[Sample]):
         labels: np.ndarray[Any, Any] = np.full_like(tokens, IGNORED)
         special = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
         places = [place for place, token in enumerate(tokens) if token not in special]
-        chosen = random.permutation(places)[: max(1, round(len(places) * self._masked))] if places else []
+        chosen = random.permutation(places)[: round(len(places) * self._masked) or 1]
         for place in chosen:
             labels[place] = tokens[place]
             chance = random.random()
