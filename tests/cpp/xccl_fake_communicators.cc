@@ -35,7 +35,7 @@ bool is_device_idle(std::uintptr_t device) {
   const auto& comms = alive().comms;
   return std::all_of(comms.begin(), comms.end(), [&](const auto& each) {
     const auto& comm = *each.second;
-    return comm.device != device || (comm.told && comm.queued == 0 && comm.calls == 0);
+    return comm.device != device || (comm.abort_begun && comm.queued == 0 && comm.calls == 0);
   });
 }
 
@@ -118,7 +118,7 @@ int fake_abort(const std::vector<xccl::Comm>& comms) {
     }
     auto& comm = *found->second;
     EXPECT_EQ(comm.held, 0) << "a communicator is aborted while a call is in it";
-    comm.told = true;
+    comm.abort_begun = true;
     comm.group->abort();
     device = comm.device;
   }

@@ -30,7 +30,7 @@ struct FakeComm {
   std::atomic<int> calls{0};  // calls of the library that are in it
   std::atomic<int> held{0};   // those of them that a test holds there
   int queued = 0;             // work on streams that has not run; guarded with all communicators
-  bool told = false;          // to abort; guarded with all communicators
+  bool abort_begun = false;   // guarded with all communicators
 };
 
 // A call that is in a communicator. A call with a communicator that has ended fails the test.
@@ -52,7 +52,7 @@ int fake_comm_init_rank(xccl::Comm* comm, std::size_t ranks, xccl::UniqueId id, 
 int fake_comm_destroy(xccl::Comm comm);
 
 // Tells all of these communicators to end, and then waits as the real library may: for the device, thus for all other
-// communicators there. So it only returns if these were told too.
+// communicators there. So it only returns if the abort of these has begun too.
 int fake_abort(const std::vector<xccl::Comm>& comms);
 
 }  // namespace perseus::testing

@@ -120,7 +120,7 @@ def test_lists_of_processors() -> None:
 TELL = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)"
 
 
-def told(done: Any) -> list[str]:
+def reported(done: Any) -> list[str]:
     assert done.returncode == 0, done.stderr
     return sorted(done.stdout.splitlines())
 
@@ -136,13 +136,13 @@ def test_ranks_get_their_masks(perseusrun: Perseusrun) -> None:
     if len({cpu.core for cpu in topology}) < 2:
         pytest.skip("the first two processors are one core")
     done = perseusrun("-np", "2", "--report-bindings", *line, env=environment)
-    assert told(done) == sorted([f"[{first}] 1", f"[{second}] 1"])
+    assert reported(done) == sorted([f"[{first}] 1", f"[{second}] 1"])
     assert "binding 2 ranks to cores: 1 of 2 cores for each, OMP_NUM_THREADS=1" in done.stderr
     assert "rank 0: [B .]" in done.stderr
     done = perseusrun("-np", "1", *line, env={**environment, "OMP_NUM_THREADS": "7"})
-    assert told(done) == [f"[{first}, {second}] 7"]
+    assert reported(done) == [f"[{first}, {second}] 7"]
     done = perseusrun("-np", "3", *line, env=environment)
-    assert len(told(done)) == 3
+    assert len(reported(done)) == 3
     assert "not binding: 3 ranks are more than the 2 cores" in done.stderr
 
 
@@ -150,7 +150,7 @@ def test_nothing_is_bound_by_default(perseusrun: Perseusrun) -> None:
     mask = sorted(os.sched_getaffinity(0))
     for options in ((), ("--bind-to", "none")):
         done = perseusrun("-np", "2", "--no-prefix", *options, "python3", "-c", TELL)
-        assert [line.rpartition(" ")[0] for line in told(done)] == [str(mask)] * 2
+        assert [line.rpartition(" ")[0] for line in reported(done)] == [str(mask)] * 2
         assert "binding" not in done.stderr
 
 
