@@ -23,9 +23,6 @@ class Handle:
         self.waited.set()
         return True
 
-    def wait(self) -> None:
-        self.calls.append("wait for what was added")
-
     def extend(self) -> None:
         self.calls.append("add")
 
@@ -71,7 +68,7 @@ def test_a_second_waiter_waits_for_finish_too() -> None:
     go_on.set()
     for thread in (first, second):
         thread.join(60)
-    assert handle.calls == ["wait", "wait", "add", "wait for what was added"]
+    assert handle.calls == ["wait", "wait", "add", "wait"]
 
 
 def test_a_failure_to_finish_is_raised_each_time() -> None:

@@ -117,7 +117,7 @@ def test_lists_of_processors() -> None:
             parse_cpu_list(wrong)
 
 
-TELL = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)"
+REPORT = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)"
 
 
 def reported(done: Any) -> list[str]:
@@ -129,7 +129,7 @@ def reported(done: Any) -> list[str]:
 def test_ranks_get_their_masks(perseusrun: Perseusrun) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    line = ("--no-prefix", "--cpu-list", f"{first},{second}", "python3", "-c", TELL)
+    line = ("--no-prefix", "--cpu-list", f"{first},{second}", "python3", "-c", REPORT)
     topology = [
         cpu for cpu in read_topology(["lscpu", "--parse=CPU,CORE,SOCKET,NODE"]) if cpu.number in (first, second)
     ]
@@ -149,7 +149,7 @@ def test_ranks_get_their_masks(perseusrun: Perseusrun) -> None:
 def test_nothing_is_bound_by_default(perseusrun: Perseusrun) -> None:
     mask = sorted(os.sched_getaffinity(0))
     for options in ((), ("--bind-to", "none")):
-        done = perseusrun("-np", "2", "--no-prefix", *options, "python3", "-c", TELL)
+        done = perseusrun("-np", "2", "--no-prefix", *options, "python3", "-c", REPORT)
         assert [line.rpartition(" ")[0] for line in reported(done)] == [str(mask)] * 2
         assert "binding" not in done.stderr
 
