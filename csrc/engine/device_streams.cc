@@ -76,7 +76,7 @@ void DeviceStreams::connect(const DeviceTransports& transports, int streams) {
   if (!links_.empty()) {
     if (host_.rank() == 0) {
       log(LogLevel::info, device_->description() + ": " + std::string(links_.front().transport->name()) + " on " +
-                              std::to_string(links_.size()) + " streams");
+                              std::to_string(links_.size()) + (links_.size() == 1 ? " stream" : " streams"));
     }
     return;
   }

@@ -151,7 +151,7 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
         """,
         PERSEUS_NCCL_LIBRARY=str(nccl),
         PERSEUS_NCCL_REGISTER="1",
-        PERSEUS_ALLREDUCE_STREAMS="2",
+        PERSEUS_NCCL_STREAMS="2",
         PERSEUS_LOG_LEVEL="info",
     )
     assert done.returncode == 0, done.stdout
