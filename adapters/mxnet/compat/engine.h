@@ -32,8 +32,8 @@ constexpr int kAsynchronous = 4;
 // Lost then: collectives of this adapter raise an UnavailableError that names the releases that work.
 EngineCallback callback_at(const void* address);
 
-// load_mxnet() calls this function. It throws std::runtime_error unless these layouts are those of a release, by
-// MXGetVersion()'s number.
+// Throws std::runtime_error unless these layouts are those of a release, by MXGetVersion()'s number. For load_mxnet()
+// only.
 void require_known_release(int version);
 
 }  // namespace perseus::mxnet
