@@ -188,14 +188,14 @@ def _report_writes(mapping: mmap.mmap, obj: Any, name: str, form: Form) -> None:
         with contextlib.suppress(AttributeError, ValueError, RuntimeError, OSError):  # stderr may be no file
             faulthandler.enable()
     report = session.core.report_writes(
-        (address, len(mapping), f"memory of hvd.shared({name!r})"),
+        (address, len(mapping), "memory"),
         [
-            (leaf.address, leaf.nbytes, f"{leaf.name} of hvd.shared({name!r})")
+            (leaf.address, leaf.nbytes, leaf.name)
             for leaf in _leaves_below(obj, name, form)
             if address <= leaf.address < address + len(mapping)
         ],
         f"perseus_like: rank {session.core.rank()} wrote to ",
-        ", which is read-only because the ranks of this host share its memory; change a copy of it",
+        f" of hvd.shared({name!r}), which is read-only because the ranks of this host share its memory; change a copy of it",
     )
     if report is not None:
         weakref.finalize(mapping, [report].clear).atexit = False
