@@ -64,14 +64,14 @@ class Finished:
 # `settings` (PERSEUS_… → value) override the environment. `python_prefix` is sys.prefix, which contains wheels of MPI.
 # `selection` has the ranks of the job, in its order, among those that were started. An empty one stands for all ranks.
 # `rendezvous` defines the job without a launcher: this process's rank, the size, and a collective function that returns
-# every rank's bytes, by rank. `called_off` is a descriptor that becomes readable if one of these ranks will not start.
+# every rank's bytes, by rank. `cancel_fd` is a descriptor that becomes readable if one of these ranks will not start.
 # `lost` is an eventfd to which the core adds 1 when a rank is lost, so that the collective function can end.
 def start(
     settings: dict[str, str],
     python_prefix: str,
     selection: Sequence[int] = (),
     rendezvous: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
-    called_off: int = -1,
+    cancel_fd: int = -1,
     lost: int = -1,
 ) -> None: ...
 def launched(python_prefix: str) -> tuple[int, int] | None:

@@ -76,7 +76,7 @@ def _start_session(comm: Any) -> bool:
         return session.start({}, _selection(comm))
     if comm is not None:
         raise ValueError("init(comm=…): in an elastic job the launcher decides which workers belong to it; omit comm")
-    worker.join(lambda given: session.start({}, rendezvous=given.rendezvous, called_off=given.called_off))
+    worker.join(lambda given: session.start({}, rendezvous=given.rendezvous, cancel_fd=given.cancel_fd))
     return True
 
 

@@ -43,13 +43,13 @@ class Session:
         settings: dict[str, str],
         selection: Sequence[int] = (),
         rendezvous: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
-        called_off: int = -1,
+        cancel_fd: int = -1,
         lost: int = -1,
         holder: str = "init",
     ) -> bool:
         """Starts a session unless one is running. Returns True if it has started one.
 
-        `selection`, `rendezvous`, `called_off`, `lost`: see `_core.start`.
+        `selection`, `rendezvous`, `cancel_fd`, `lost`: see `_core.start`.
         `holder` names the user of the session. The session ends when all holders have called `release`, or at `stop`.
         """
         core = self.core
@@ -57,7 +57,7 @@ class Session:
             if core.is_running():
                 self._holders.add(holder)
                 return False
-            core.start(settings, sys.prefix, list(selection), rendezvous, called_off, lost)
+            core.start(settings, sys.prefix, list(selection), rendezvous, cancel_fd, lost)
             self._holders = {holder}
             self.generation += 1
             for reset in self._at_start:

@@ -195,7 +195,8 @@ def _report_writes(mapping: mmap.mmap, obj: Any, name: str, form: Form) -> None:
             if address <= leaf.address < address + len(mapping)
         ],
         f"perseus_like: rank {session.core.rank()} wrote to ",
-        f" of hvd.shared({name!r}), which is read-only because the ranks of this host share its memory; change a copy of it",
+        f" of hvd.shared({name!r}), which is read-only because the ranks of this host share its memory; "
+        "change a copy of it",
     )
     if report is not None:
         weakref.finalize(mapping, [report].clear).atexit = False

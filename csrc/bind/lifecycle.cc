@@ -21,11 +21,11 @@ namespace {
 
 void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
            const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& rendezvous,
-           int called_off, int lost) {
+           int cancel_fd, int lost) {
   std::optional<Rendezvous> met;
   if (rendezvous) {
     met = {std::get<0>(*rendezvous), std::get<1>(*rendezvous), bootstrap_allgather_by(std::get<2>(*rendezvous)),
-           called_off, lost};
+           cancel_fd, lost};
   }
   const py::gil_scoped_release released;
   auto config = Config::read(settings);
@@ -61,7 +61,7 @@ void finalize(bool failing) {
 
 void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
-             py::arg("rendezvous") = py::none(), py::arg("called_off") = -1, py::arg("lost") = -1);
+             py::arg("rendezvous") = py::none(), py::arg("cancelled") = -1, py::arg("lost") = -1);
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
   module.def("was_cut_off", &was_session_cut_off);

@@ -45,18 +45,18 @@ AuthenticatedListener::AuthenticatedListener(std::vector<UniqueFd> listeners, st
       greeting_bytes_(greeting_bytes),
       handshake_limit_(patience) {}
 
-std::optional<Admitted> AuthenticatedListener::next(Deadline deadline, int called_off) {
+std::optional<Admitted> AuthenticatedListener::next(Deadline deadline, int cancel_fd) {
   while (admitted_.empty()) {
-    if (Clock::now() >= deadline || !serve(deadline, called_off)) return {};
+    if (Clock::now() >= deadline || !serve(deadline, cancel_fd)) return {};
   }
   auto first = std::move(admitted_.front());
   admitted_.pop_front();
   return first;
 }
 
-bool AuthenticatedListener::serve(Deadline until, int called_off) {
+bool AuthenticatedListener::serve(Deadline until, int cancel_fd) {
   close_late();
-  std::vector<pollfd> entries{{called_off, POLLIN, 0}};  // poll() ignores −1
+  std::vector<pollfd> entries{{cancel_fd, POLLIN, 0}};  // poll() ignores −1
   for (const auto& each : waiting_) entries.push_back({each.socket.get(), POLLIN, 0});
   const bool is_paused = Clock::now() < paused_until_;
   for (const auto& each : listeners_) entries.push_back({is_paused ? -1 : each.get(), POLLIN, 0});

@@ -31,8 +31,8 @@ class AuthenticatedListener {
                         std::size_t greeting_bytes, std::chrono::milliseconds patience = std::chrono::seconds(10));
 
   // Blocks until a connection is admitted. Returns nothing at `deadline`, however many unauthenticated connections
-  // arrive, or once the descriptor `called_off` (−1: none) is readable.
-  std::optional<Admitted> next(Deadline deadline, int called_off = -1);
+  // arrive, or once the descriptor `cancel_fd` (−1: none) is readable.
+  std::optional<Admitted> next(Deadline deadline, int cancel_fd = -1);
 
  private:
   struct Waiting {
@@ -43,8 +43,8 @@ class AuthenticatedListener {
   };
   enum class Progress { waits, failed, admitted };
 
-  // Serves the ready sockets until `until`. Returns false once `called_off` is readable.
-  bool serve(Deadline until, int called_off);
+  // Serves the ready sockets until `until`. Returns false once `cancel_fd` is readable.
+  bool serve(Deadline until, int cancel_fd);
   void accept_from(int listener);
   void begin(UniqueFd socket);
   Progress advance(Waiting& waiting) const;

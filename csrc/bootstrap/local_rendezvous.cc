@@ -43,8 +43,8 @@ std::string list_of(const std::vector<int>& ranks) {
 std::string random_rendezvous_address() { return hex_text(random_bytes(24)); }
 
 LocalRendezvous::LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit,
-                                 int called_off)
-    : rank_(rank), size_(size), limit_(limit), called_off_(called_off) {
+                                 int cancel_fd)
+    : rank_(rank), size_(size), limit_(limit), cancel_fd_(cancel_fd) {
   if (size < 1 || rank < 0 || rank >= size || address.empty()) {
     throw Error(ErrorKind::invalid_argument, "rendezvous at '" + std::string(address) +
                                                  "': invalid address, rank or size (rank " + std::to_string(rank) +
@@ -66,9 +66,9 @@ void LocalRendezvous::gather_ranks(const std::string& name, std::string_view sec
   listeners.push_back(listen_on(name));
   AuthenticatedListener listener(std::move(listeners), std::string(secret), sockets_.size(), sizeof(Hello));
   for (int come = 1; come < size_; ++come) {
-    auto admitted = listener.next(deadline, called_off_);
+    auto admitted = listener.next(deadline, cancel_fd_);
     if (!admitted) {
-      check_called_off();
+      check_cancelled();
       give_up(come);
     }
     add_rank(std::move(*admitted), deadline);
@@ -120,7 +120,7 @@ void LocalRendezvous::join(const std::string& name, std::string_view secret, Dea
   for (auto pause = std::chrono::microseconds(200);; pause = std::min(2 * pause, std::chrono::microseconds(10'000))) {
     socket = connect_to(name);
     if (socket) break;
-    check_called_off();
+    check_cancelled();
     if (std::chrono::steady_clock::now() > deadline) {
       throw Error(ErrorKind::timed_out, "rank " + std::to_string(rank_) + " found no rank 0 on this host within " +
                                             seconds_text(limit_) +
@@ -153,8 +153,8 @@ void LocalRendezvous::check(IoResult result, int peer) const {
   }
 }
 
-void LocalRendezvous::check_called_off() const {
-  if (called_off_ >= 0 && wait_readable(called_off_, std::chrono::steady_clock::now())) {
+void LocalRendezvous::check_cancelled() const {
+  if (cancel_fd_ >= 0 && wait_readable(cancel_fd_, std::chrono::steady_clock::now())) {
     throw Error(ErrorKind::peer_lost, "a rank ended while the job was starting");
   }
 }

@@ -24,8 +24,8 @@ class LocalRendezvous {
   // The first half of `address` names the socket, which every user of the host can list. The second half is a secret
   // that each rank must know (authentication.h). Only processes of the same user are accepted. Throws Error(timed_out)
   // that names the ranks that do not connect within `limit`; later calls have the same limit. Throws Error(peer_lost)
-  // once the descriptor `called_off` (−1: none) is readable.
-  LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int called_off = -1);
+  // once the descriptor `cancel_fd` (−1: none) is readable.
+  LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int cancel_fd = -1);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -54,13 +54,13 @@ class LocalRendezvous {
   void refuse(const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
   void check(IoResult result, int peer) const;
-  void check_called_off() const;
+  void check_cancelled() const;
   Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
 
   int rank_;
   int size_;
   std::chrono::milliseconds limit_;
-  int called_off_;
+  int cancel_fd_;
   std::vector<UniqueFd> sockets_;  // the first rank: by rank, its own is empty; other ranks: only the first rank's
   std::unique_ptr<Watch> watch_;
 };

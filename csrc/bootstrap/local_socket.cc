@@ -47,10 +47,10 @@ UniqueFd new_socket() {
   return fd;
 }
 
-bool wait_for(int fd, short events, Deadline deadline, int called_off = -1) {
+bool wait_for(int fd, short events, Deadline deadline, int cancel_fd = -1) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    std::array<pollfd, 2> entries{{{fd, events, 0}, {called_off, POLLIN, 0}}};  // poll() ignores −1
+    std::array<pollfd, 2> entries{{{fd, events, 0}, {cancel_fd, POLLIN, 0}}};  // poll() ignores −1
     const auto limit = std::clamp<std::int64_t>(left.count(), 0, 1 << 30);
     const int ready = poll(entries.data(), entries.size(), static_cast<int>(limit));
     if (ready > 0) return entries[1].revents == 0;
@@ -151,7 +151,7 @@ bool is_same_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
-bool wait_readable(int fd, Deadline deadline, int called_off) { return wait_for(fd, POLLIN, deadline, called_off); }
+bool wait_readable(int fd, Deadline deadline, int cancel_fd) { return wait_for(fd, POLLIN, deadline, cancel_fd); }
 
 IoResult send_all(int socket, const void* bytes, std::size_t count, Deadline deadline) {
   return move_all(socket, count, POLLOUT, deadline, [&](std::size_t done) {

@@ -43,9 +43,9 @@ UniqueFd accept_from(int listener);            // returns nothing if no connecti
 // Returns true if the process at the other end belongs to this process's user.
 bool is_same_user(int socket);
 
-// Blocks until `fd` is readable. Returns false at the deadline, or once the descriptor `called_off` (−1: none) is
+// Blocks until `fd` is readable. Returns false at the deadline, or once the descriptor `cancel_fd` (−1: none) is
 // readable.
-bool wait_readable(int fd, Deadline deadline, int called_off = -1);
+bool wait_readable(int fd, Deadline deadline, int cancel_fd = -1);
 
 IoResult send_all(int socket, const void* bytes, std::size_t count, Deadline deadline);
 IoResult receive_all(int socket, void* bytes, std::size_t count, Deadline deadline);

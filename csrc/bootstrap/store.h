@@ -17,8 +17,8 @@ struct Rendezvous {
   int size = 1;
   // Gathers the bytes of every rank, by rank. Collective over the ranks. Throws what the store throws.
   std::function<std::vector<std::string>(std::string_view mine)> exchange;
-  int called_off = -1;  // a descriptor that becomes readable if a rank will never start; −1: none
-  int lost = -1;        // an eventfd to which a session adds 1 if a rank is lost, so that `exchange` ends; −1: none
+  int cancel_fd = -1;  // a descriptor that becomes readable if a rank will never start; −1: none
+  int lost = -1;       // an eventfd to which a session adds 1 if a rank is lost, so that `exchange` ends; −1: none
 };
 
 class StoreBootstrap final : public Bootstrap {

@@ -80,12 +80,12 @@ std::string take_common_settings(Config& config, Bootstrap& bootstrap) {
     }
     if (ranks.empty() || bootstrap.rank() != 0) continue;
     differing +=
-        (differing.empty() ? "" : ", ") + std::string(kCommon[i].name) + " on rank " + std::to_string(ranks.front());
-    if (ranks.size() > 1) differing += " and " + std::to_string(ranks.size() - 1) + " more";
+        (differing.empty() ? "" : ", ") + std::string(kCommon[i].name) + " (rank " + std::to_string(ranks.front());
+    differing += ranks.size() > 1 ? " and " + std::to_string(ranks.size() - 1) + " more)" : ")";
   }
   if (differing.empty()) return {};
-  return "settings are not the same on all ranks, and rank 0's count: " + differing +
-         " has another value. An mpirun may hand variables on to other hosts only when told to (-x, -genv)";
+  return "settings differ from rank 0's: " + differing +
+         ". All ranks use rank 0's values. An mpirun forwards variables to other hosts only if told to (-x, -genv)";
 }
 
 }  // namespace perseus

@@ -330,7 +330,7 @@ void ProcessSetEngine::fail(const Status& status, bool on_host) {
 void ProcessSetEngine::report_failure(const Status& why) {
   if (why.kind() == ErrorKind::peer_lost) return;
   const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];
-  liveness_.report_lost({.rank = rank, .text = "could not go on: " + why.text(), .gave_up = true});
+  liveness_.report_lost({.rank = rank, .text = "failed: " + why.text(), .gave_up = true});
 }
 
 void ProcessSetEngine::break_off(const Status& reason, bool all) {

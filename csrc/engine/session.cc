@@ -36,9 +36,9 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   options.tunable = config.autotune;
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
-  if (bootstrap.rendezvous) options.called_off = bootstrap.rendezvous->called_off;
+  if (bootstrap.rendezvous) options.cancel_fd = bootstrap.rendezvous->cancel_fd;
   // A caller that can call ranks off starts other jobs in the same processes later, and MPI cannot lose a rank.
-  if (bootstrap.rendezvous && bootstrap.rendezvous->called_off < 0) options.mpi = mpi_job(bootstrap);
+  if (bootstrap.rendezvous && bootstrap.rendezvous->cancel_fd < 0) options.mpi = mpi_job(bootstrap);
   options.flat_allreduce = config.flat_allreduce;
   return options;
 }

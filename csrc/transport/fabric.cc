@@ -20,7 +20,7 @@ std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology&
                                      const FabricOptions& options) {
   if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
   auto rendezvous = std::make_unique<LocalRendezvous>(address, topology.local_rank(), topology.local_size(),
-                                                      options.start_timeout, options.called_off);
+                                                      options.start_timeout, options.cancel_fd);
   return shm::ShmFabric::create(std::move(rendezvous), topology.local_ranks(), liveness, options);
 }
 

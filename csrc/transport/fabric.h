@@ -80,7 +80,7 @@ struct FabricOptions {
   bool tunable = false;                // set_chunk_bytes() may raise chunk_bytes
   std::chrono::microseconds spin{30};  // longest time for which a wait polls before it sleeps
   std::chrono::milliseconds start_timeout{60'000};
-  int called_off = -1;         // a descriptor that becomes readable if some ranks will never start
+  int cancel_fd = -1;          // a descriptor that becomes readable if some ranks will never start
   std::string python_prefix;   // sys.prefix: wheels put libraries below it
   std::string oneccl_library;  // the path of oneCCL; empty: search for it
   std::optional<MpiJob> mpi;   // how to start MPI if no mpirun has started the ranks

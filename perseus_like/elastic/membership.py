@@ -36,7 +36,7 @@ class Membership:
         self._answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards what follows
         self._generation = 0
-        self._called_off = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._cancel_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._listen, name="perseus-elastic", daemon=True)
         self._thread.start()
 
@@ -52,9 +52,9 @@ class Membership:
             try:
                 start(assignment)
             except HorovodInternalError as error:
-                if not (self._is_called_off() or isinstance(error, PeerLostError)):
+                if not (self._is_cancelled() or isinstance(error, PeerLostError)):
                     raise
-                logger.info("generation %d was called off: %s", assignment.generation, error)
+                logger.info("generation %d was cancelled: %s", assignment.generation, error)
                 self.wants_sync = True
             else:
                 self.assignment, self.wants_sync = assignment, True
@@ -65,10 +65,10 @@ class Membership:
 
     def report_synced(self) -> None:
         """Reports that this worker has the training's state and can give it to others."""
-        self._say("synced")
+        self._send("synced")
 
     def _next_assignment(self) -> Assignment:
-        self._say("ready", sync=self.wants_sync)
+        self._send("ready", sync=self.wants_sync)
         while (answer := self._answers.get())["kind"] not in {"join", "dismissed"}:
             pass  # an answer for an earlier generation
         if answer["kind"] == "dismissed":
@@ -81,11 +81,11 @@ class Membership:
             int(answer["rank"]),
             int(answer["size"]),
             functools.partial(self._exchange, number),
-            self._called_off,
+            self._cancel_fd,
         )
 
     def _exchange(self, generation: int, mine: bytes) -> list[bytes]:
-        self._say("gather", generation=generation, bytes=base64.b64encode(mine).decode())
+        self._send("gather", generation=generation, bytes=base64.b64encode(mine).decode())
         while True:
             answer = self._answers.get()
             if answer["kind"] == "dismissed" or answer.get("generation") == generation:
@@ -94,16 +94,16 @@ class Membership:
             raise PeerLostError("another worker ended while the generation was starting")
         return [base64.b64decode(each) for each in answer["all"]]
 
-    def _is_called_off(self) -> bool:
+    def _is_cancelled(self) -> bool:
         with self._lock:
             try:
-                os.eventfd_read(self._called_off)
-                os.eventfd_write(self._called_off, 1)
+                os.eventfd_read(self._cancel_fd)
+                os.eventfd_write(self._cancel_fd, 1)
             except BlockingIOError:
                 return False
             return True
 
-    def _say(self, kind: str, **content: object) -> None:
+    def _send(self, kind: str, **content: object) -> None:
         try:
             self._connection.sendall(encode(kind, **content))
         except OSError as error:
@@ -132,14 +132,14 @@ class Membership:
             with self._lock:
                 self._generation = message["generation"]
                 with contextlib.suppress(BlockingIOError):  # set for an earlier one
-                    os.eventfd_read(self._called_off)
+                    os.eventfd_read(self._cancel_fd)
             # The generation was formed with these hosts: updates up to here are known.
             notification_manager.known_until = message["stamp"]
-        elif kind == "called_off":
+        elif kind == "cancelled":
             with self._lock:
                 if message["generation"] != self._generation:
                     return
-                os.eventfd_write(self._called_off, 1)
+                os.eventfd_write(self._cancel_fd, 1)
         self._answers.put(message)
 
 

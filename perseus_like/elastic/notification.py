@@ -24,7 +24,7 @@ class Assignment:
     rank: int = -1
     size: int = -1
     exchange: Callable[[bytes], list[bytes]] | None = None
-    called_off: int = -1  # a descriptor that becomes readable when another member has ended
+    cancel_fd: int = -1  # a descriptor that becomes readable when another member has ended
 
     @property
     def rendezvous(self) -> tuple[int, int, Callable[[bytes], list[bytes]]] | None:

@@ -62,7 +62,7 @@ class StateAgentClient:
         self.assignment = replace(assignment, rank=session.core.rank(), size=session.core.size())
         notification_manager.known_until = 0
         notification_manager.on_commit = self.store
-        self._say("begun", rank=self.assignment.rank, generation=self._generation)
+        self._send("begun", rank=self.assignment.rank, generation=self._generation)
         threading.Thread(target=self._listen, name="perseus-elastic", daemon=True).start()
 
     def take_over(self, state: Replaceable) -> None:
@@ -99,7 +99,7 @@ class StateAgentClient:
 
     def leave_failed(self) -> NoReturn:
         """Ends this process without MPI_Finalize: MPI's world has lost a member and cannot be repaired."""
-        self._say("leaving", why="failed")
+        self._send("leaving", why="failed")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
@@ -108,7 +108,7 @@ class StateAgentClient:
         """Saves the current state and ends this process normally, since hosts have changed. All ranks do this."""
         state.save()
         self.store(state)
-        self._say("leaving", why="hosts")
+        self._send("leaving", why="hosts")
         sys.exit(0)
 
     def _connect(self) -> socket.socket:
@@ -149,7 +149,7 @@ class StateAgentClient:
             "still runs"
         )
 
-    def _say(self, kind: str, **content: object) -> None:
+    def _send(self, kind: str, **content: object) -> None:
         try:
             self._connection.sendall(encode(kind, **content))
         except OSError as error:

@@ -35,9 +35,9 @@ def run_local(options: Options, size: int) -> int:
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
     binding, notes = _bind(options, size, job)
     for note in [*options.notes, *notes]:
-        screen.say(note)
+        screen.announce(note)
     if options.verbose:
-        screen.say(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
+        screen.announce(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
     with (
         _reserved_port(job) as port,
         _store_folder(job, screen) as folder,
@@ -139,7 +139,7 @@ def _store_folder(job: Mapping[str, str], screen: Screen) -> Iterator[str | None
     try:
         folder = tempfile.mkdtemp(prefix="perseus-store-")
     except OSError as error:
-        screen.say(
+        screen.announce(
             f"cannot create a folder for torch's env:// store: {error}; the store will listen on all network "
             "interfaces instead; set TMPDIR to a writable folder"
         )

@@ -121,9 +121,9 @@ class Filter(Protocol):
 class Copy:
     """A file with a copy of one stream of a rank. It ends if the disk becomes full."""
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `say`."""
-        self._path, self._say = path, say
+    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
+        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `report`."""
+        self._path, self._report = path, report
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -138,7 +138,7 @@ class Copy:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
             self.close()
-            self._say(
+            self._report(
                 f"--output-filename: cannot write more to {str(self._path)!r}: {error.strerror}; the job continues "
                 "without this file"
             )
@@ -247,7 +247,7 @@ class Screen:
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
         path = None if rank is None else self.log_of(rank, name)
-        copy = Copy(Path(path), self.say) if path else None
+        copy = Copy(Path(path), self.announce) if path else None
         channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, copy, stream_filter)
         self.channels.append(channel)
         return channel
@@ -257,7 +257,7 @@ class Screen:
         folder = self._style.directory
         return str(Path(folder) / f"rank.{rank:0{self._digits}}" / name) if folder else None
 
-    def say(self, text: str, details: Sequence[str] = (), is_failure: bool = False) -> None:
+    def announce(self, text: str, details: Sequence[str] = (), is_failure: bool = False) -> None:
         """Writes a line of the launcher itself to its stderr, and indented lines with details below it."""
         sink = self._own.sink
         head = sink.coloured(b"perseusrun:", _BOLD_RED if is_failure else _BOLD)

@@ -154,9 +154,9 @@ class Supervisor:
         self._judge(is_final=True)
         if self._verdict.first and self._stop_reason != "signal":
             for failure in self._verdict.later():
-                self._screen.say(f"after that, {failure.summary()}")
+                self._screen.announce(f"after that, {failure.summary()}")
             first = self._verdict.first
-            self._screen.say(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
+            self._screen.announce(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
         self._flush_screen()
         return self._exit_code()
 
@@ -171,7 +171,7 @@ class Supervisor:
     def _judge(self, is_final: bool = False) -> None:
         """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
-            self._screen.say(self._verdict.first.summary(), is_failure=True)
+            self._screen.announce(self._verdict.first.summary(), is_failure=True)
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
@@ -230,7 +230,7 @@ class Supervisor:
         if living and self._stop_reason == "failure":
             self._stop_reason = "terminated"
             names = ", ".join(child.name for child in living)
-            self._screen.say(f"terminating {names}")
+            self._screen.announce(f"terminating {names}")
         processes.send((child.pid for child in living), signal.SIGTERM)
 
     def _kill(self) -> None:
@@ -277,10 +277,10 @@ class Supervisor:
     def _take_stop(self, signum: signal.Signals) -> None:
         living = self._living()
         if self._stop_reason == "signal":
-            self._screen.say(f"{signum.name} again: killing the job")
+            self._screen.announce(f"{signum.name} again: killing the job")
             self._kill()
             return
-        self._screen.say(
+        self._screen.announce(
             f"{signum.name}: passing it on to the ranks; those that still run after {self._stop_timeout:g} s are killed"
         )
         for child in (child for child in living if child.stop_signal):

@@ -7,7 +7,7 @@ The worker inherits its end, so there is no name to guess and no peer to authent
                                                 ← join: generation, rank, size, whether state is to be synchronized
     gather: its bytes for all ranks          →
                                                 ← gathered: the bytes of all ranks
-                                                ← called_off: a rank of the generation has ended
+                                                ← cancelled: a rank of the generation has ended
     synced: it has the training's state      →
                                                 ← hosts: hosts have come or gone; to be noticed at the next commit
                                                 ← dismissed: the job does not need it any more; the process is to end

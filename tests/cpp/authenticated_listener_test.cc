@@ -128,8 +128,8 @@ TEST_F(AListener, KeepsItsDeadlineDuringUnauthenticatedConnections) {
 
 TEST_F(AListener, StopsWaitingOnceItIsCalledOff) {
   auto listener = listen();
-  const UniqueFd called_off(eventfd(1, EFD_CLOEXEC));
-  EXPECT_FALSE(listener.next(in(seconds(60)), called_off.get()));
+  const UniqueFd cancel_fd(eventfd(1, EFD_CLOEXEC));
+  EXPECT_FALSE(listener.next(in(seconds(60)), cancel_fd.get()));
 }
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }

@@ -107,10 +107,10 @@ TEST(LocalRendezvous, ReportsAMissingRankZero) {
 
 TEST(LocalRendezvous, StopsWaitingOnceItIsCalledOff) {
   for (const int rank : {0, 1}) {
-    const UniqueFd called_off(eventfd(0, EFD_CLOEXEC));
-    std::thread caller([&] { eventfd_write(called_off.get(), 1); });
+    const UniqueFd cancel_fd(eventfd(0, EFD_CLOEXEC));
+    std::thread caller([&] { eventfd_write(cancel_fd.get(), 1); });
     const auto [kind, text] =
-        error_of([&] { LocalRendezvous(random_rendezvous_address(), rank, 2, seconds(60), called_off.get()); });
+        error_of([&] { LocalRendezvous(random_rendezvous_address(), rank, 2, seconds(60), cancel_fd.get()); });
     caller.join();
     EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
   }
@@ -204,8 +204,8 @@ TEST(LocalWatch, AllRanksLearnOfAFailedMember) {
       auto& liveness = all[static_cast<std::size_t>(rendezvous.rank())];
       rendezvous.allgather("");
       rendezvous.watch(liveness, {10, 11, 12});
-      if (rendezvous.rank() == who) liveness.report_lost(10 + who, "could not go on: the cable is out");
-      EXPECT_EQ(wait_for_loss(liveness), "rank 1" + std::to_string(who) + " could not go on: the cable is out");
+      if (rendezvous.rank() == who) liveness.report_lost(10 + who, "failed: the cable is out");
+      EXPECT_EQ(wait_for_loss(liveness), "rank 1" + std::to_string(who) + " failed: the cable is out");
       rendezvous.announce_shutdown();
     });
   }

@@ -92,9 +92,9 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
         """,
     )
     assert world.returncode == 0, world.stderr
-    text = "settings are not the same on all ranks, and rank 0's count: "
+    text = "settings differ from rank 0's: "
     assert world.stderr.count(text) == 1
-    assert f"{text}{name.replace('HOROVOD', 'PERSEUS')} on rank 1 has another value" in world.stderr
+    assert f"{text}{name.replace('HOROVOD', 'PERSEUS')} (rank 1)." in world.stderr
 
 
 def test_functions_about_available_parts(ranks: Ranks) -> None:

@@ -91,7 +91,7 @@ class ClusterJob:
     def take_hosts(self, hosts: list[Host]) -> None:
         """Replaces the list of hosts."""
         if self._hosts.update(hosts):
-            self._screen.say(f"hosts: {self._hosts.describe()}")
+            self._screen.announce(f"hosts: {self._hosts.describe()}")
         self.plan()
 
     def plan(self) -> None:
@@ -126,7 +126,7 @@ class ClusterJob:
                 )
             )
         except LaunchError as error:
-            self._screen.say(str(error))
+            self._screen.announce(str(error))
             self._lose(found)
 
     def _ping(self) -> None:
@@ -161,7 +161,7 @@ class ClusterJob:
         if found.foreign_line and not found.is_here:
             reached += f" (it printed {found.foreign_line!r})"
         seconds = self._hosts.blacklist(found.host)
-        self._screen.say(f"host {found.host} {reached}; the job does not use it {_duration(seconds)}")
+        self._screen.announce(f"host {found.host} {reached}; the job does not use it {_duration(seconds)}")
         if seconds is not None:
             self._supervisor.later(seconds, self.plan)
         if self._world and found.host in [host.name for host in self._members]:
@@ -222,7 +222,7 @@ class ClusterJob:
         self._members, self._begun, self._died, self._is_interrupted = hosts, 0, [], False
         self._waiting = None
         listed = ",".join(map(str, hosts))
-        self._screen.say(f"generation {self._generation}: {size} workers on {listed}")
+        self._screen.announce(f"generation {self._generation}: {size} workers on {listed}")
         line = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "-H", listed]
         line += _passed_on(self._options)
         # Values are passed in the environment only, since all users can read a command line.
@@ -274,7 +274,7 @@ class ClusterJob:
             return
         if self._died and self._died[0] in self._agents:
             seconds = self._hosts.blacklist(self._died[0])
-            self._screen.say(
+            self._screen.announce(
                 f"a worker on {self._died[0]} has died; the job does not use this host {_duration(seconds)}"
             )
             if seconds is not None:
@@ -309,7 +309,7 @@ class ClusterJob:
             )
 
     def _give_up(self, why: str) -> None:
-        self._screen.say(f"the job ends: {why}")
+        self._screen.announce(f"the job ends: {why}")
         write_reason(why)
         failures = self._failures or [Failure("the job", "was given up", 1, False)]
         for failure in failures:

@@ -71,7 +71,7 @@ class ElasticJob:
     def take_hosts(self, hosts: list[Host]) -> None:
         """Replaces the list of hosts."""
         if self._hosts.update(hosts):
-            self._screen.say(f"hosts: {self._hosts.describe()}")
+            self._screen.announce(f"hosts: {self._hosts.describe()}")
             self.plan()
         elif not self._workers:
             self.plan()
@@ -214,7 +214,7 @@ class ElasticJob:
         self._gathered.clear()
         self._workers = [worker for worker in self._workers if worker.is_alive]
         sync = any(member.wants_sync or member.is_newcomer for member in members)
-        self._screen.say(f"generation {self._generation}: {len(members)} workers on {_listed(members)}")
+        self._screen.announce(f"generation {self._generation}: {len(members)} workers on {_listed(members)}")
         for rank, member in enumerate(members):
             member.rank, member.generation, member.is_ready = rank, self._generation, False
             member.joined = member.joined or self._generation
@@ -271,7 +271,7 @@ class ElasticJob:
         elif not worker.is_dismissed:
             self._failed(worker, child)
         for member in members_of(self._workers, self._generation):
-            member.send("called_off", generation=self._generation)
+            member.send("cancelled", generation=self._generation)
         self.plan()
         self._try_to_form()
         if self._failures and not self._is_ending():
@@ -303,10 +303,10 @@ class ElasticJob:
             self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)
             return
         if worker.is_leaving:
-            self._screen.say(f"{who} {how}, after its slot was removed")
+            self._screen.announce(f"{who} {how}, after its slot was removed")
             return
         seconds = self._hosts.blacklist(worker.host)
-        self._screen.say(f"{who} {how}; {worker.host} gets no new worker {_duration(seconds)}")
+        self._screen.announce(f"{who} {how}; {worker.host} gets no new worker {_duration(seconds)}")
         if seconds is not None:
             self._supervisor.later(seconds, self.plan)
 
@@ -314,7 +314,7 @@ class ElasticJob:
         """Ends the job. Its exit code is that of the first worker that failed, or 1."""
         for failure in self._failures:
             self._supervisor.fail(failure, 0.0)
-        self._screen.say(f"the job ends: {why}")
+        self._screen.announce(f"the job ends: {why}")
         write_reason(why)
         if not self._failures:
             self._supervisor.fail(Failure("the job", "was given up", 1, False), 0.0)

@@ -31,7 +31,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
     environment = job_environment(os.environ, options, job_name, most)
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), most)
     for note in options.notes:
-        screen.say(note)
+        screen.announce(note)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
         def job_on(here: bool) -> Job:
@@ -98,7 +98,7 @@ class _Finder:
         if name not in self._is_here:
             self._is_here[name] = is_this_machine(name)
             if self._job and not self._is_here[name]:
-                self._screen.say(
+                self._screen.announce(
                     f"{name} is another machine and is not used, since the job has started on this machine without "
                     "MPI; give --mpi if the script may print other machines"
                 )
@@ -108,7 +108,7 @@ class _Finder:
         if self._job is None:
             self._supervisor.fail(Failure("the host discovery script", f"gave no hosts: {text}", 1, False), 0.0)
         elif text != self._last_trouble:
-            self._screen.say(f"the host discovery script gave no hosts; the known hosts stay: {text}")
+            self._screen.announce(f"the host discovery script gave no hosts; the known hosts stay: {text}")
             self._last_trouble = text
 
 

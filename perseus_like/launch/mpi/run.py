@@ -67,12 +67,12 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     line = make_line(mpirun, options, size, hosts, job_name, heartbeat.text if heartbeat else "")
     screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
     for note in options.notes:
-        screen.say(note)
+        screen.announce(note)
     if heartbeat and not heartbeat.text:
-        screen.say(_NO_ADDRESS)
+        screen.announce(_NO_ADDRESS)
     if options.verbose:
-        screen.say(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
-        screen.say(shell_text(line, options))
+        screen.announce(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
+        screen.announce(shell_text(line, options))
     status = RankStatus(size, [host.name for host in hosts or [] for _ in range(host.slots)])
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
