@@ -44,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONUNBUFFERED", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives the tests that use `wheel` more time: the first of them compiles the library."""
+    for item in items:
+        if "wheel" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(autouse=True)
 def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes to an empty folder, because `python -m` and `python -c` import from the working directory first."""

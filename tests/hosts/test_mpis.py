@@ -13,7 +13,7 @@ import pytest
 
 from .conftest import TestBeds
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.packaging
 
 RANKS = 8
 # The limit only ends a hang. docs/decisions/0076-processor-shares-of-ranks.md has the times that the tests take.

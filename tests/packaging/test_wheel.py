@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.packaging
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
