@@ -55,6 +55,7 @@ void step(const py::dict& options, int dtype, const std::vector<std::uintptr_t>&
   call.options = options_of(options);
   call.dtype = dtype_of(dtype);
   std::vector<const void*> from;
+  from.reserve(gradients.size());
   for (const auto address : gradients) from.push_back(reinterpret_cast<const void*>(address));
   call.gradients = from;
   call.parameters = reinterpret_cast<void*>(parameters);

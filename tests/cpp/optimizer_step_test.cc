@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
@@ -153,7 +154,7 @@ TEST_P(OptimizerStep, HasEqualBitsOnAllInstructionSetsAndAtAllPlaces) {
   }
   const auto equal = [](const std::vector<float>& a, const std::vector<float>& b) {
     const auto same = [](float x, float y) {
-      return (std::isnan(x) && std::isnan(y)) || std::memcmp(&x, &y, sizeof x) == 0;
+      return (std::isnan(x) && std::isnan(y)) || std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
     };
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
   };

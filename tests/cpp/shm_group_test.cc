@@ -168,7 +168,7 @@ TEST(ShmFabric, ALimitedAddressSpaceMakesASmallerArena) {
 }
 
 TEST(ShmFabric, NoAddressSpaceIsAnError) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer itself ends the process when it gets no more address space";
 #endif
   const auto address = random_rendezvous_address();

@@ -15,6 +15,9 @@ SETTINGS = {"user.name": "A", "user.email": "a@example.org", "tag.gpgsign": "fal
 GIT = ["git", *(part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}"))]
 
 
+NO_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
+
+
 def output(*command: str | Path, folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -25,6 +28,7 @@ def version_of(folder: Path) -> str:
     return output(sys.executable, "-m", "setuptools_scm", folder=folder).strip()
 
 
+@NO_GIT
 def test_the_version_comes_from_tags(tmp_path: Path) -> None:
     shutil.copy2(ROOT / "pyproject.toml", tmp_path)
     assert version_of(tmp_path) == "0.1.dev0", "sources without git"
@@ -48,6 +52,7 @@ def test_package_core_and_distribution_have_one_version() -> None:
     assert len(set(versions)) == 1, versions
 
 
+@NO_GIT
 def test_the_sdist_has_all_files_of_git(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("the sources are no clone")

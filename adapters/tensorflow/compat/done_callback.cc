@@ -22,16 +22,19 @@ struct Done {
 };
 constexpr int kClone = 2, kDestroy = 3;  // operations of the manager
 
+void* memory_of(Done& done) { return static_cast<void*>(done.data.data()); }
+const void* memory_of(const Done& done) { return static_cast<const void*>(done.data.data()); }
+
 // Owns a copy of TensorFlow's callback.
 class Copy {
  public:
   explicit Copy(const Done& original) : done_(original) {
-    done_.manager(done_.data.data(), original.data.data(), kClone);
+    done_.manager(memory_of(done_), memory_of(original), kClone);
   }
   Copy(const Copy&) = delete;
   Copy& operator=(const Copy&) = delete;
-  ~Copy() { done_.manager(done_.data.data(), done_.data.data(), kDestroy); }
-  void call() const { done_.invoker(done_.data.data()); }
+  ~Copy() { done_.manager(memory_of(done_), memory_of(done_), kDestroy); }
+  void call() const { done_.invoker(memory_of(done_)); }
 
  private:
   Done done_;

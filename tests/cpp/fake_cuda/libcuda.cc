@@ -20,7 +20,8 @@ FakeCuda& fake_cuda() {
     const char* asked = std::getenv("FAKE_CUDA_STREAMS");
     const bool late = asked != nullptr && std::string_view(asked) == "late";
     const char* devices = std::getenv("FAKE_CUDA_DEVICES");
-    return new FakeCuda(late ? FakeStreams::late : FakeStreams::eager, devices == nullptr ? 8 : std::atoi(devices));
+    return new FakeCuda(late ? FakeStreams::late : FakeStreams::eager,
+                        devices == nullptr ? 8 : static_cast<int>(std::strtol(devices, nullptr, 10)));
   }();
   return *the_one;
 }
