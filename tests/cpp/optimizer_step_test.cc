@@ -173,10 +173,7 @@ TEST_P(OptimizerStep, HasEqualBitsOnAllInstructionSetsAndAtAllPlaces) {
 }
 
 float widened(std::uint16_t bits) {
-  const std::uint32_t word = std::uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
 TEST_P(OptimizerStep, OfBfloat16StepsTheMasterAndRoundsItToNearest) {
@@ -186,9 +183,7 @@ TEST_P(OptimizerStep, OfBfloat16StepsTheMasterAndRoundsItToNearest) {
     std::vector<std::vector<std::uint16_t>> halves(2);
     for (std::size_t r = 0; r < 2; ++r) {
       for (auto& value : state.gradients[r]) {
-        std::uint32_t word = 0;
-        std::memcpy(&word, &value, sizeof word);
-        halves[r].push_back(static_cast<std::uint16_t>(word >> 16));
+        halves[r].push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
         value = widened(halves[r].back());
       }
     }
