@@ -172,9 +172,7 @@ TEST_P(OptimizerStep, HasEqualBitsOnAllInstructionSetsAndAtAllPlaces) {
   }
 }
 
-float widened(std::uint16_t bits) {
-  return std::bit_cast<float>(std::uint32_t{bits} << 16);
-}
+float widened(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
 TEST_P(OptimizerStep, OfBfloat16StepsTheMasterAndRoundsItToNearest) {
   constexpr std::size_t kCount = 77;
