@@ -31,8 +31,8 @@ class DeviceMemory {
   virtual void pass_to(Stream stream) = 0;
 };
 
-// One accelerator. Only synchronize(), drain() and the allocation of pinned memory block the caller. Any thread may call;
-// its current device stays as it is. Failures are thrown as Error with the vendor's own text.
+// One accelerator. Only synchronize(), drain() and the allocation of pinned memory block the caller. Any thread may
+// call; its current device stays as it is. Failures are thrown as Error with the vendor's own text.
 class Device {
  public:
   virtual ~Device() = default;

@@ -29,8 +29,8 @@ std::shared_ptr<OnDevice> on_device(std::shared_ptr<Device> device, Stream strea
 // stream is being captured; neither stream waits then.
 void arrive(OnDevice& work, Stream stream);
 
-// Makes `stream` alone wait for the work. The stream of the submission goes on, so the tensors count as in use until the
-// device has finished the work. Throws Error.
+// Makes `stream` alone wait for the work. The stream of the submission goes on, so the tensors count as in use until
+// the device has finished the work. Throws Error.
 void arrive_alone(OnDevice& work, Stream stream);
 
 // Makes what was queued on `stream` after arrive() a part of the work: later calls of arrive() wait for it too, and so

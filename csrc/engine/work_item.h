@@ -14,8 +14,8 @@ namespace perseus {
 // Owned by the engine and by the caller. Usually the caller releases it last, on the thread that allocated it.
 struct WorkItem {
   Request request;
-  std::vector<void*> inputs;           // one for each member of the request: contiguous, row-major
-  std::vector<void*> outputs;          // may be the inputs; empty if the core allocates the result
+  std::vector<void*> inputs;   // one for each member of the request: contiguous, row-major
+  std::vector<void*> outputs;  // may be the inputs; empty if the core allocates the result
   // The bytes of each output of an allgather or reduce-scatter. Such outputs are on a device.
   std::vector<std::int64_t> output_bytes;
   std::vector<std::int64_t> splits;    // alltoall: rows for each rank
