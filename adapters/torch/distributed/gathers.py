@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .engine import Engine
 from .layout_conversion import (
+    adjacent,
     check,
     check_output,
     dense,
@@ -84,12 +85,20 @@ class Gathers(Engine):
                 for tensors, source, buffer in zip(outputs, sources, buffers, strict=True):
                     _divide(from_buffer(buffer, source.dtype), tensors)
 
-        single = len(outputs[0]) == 1
-        direct = written_directly([each[0] for each in outputs], sources, self._rank) if single else None
+        direct = self._direct_outputs(outputs, sources)
         # If all ranks give the same number, each gives one row, because ranks must agree on the size of a row.
         views = [view(source) if call != what else rows(source, 1, source.numel()) for source in sources]
         arguments = (views, self._number, (sources, outputs), direct)
         return self._start(call, self._core.allgather, *arguments, result=result, finish=finish, what=what)
+
+    def _direct_outputs(self, outputs: Sequence[Sequence[Tensor]], sources: Sequence[Tensor]) -> list[Any] | None:
+        """Returns where on a device the core writes the results. None if these are not one memory for each input."""
+        if outputs[0][0].get_device() < 0:
+            return None
+        wholes = [each[0] if len(each) == 1 else adjacent(each) for each in outputs]
+        found = [whole for whole in wholes if whole is not None]
+        are_even = all(each[0].numel() == part.numel() for each in outputs for part in each)
+        return written_directly(found, sources, self._rank if are_even else -1) if len(found) == len(wholes) else None
 
     def _allgather_base(self, output: Tensor, input: Tensor, *_: Any) -> PerseusWork:
         return self._all_gather_whole("all_gather_into_tensor", [output], [input])

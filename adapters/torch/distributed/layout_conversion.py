@@ -113,6 +113,21 @@ def joined(what: str, tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
+def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Returns the flat tensor of which `tensors` are the parts, in this order. None if they are not such views."""
+    first = tensors[0]
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for tensor in tensors:
+        is_dense = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        if not is_dense or tensor.dtype != first.dtype or tensor.get_device() != first.get_device():
+            return None
+        if tensor.data_ptr() != end or tensor.untyped_storage().data_ptr() != storage:
+            return None
+        end += tensor.numel() * tensor.dtype.itemsize
+    count = sum(tensor.numel() for tensor in tensors)
+    return first.detach().as_strided((count,), (1,), first.storage_offset())
+
+
 def width(dtype: torch.dtype) -> int:
     """Returns the number of the core's elements in one of torch's."""
     return _WIDTH.get(dtype, 1)

@@ -15,6 +15,7 @@ from perseus_like.tensor import AS_IT_IS, ReduceOptions
 from .dtype_fallback import DTypeFallback, dtype_fallback
 from .engine import Engine
 from .layout_conversion import (
+    adjacent,
     check_output,
     dense,
     finish_all,
@@ -111,11 +112,13 @@ class Reductions(Engine):
             raise ValueError(
                 f"reduce_scatter: the output has {mine} elements, this rank's input {parts[self._rank].numel()}"
             )
-        whole = joined("reduce_scatter", parts)
         counts = [part.numel() for part in parts]
         if counts == [mine] * self._size:
+            whole = adjacent(parts)
+            if whole is None:
+                whole = joined("reduce_scatter", parts)
             return self._reduce_scatter("reduce_scatter", [outputs[0]], [whole], opts)
-        return self._reduce_part(counts, outputs[0], whole, opts)
+        return self._reduce_part(counts, outputs[0], joined("reduce_scatter", parts), opts)
 
     def _reduce_part(self, counts: Sequence[int], output: Tensor, whole: Tensor, opts: Any) -> PerseusWork:
         """Executes a reduce_scatter with parts of different sizes: reduces everything, and copies this rank's part."""

@@ -321,6 +321,23 @@ def test_results_are_written_to_the_callers_memory(rank: int, size: int) -> None
     assert pretended_streams.tensors_over_memory == before
 
 
+def test_lists_of_views_are_written_directly(rank: int, size: int) -> None:
+    """The parts of one tensor are one block, which NCCL needs. Other lists are copied."""
+    before = pretended_streams.tensors_over_memory
+    output = to_device(torch.zeros(4 * size))
+    mine = to_device(torch.full((4,), rank + 1.0))
+    dist.all_gather(list(output.chunk(size)), mine)
+    assert values(output) == [r + 1.0 for r in range(size) for _ in range(4)]
+    scattered = to_device(torch.zeros(4))
+    dist.reduce_scatter(scattered, list(output.chunk(size)))
+    assert values(scattered) == [size * (rank + 1.0)] * 4
+    assert values(output) == [r + 1.0 for r in range(size) for _ in range(4)]
+    assert pretended_streams.tensors_over_memory == before
+    apart = [to_device(torch.zeros(4)) for _ in range(size)]
+    dist.all_gather(apart, mine)
+    assert [values(each) for each in apart] == [[r + 1.0] * 4 for r in range(size)]
+
+
 def test_an_output_within_the_input(rank: int, size: int) -> None:
     source = to_device(torch.arange(4.0 * size))
     dist.reduce_scatter_tensor(source[:4], source)
