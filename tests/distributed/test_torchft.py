@@ -83,6 +83,63 @@ pg.shutdown()
 """
 
 
+STORE = """
+import sys
+from torch.distributed import TCPStore
+
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+INTERFACE = """
+import json, sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torchft.process_group import ProcessGroup, reconfigure_with_store
+from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
+
+port, rank = int(sys.argv[1]), int(sys.argv[2])
+missing = [name for name in vars(ProcessGroup) if not name.startswith("_") and not hasattr(ReconfigurableGroup, name)]
+assert not missing, missing
+
+dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+pg = ReconfigurableGroup(timeout=timedelta(seconds=30))
+pg.set_rank_info(f"replica_{rank}", 0, 1, global_rank=rank)
+assert json.loads(pg.get_reconfigure_handle())["global_rank"] == rank
+assert pg.register("for_functions") is pg
+assert _resolve_process_group(pg.group_name) is pg
+name = pg.group_name
+for generation, members in enumerate(([0, 1, 2], [2, 0], [1, 2, 0])):
+    if rank not in members:
+        continue
+    reconfigure_with_store(pg, f"127.0.0.1:{port}/{generation}", members.index(rank), len(members))
+    assert pg.group_name == name and (pg.rank(), pg.size()) == (members.index(rank), len(members))
+    expected = float(sum(members))
+    assert functional.all_reduce(torch.full((3,), float(rank)), "sum", pg).tolist() == [expected] * 3
+    gathered = functional.all_gather_tensor(torch.tensor([rank]), 0, pg)
+    assert gathered.tolist() == members
+done = TCPStore("127.0.0.1", port, is_master=False)  # an abort would also fail the last collective of the others
+done.set(f"done/{rank}", "")
+done.wait([f"done/{peer}" for peer in range(3)], timedelta(seconds=30))
+if rank == 0:
+    pg.abort()
+assert (pg.errored() is not None) == (rank == 0)
+if rank == 0:
+    assert "replica_0 was aborted" in str(pg.errored()), pg.errored()
+pg.unregister()
+try:
+    _resolve_process_group(name)
+    raise SystemExit("the group is still registered")
+except (LookupError, RuntimeError, ValueError):
+    print("PASSED")
+"""
+
+
 @pytest.fixture
 def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Popen[str]]]:
     """Returns a function that starts a program in the environment that has torchft. A file gets its standard error."""
@@ -143,3 +200,13 @@ def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Pop
     both = [step for step in first if first[step][0] == 2 and second.get(step, (0,))[0] == 2]
     assert last + 300 in both
     assert [first[step][1] for step in both] == [second[step][1] for step in both]
+
+
+def test_the_interface_of_torchfts_process_groups(start: Callable[..., Popen[str]], tmp_path: Path) -> None:
+    """The group has each public name of torchft's base class. Functional collectives go on after a change of ranks."""
+    store = start("store", STORE)
+    assert store.stdout is not None
+    port = store.stdout.readline().strip()
+    ranks = [start("interface", INTERFACE, port, str(rank)) for rank in range(3)]
+    outputs = [rank.communicate(timeout=80)[0] for rank in ranks]
+    assert outputs == ["PASSED\n"] * 3, (tmp_path / "interface.log").read_text()[-6000:]

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import Backend, PrefixStore, Store
 
 from perseus_like.errors import UnavailableError
 
 from .backend import make_group
+from .group_identity import GroupIdentity
 from .process_group import PerseusGroup
 
 C = TypeVar("C", bound=type)
@@ -57,13 +58,14 @@ class _Done:
 
 
 @_delegating
-class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
+class ReconfigurableGroup(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     """`torchft.Manager(pg=ReconfigurableGroup(timeout=timedelta(seconds=30)), …)`: one per process, for the CPU.
 
     A process has one session, so the ranks of a replica cannot be a world of `perseus` as well; use gloo among them.
     """
 
     supports_reconfigure = True
+    is_of_perseus = False  # torch is not to make a group for the buckets of this one, whose ranks change
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         super().__init__(0, 1)
@@ -72,19 +74,53 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         self._timeout = timeout
         self._group: PerseusGroup | None = None
         self._error: Exception | None = None
+        self._replica_id: str | None = None
+        self._global_rank: int | None = None
 
     @property
     def group(self) -> PerseusGroup:
         """The group of the ranks that take part now. Errors: UnavailableError if there is none."""
         if self._group is None:
-            raise UnavailableError("this process group has no ranks: call reconfigure() first, and again after abort()")
+            raise UnavailableError(
+                f"the process group{self._of_replica()} has no ranks: call reconfigure() first, and again after abort()"
+            )
         return self._group
+
+    def _of_replica(self) -> str:
+        return f" of replica {self._replica_id}" if self._replica_id else ""
+
+    def set_rank_info(
+        self, replica_id: str, group_rank: int, group_world_size: int, global_rank: int | None = None
+    ) -> None:
+        """Sets the replica's name, for the texts of errors, and the rank that the handle of this process states.
+
+        `group_rank` and `group_world_size`: this process in its replica, which torchft uses for the names of its files.
+        """
+        self._replica_id = replica_id
+        self._global_rank = global_rank
+
+    def register(self, name: str) -> ReconfigurableGroup:
+        """Makes the group known to torch under a new `name`, for functional collectives. Returns the group.
+
+        torch's default group must exist. To torch, this group has one rank; its collectives have all ranks that
+        take part. Call this once.
+        """
+        backend = f"{self.getBackendName()}:{name}"
+        Backend.register_backend(backend, lambda *_: self, devices=["cpu"])
+        dist.new_group([dist.get_rank()], backend=backend, group_desc=backend)
+        return self
+
+    def unregister(self) -> None:
+        """Makes torch forget the group, after `register`. Leaves the current group, as `shutdown` does."""
+        dist.destroy_process_group(self)
+        self.shutdown()
 
     def get_reconfigure_handle(self) -> str:
         """Returns the handle of this process, which all processes pass to `reconfigure`."""
         if self._store is None:
             self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
-        return json.dumps({"id": self._id, "store": f"{socket.gethostname()}:{self._store.port}"})
+        store = f"{socket.gethostname()}:{self._store.port}"
+        return json.dumps({"id": self._id, "store": store, "global_rank": self._global_rank})
 
     def reconfigure(self, options: Any) -> _Done:
         """Leaves the current group, and makes one of the processes whose handles `options.handles` lists.
@@ -123,7 +159,9 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """Fails work in progress, on the other ranks as well. Thread-safe."""
-        self._error = UnavailableError("the process group was aborted; reconfigure() makes a new one")
+        self._error = UnavailableError(
+            f"the process group{self._of_replica()} was aborted; reconfigure() makes a new one"
+        )
         self._leave()
 
     def shutdown(self) -> None:
@@ -142,14 +180,20 @@ class ReconfigurableGroup(_ProcessGroup):  # type: ignore[misc]
         if self._group is not None:
             self._group.set_timeout(timeout)
 
-    def size(self) -> int:
+    def getSize(self) -> int:  # noqa: N802
         return self.group.getSize()
 
-    def rank(self) -> int:
+    def getRank(self) -> int:  # noqa: N802
         return self.group.getRank()
 
-    def getBackendName(self) -> str:  # noqa: N802
-        return "perseus"
+    size = getSize
+    rank = getRank
+
+    def get_group_store(self) -> Store:
+        return self.group.get_group_store()
+
+    def __repr__(self) -> str:
+        return f"ReconfigurableGroup({self._replica_id or ''})"
 
     def broadcast_one(self, tensor: Any, root: int) -> Any:
         """Does the same as `broadcast`, for one tensor, as torchft calls it."""
