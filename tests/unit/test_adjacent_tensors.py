@@ -16,7 +16,8 @@ def test_parts_of_one_tensor_are_adjacent() -> None:
         assert found is not None
         assert (found.data_ptr(), found.tolist()) == (whole.data_ptr(), whole.tolist())
     middle = adjacent(whole[4:].chunk(2))
-    assert middle is not None and middle.tolist() == whole[4:].tolist()
+    assert middle is not None
+    assert middle.tolist() == whole[4:].tolist()
 
 
 def test_other_lists_are_not_adjacent() -> None:
