@@ -66,7 +66,10 @@ def test_each_device_has_its_own_backend(backends: str, program: Program, report
 
 
 def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of: ReportsOf) -> None:
-    """perseus works for the CPU beside another backend. torch's `fake` backend takes the place of an accelerator's."""
+    """perseus works for the CPU beside another backend, and takes objects and barriers.
+
+    torch's `fake` backend takes the place of an accelerator's.
+    """
     done = program(
         "perseusrun",
         2,
@@ -78,13 +81,27 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of
     uses(dist.new_group([1, 0]))
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
     report(type(backend).__name__)
+    called = []
+
+    def noting(name):
+        plain = getattr(PerseusGroup, name)
+        def call(*arguments, **options):
+            called.append(name)
+            return plain(*arguments, **options)
+        setattr(PerseusGroup, name, call)
+
+    noting("barrier")
+    noting("broadcast")
+    dist.barrier()
+    dist.broadcast_object_list([1])
+    report(called[0], "broadcast" in called[1:])
     dist.destroy_process_group()
     """,
     )
     assert done.returncode == 0, done.stdout
     for rank in (0, 1):
         used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True"
-        expected = [used, used, "FakeProcessGroup"]
+        expected = [used, used, "FakeProcessGroup", "barrier True"]
         assert reports_of(rank).splitlines() == expected
 
 
