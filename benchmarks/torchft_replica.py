@@ -19,7 +19,7 @@ LIMIT = timedelta(seconds=30)
 
 def make_group(kind: str) -> Any:
     if kind == "gloo":
-        from torchft import ProcessGroupGloo
+        from torchft import ProcessGroupGloo  # type: ignore[import-not-found]
 
         return ProcessGroupGloo(timeout=LIMIT)
     from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
@@ -30,21 +30,22 @@ def make_group(kind: str) -> Any:
 def train(kind: str, lighthouse: str, number: int) -> None:
     """Trains until the process is killed. A line has the step, the number of replicas and the monotonic clock."""
     from torchft import DistributedDataParallel, Manager, Optimizer
-    from torchft.checkpointing.http_transport import HTTPTransport
+    from torchft.checkpointing.http_transport import HTTPTransport  # type: ignore[import-not-found]
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torch.manual_seed(number)
     network = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
+    sgd = torch.optim.SGD(network.parameters(), lr=1e-3)
 
     def load_state_dict(state: Any) -> None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        network.load_state_dict(state["model"])
+        sgd.load_state_dict(state["optimizer"])
 
     manager = Manager(
         pg=make_group(kind),
         min_replica_size=1,
         load_state_dict=load_state_dict,
-        state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        state_dict=lambda: {"model": network.state_dict(), "optimizer": sgd.state_dict()},
         replica_id=f"replica_{number}",
         lighthouse_addr=lighthouse,
         store_addr="127.0.0.1",
@@ -55,7 +56,7 @@ def train(kind: str, lighthouse: str, number: int) -> None:
         checkpoint_transport=HTTPTransport(timeout=LIMIT, num_chunks=0),
     )
     model = DistributedDataParallel(manager, network)
-    optimizer = Optimizer(manager, torch.optim.SGD(model.parameters(), lr=1e-3))
+    optimizer = Optimizer(manager, sgd)
     while True:
         before = manager.current_step()
         inputs = torch.randn(16, 256)

@@ -70,7 +70,7 @@ class ReconfigurableGroup(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         super().__init__(0, 1)
         self._id = uuid.uuid4().hex
-        self._store: TCPStore | None = None  # serves the ranks if this one is the first of them
+        self._server: TCPStore | None = None  # serves the ranks if this one is the first of them
         self._timeout = timeout
         self._group: PerseusGroup | None = None
         self._error: Exception | None = None
@@ -117,9 +117,9 @@ class ReconfigurableGroup(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
 
     def get_reconfigure_handle(self) -> str:
         """Returns the handle of this process, which all processes pass to `reconfigure`."""
-        if self._store is None:
-            self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
-        store = f"{socket.gethostname()}:{self._store.port}"
+        if self._server is None:
+            self._server = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
+        store = f"{socket.gethostname()}:{self._server.port}"
         return json.dumps({"id": self._id, "store": store, "global_rank": self._global_rank})
 
     def reconfigure(self, options: Any) -> _Done:
