@@ -52,6 +52,16 @@ def test_the_overlap_of_kernels() -> None:
     assert overlap(nccl, []) == 0.0
 
 
+def test_packing_begins_with_a_tensor_of_odd_size() -> None:
+    """Without padding, all tensors after it would be packed byte by byte."""
+    from benchmarks.gpu import shapes_to_pack
+    from benchmarks.shapes import resnet_shapes
+
+    shapes = shapes_to_pack()
+    assert shapes[0] == (1,)
+    assert sorted(shapes) == sorted(resnet_shapes())
+
+
 def test_each_step_of_the_first_hour_can_fail() -> None:
     from benchmarks.first_hour.__main__ import steps
 
