@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 #include <vector>
 
 #include "xccl_cases.h"
@@ -57,7 +58,8 @@ TEST(Xccl, AnAbortWaitsForCallsInProgress) {
   };
   run_world(Ranks::threads, 2, [&](World& world) {
     auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
-    world.exchange("connected");
+    if (world.rank == 1) transport.reset();  // in order, before a rank is lost
+    world.exchange("rank 1 has left");
     if (world.rank == 1) return;
     std::vector<float> values(10);
     auto call = std::async(std::launch::async, [&] { return sum(*transport, values); });
@@ -71,9 +73,39 @@ TEST(Xccl, AnAbortWaitsForCallsInProgress) {
   EXPECT_EQ(orders.destroyed, 1) << "rank 1 has lost nobody";
 }
 
-// A library that connects at the first collective waits there for a peer that has ended.
-TEST(Xccl, AnAbortEndsACallThatWaitsForALostPeer) {
+// The call has not returned after the limit. To free the communicator then would take it from under the call.
+TEST(Xccl, ACommunicatorIsNotFreedWhileACallIsInIt) {
   FakeOrders orders;
+  orders.revokes = true;
+  std::promise<void> entered, gate;
+  const auto opened = gate.get_future().share();
+  orders.in_all_reduce = [&](int rank) {
+    if (rank != 0) return;
+    entered.set_value();
+    opened.wait();
+  };
+  run_world(Ranks::threads, 2, [&](World& world) {
+    auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    if (world.rank == 1) transport.reset();  // in order, before a rank is lost
+    world.exchange("rank 1 has left");
+    if (world.rank == 1) return;
+    std::vector<float> values(10);
+    auto call = std::async(std::launch::async, [&] { return sum(*transport, values); });
+    entered.get_future().wait();
+    world.liveness.report_lost(1, "died");
+    while (orders.aborted == 0 && orders.revoked == 0) std::this_thread::yield();
+    EXPECT_EQ(orders.aborted, 0) << "the call still uses the communicator";
+    gate.set_value();
+    EXPECT_TRUE(call.get().ok());
+    transport.reset();
+    EXPECT_EQ(orders.aborted, 1) << "the communicator is freed once the call has returned";
+  });
+}
+
+// A library that connects at the first collective waits there for a peer that has ended.
+TEST(Xccl, ARevokedCommunicatorEndsACallThatWaitsForALostPeer) {
+  FakeOrders orders;
+  orders.revokes = true;
   orders.all_reduce_waits_for_peers = true;
   run_world(Ranks::threads, 2, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});

@@ -133,9 +133,7 @@ int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op o
   if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine->rank)
     return current->fail_all_reduce;
   if (current != nullptr && current->in_all_reduce) {
-    ++mine->held;
     current->in_all_reduce(mine->rank);
-    --mine->held;
   }
   if (current != nullptr && current->all_reduce_waits_for_peers) {
     mine->group->wait_for_abort();
@@ -241,6 +239,13 @@ void count(std::atomic<int> FakeOrders::* what) {
 int comm_destroy(Comm comm) {
   count(&FakeOrders::destroyed);
   return fake_comm_destroy(comm);
+}
+
+int comm_revoke(Comm comm, int /*flags*/) {
+  count(&FakeOrders::revoked);
+  const FakeUse use(comm);
+  use.comm->group->abort();
+  return xccl::kSuccess;
 }
 
 int comm_abort(Comm comm) {
@@ -350,6 +355,7 @@ std::shared_ptr<xccl::Library> queued_library() {
   auto library = common_library("Queued");
   auto& call = library->call;
   call.comm_abort = comm_abort;
+  if (fake_orders() != nullptr && fake_orders()->revokes) call.comm_revoke = comm_revoke;
   call.comm_get_async_error = comm_get_async_error;
   call.send = send;
   call.recv = recv;

@@ -29,11 +29,13 @@ struct FakeOrders {
   std::atomic<int> fail_send{0};        // the code that Send returns on fail_rank
   std::atomic<int> fail_rank{0};
   std::atomic<int> async_error{0};  // the result of CommGetAsyncError
-  std::atomic<int> aborted{0}, destroyed{0}, own_ops{0}, registered{0}, deregistered{0};
+  std::atomic<int> aborted{0}, revoked{0}, destroyed{0}, own_ops{0}, registered{0}, deregistered{0};
 
   // Aborts in a group are executed at the same time, as from NCCL 2.22 on. Set it before a library is made.
   bool groups_aborts = false;
-  // AllReduce blocks until the communicator is aborted, as if it connected to a peer that does not answer.
+  // The library can revoke communicators, as from NCCL 2.29 on. Set it before a library is made.
+  bool revokes = false;
+  // AllReduce blocks until the communicator is revoked, as if it connected to a peer that does not answer.
   std::atomic<bool> all_reduce_waits_for_peers{false};
   std::function<void(int rank)> in_all_reduce;  // runs inside of AllReduce
 

@@ -117,7 +117,7 @@ int fake_abort(const std::vector<xccl::Comm>& comms) {
       return kFakeFailed;
     }
     auto& comm = *found->second;
-    EXPECT_EQ(comm.held, 0) << "a communicator is aborted while a call is in it";
+    EXPECT_EQ(comm.calls, 0) << "a communicator is freed while a call is in it";
     comm.abort_begun = true;
     comm.group->abort();
     device = comm.device;

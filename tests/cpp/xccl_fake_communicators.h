@@ -28,7 +28,6 @@ struct FakeComm {
   std::atomic<int> async_error{0};
   std::map<xccl::Op, double> factors;
   std::atomic<int> calls{0};  // calls of the library that are in it
-  std::atomic<int> held{0};   // those of them that a test holds there
   int queued = 0;             // work on streams that has not run; guarded with all communicators
   bool abort_begun = false;   // guarded with all communicators
 };

@@ -15,8 +15,22 @@ namespace {
 
 using Handles = std::vector<std::shared_ptr<CommHandle>>;
 
-// A call that takes longer waits for a lost peer. Only the abort ends it, and the library expects that.
+// A call that takes longer probably waits for a lost peer.
 constexpr std::chrono::seconds kCallLimit{2};
+
+// Runs `work` on a detached thread, because the library's abort may never return if the device hangs.
+template <class Work>
+void start_thread(Work work) {
+  try {
+    std::thread([work = std::move(work)] {
+      pthread_setname_np(pthread_self(), "perseus-abort");
+      work();
+    }).detach();
+  } catch (const std::system_error& error) {
+    log(LogLevel::error, std::string("communicators cannot be aborted, because no thread can be started: ") +
+                             error.what() + "; end this process if it does not end itself");
+  }
+}
 
 void abort_in_group(const Handles& handles) {
   const auto& call = handles.front()->library().call;
@@ -36,9 +50,20 @@ void abort_in_parallel(const Handles& handles) {
   for (auto& thread : threads) thread.join();
 }
 
-void abort_all(const Handles& handles) {
-  const auto until = std::chrono::steady_clock::now() + kCallLimit;
-  for (const auto& handle : handles) handle->await_calls(until);
+// Aborts a communicator that a call still uses when this call has returned. The communicator is never freed before.
+void abort_after_calls(CommHandle& handle) {
+  const auto& library = handle.library();
+  log(LogLevel::error, "a call of " + library.title() +
+                           " has not returned after a failure, so its communicator is not freed until the call "
+                           "returns; end this process if it does not go on");
+  if (library.call.comm_revoke != nullptr) library.call.comm_revoke(handle.comm(), kRevokeDefault);
+  handle.await_calls();
+  handle.abort();
+  handle.set_ended();
+}
+
+void abort_idle(const Handles& handles) {
+  if (handles.empty()) return;
   if (handles.size() > 1 && handles.front()->library().traits.groups_aborts) {
     abort_in_group(handles);
   } else {
@@ -47,17 +72,21 @@ void abort_all(const Handles& handles) {
   for (const auto& handle : handles) handle->set_ended();
 }
 
-// The thread is detached, because the library's abort may never return if the device hangs.
-void start_abort(Handles handles) {
-  try {
-    std::thread([handles = std::move(handles)] {
-      pthread_setname_np(pthread_self(), "perseus-abort");
-      abort_all(handles);
-    }).detach();
-  } catch (const std::system_error& error) {
-    log(LogLevel::error, std::string("communicators cannot be aborted, because no thread can be started: ") +
-                             error.what() + "; end this process if it does not end itself");
+void abort_all(const Handles& handles) {
+  const auto until = std::chrono::steady_clock::now() + kCallLimit;
+  Handles idle;
+  for (const auto& handle : handles) {
+    if (handle->await_calls(until)) {
+      idle.push_back(handle);
+    } else {
+      start_thread([handle] { abort_after_calls(*handle); });
+    }
   }
+  abort_idle(idle);
+}
+
+void start_abort(Handles handles) {
+  start_thread([handles = std::move(handles)] { abort_all(handles); });
 }
 
 }  // namespace
@@ -85,9 +114,14 @@ bool CommHandle::is_closed() const {
   return closed_;
 }
 
-void CommHandle::await_calls(std::chrono::steady_clock::time_point until) {
+bool CommHandle::await_calls(std::chrono::steady_clock::time_point until) {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, until, [this] { return calls_ == 0; });
+  return changed_.wait_until(lock, until, [this] { return calls_ == 0; });
+}
+
+void CommHandle::await_calls() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return calls_ == 0; });
 }
 
 void CommHandle::abort() {

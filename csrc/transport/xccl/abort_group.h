@@ -16,7 +16,7 @@
 namespace perseus::xccl {
 
 // A communicator of the library, and the calls that are in it. An abort frees the communicator, so it waits for these
-// calls. Thread-safe.
+// calls, without a limit. A communicator whose call never returns is never freed. Thread-safe.
 class CommHandle {
  public:
   CommHandle(std::shared_ptr<const Library> library, std::shared_ptr<Device> device, Comm comm)
@@ -46,9 +46,12 @@ class CommHandle {
   bool close();
   bool is_closed() const;
 
-  // Waits until no call is in the communicator. Gives up at `until`.
-  void await_calls(std::chrono::steady_clock::time_point until);
+  // Waits until no call is in the communicator. Gives up at `until`, and then returns false.
+  bool await_calls(std::chrono::steady_clock::time_point until);
+  // Waits until no call is in the communicator, however long that takes.
+  void await_calls();
   // Makes the communicator's device current on the calling thread, and aborts the communicator. Failures are ignored.
+  // No call may be in the communicator, because the abort frees it.
   void abort();
   // States that the library has ended the communicator.
   void set_ended();

@@ -31,7 +31,8 @@ using Op = int;
 inline constexpr Op kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kFirstOwnOp = 5;
 
 inline constexpr int kSuccess = 0;
-inline constexpr int kScalarOnHost = 1;  // read before the call returns
+inline constexpr int kScalarOnHost = 1;   // read before the call returns
+inline constexpr int kRevokeDefault = 0;  // the only flags of comm_revoke
 
 // The table of functions. Those that return int return kSuccess or an error code.
 struct Functions {
@@ -50,6 +51,7 @@ struct Functions {
 
   // The following are null if the library does not have them.
   int (*comm_abort)(Comm) = nullptr;
+  int (*comm_revoke)(Comm, int flags) = nullptr;  // ends work and calls in progress, and frees nothing
   int (*comm_get_async_error)(Comm, int*) = nullptr;
   int (*send)(const void*, std::size_t, DataType, int peer, Comm, Stream) = nullptr;
   int (*recv)(void*, std::size_t, DataType, int peer, Comm, Stream) = nullptr;

@@ -67,6 +67,7 @@ Functions find_functions(void* opened, const std::string& prefix, const std::str
   finder.require(table.all_gather, "AllGather");
   finder.require(table.reduce_scatter, "ReduceScatter");
   finder.find(table.comm_abort, "CommAbort");
+  finder.find(table.comm_revoke, "CommRevoke");
   finder.find(table.comm_get_async_error, "CommGetAsyncError");
   finder.find(table.send, "Send");
   finder.find(table.recv, "Recv");

@@ -21,6 +21,7 @@ ROOT = HERE.parents[2]
 CSRC = ROOT / "csrc"
 NCCL = ("nvidia-nccl-cu12==2.18.3", "nvidia-nccl-cu12==2.21.5", "nvidia-nccl-cu12==2.27.7", "nvidia-nccl-cu13==2.29.7")
 CUDA = ("nvidia-cuda-runtime-cu12==12.1.105", "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-runtime==13.0.96")
+CUDA_CONSTANTS = ("device.cc", "kernels.cc", "memory_pool.cc", "driver.h")  # have constants of the driver
 COMPILER = ("c++", "-std=c++20", "-Wall", "-Werror", f"-I{CSRC}", f"-I{HERE}")
 
 NCCL_VALUES = """
@@ -34,17 +35,36 @@ static_assert(kFirstOwnOp == ncclNumOps && kScalarOnHost == ncclScalarHostImmedi
 static_assert(kSuccess == ncclSuccess && Traits{}.in_progress == ncclInProgress);
 """
 
+# The release of NCCL that is the first to have a function.
+NCCL_SINCE = {"comm_register": "2, 19", "comm_deregister": "2, 19", "comm_revoke": "2, 29"}
+# The driver reads PoolProperties as its CUmemPoolProps.
+POOL_PROPERTIES = """
+static_assert(sizeof(PoolProperties) == sizeof(CUmemPoolProps) && alignof(PoolProperties) == alignof(CUmemPoolProps));
+static_assert(offsetof(PoolProperties, allocation_type) == offsetof(CUmemPoolProps, allocType));
+static_assert(offsetof(PoolProperties, handle_types) == offsetof(CUmemPoolProps, handleTypes));
+constexpr auto kLocation = offsetof(CUmemPoolProps, location);
+static_assert(offsetof(PoolProperties, location_type) == kLocation + offsetof(CUmemLocation, type));
+static_assert(offsetof(PoolProperties, device) == kLocation + offsetof(CUmemLocation, id));
+static_assert(offsetof(PoolProperties, security) == offsetof(CUmemPoolProps, win32SecurityAttributes));
+static_assert(sizeof(CUmemAllocationType) == sizeof(int) && sizeof(CUmemAllocationHandleType) == sizeof(int));
+static_assert(sizeof(CUmemLocationType) == sizeof(int) && sizeof(cuuint64_t) == sizeof(std::uint64_t));
+"""
+
 
 def nccl_assertions() -> str:
     """Returns a program that compiles if our table of functions is NCCL's."""
     found = re.findall(r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/library.cc"))
     header = (CSRC / "transport/xccl/functions.h").read_text()
-    optional = {"all_to_all", "comm_register", "comm_deregister"}  # not in each NCCL, or oneCCL's alone
-    lines = [f"SAME(Functions, {member}, nccl{name});" for member, name in found if member not in optional]
-    lines += [
-        f"#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)\nSAME(Functions, {member}, nccl{name});\n#endif"
+    lines = [
+        f"#if NCCL_VERSION_CODE >= NCCL_VERSION({NCCL_SINCE.get(member, '2, 13')}, 0)\n"
+        f"SAME(Functions, {member}, nccl{name});\n#endif"
         for member, name in found
-        if member in ("comm_register", "comm_deregister")
+        if member != "all_to_all"  # oneCCL's alone
+    ]
+    lines += [
+        "#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)",
+        "static_assert(kRevokeDefault == NCCL_REVOKE_DEFAULT);",
+        "#endif",
     ]
     assert header.count("(*") == len(found), "a function is declared and not looked up"
     return _program(["nccl.h", "transport/xccl/library.h"], "perseus::xccl", [*lines, NCCL_VALUES])
@@ -58,13 +78,13 @@ def cuda_assertions() -> str:
     # Constants whose comment begins with the driver's name of them.
     constants = re.findall(
         r"= (\d+); +// ((?:CU_?\w+)(?: \| CU_\w+)*)",
-        _source("device/cuda/device.cc") + _source("device/cuda/kernels.cc"),
+        "".join(_source(f"device/cuda/{name}") for name in CUDA_CONSTANTS),
     )
-    assert len(constants) >= 5, constants
+    assert len(constants) >= 11, constants
     lines += [f"static_assert({value} == ({name}));" for value, name in constants]
     lines += ["static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY);"]
     lines += ["static_assert(sizeof(Pointer) == sizeof(CUdeviceptr) && sizeof(DeviceNumber) == sizeof(CUdevice));"]
-    return _program(["cuda.h", "device/cuda/driver.h"], "perseus::cuda", lines)
+    return _program(["cstddef", "cuda.h", "device/cuda/driver.h"], "perseus::cuda", [*lines, POOL_PROPERTIES])
 
 
 def _source(name: str) -> str:
