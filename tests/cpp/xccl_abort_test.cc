@@ -103,9 +103,13 @@ TEST(Xccl, ACommunicatorIsNotFreedWhileACallIsInIt) {
 }
 
 // A library that connects at the first collective waits there for a peer that has ended.
-TEST(Xccl, ARevokedCommunicatorEndsACallThatWaitsForALostPeer) {
+class EndOfCalls : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Xccl, EndOfCalls, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "ByRevoke" : "ByAbort"; });
+
+TEST_P(EndOfCalls, ACallDoesNotWaitForALostPeer) {
   FakeOrders orders;
-  orders.revokes = true;
+  orders.revokes = GetParam();
   orders.all_reduce_waits_for_peers = true;
   run_world(Ranks::threads, 2, [&](World& world) {
     const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});

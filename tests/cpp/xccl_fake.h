@@ -35,7 +35,7 @@ struct FakeOrders {
   bool groups_aborts = false;
   // The library can revoke communicators, as from NCCL 2.29 on. Set it before a library is made.
   bool revokes = false;
-  // AllReduce blocks until the communicator is revoked, as if it connected to a peer that does not answer.
+  // AllReduce blocks until the communicator is revoked or aborted, as if it connected to a peer that does not answer.
   std::atomic<bool> all_reduce_waits_for_peers{false};
   std::function<void(int rank)> in_all_reduce;  // runs inside of AllReduce
 

@@ -50,14 +50,11 @@ void abort_in_parallel(const Handles& handles) {
   for (auto& thread : threads) thread.join();
 }
 
-// Aborts a communicator that a call still uses when this call has returned. The communicator is never freed before.
-void abort_after_calls(CommHandle& handle) {
-  const auto& library = handle.library();
-  log(LogLevel::error, "a call of " + library.title() +
-                           " has not returned after a failure, so its communicator is not freed until the call "
-                           "returns; end this process if it does not go on");
-  if (library.call.comm_revoke != nullptr) library.call.comm_revoke(handle.comm(), kRevokeDefault);
-  handle.await_calls();
+// Ends a call that waits for a lost peer, and aborts its communicator. A library that can revoke communicators ends the
+// call first, so that the communicator is not freed under it. Otherwise only the abort ends the call.
+void end_call_and_abort(CommHandle& handle) {
+  const auto& call = handle.library().call;
+  if (call.comm_revoke != nullptr && call.comm_revoke(handle.comm(), kRevokeDefault) == kSuccess) handle.await_calls();
   handle.abort();
   handle.set_ended();
 }
@@ -79,7 +76,7 @@ void abort_all(const Handles& handles) {
     if (handle->await_calls(until)) {
       idle.push_back(handle);
     } else {
-      start_thread([handle] { abort_after_calls(*handle); });
+      start_thread([handle] { end_call_and_abort(*handle); });
     }
   }
   abort_idle(idle);

@@ -16,7 +16,7 @@
 namespace perseus::xccl {
 
 // A communicator of the library, and the calls that are in it. An abort frees the communicator, so it waits for these
-// calls, without a limit. A communicator whose call never returns is never freed. Thread-safe.
+// calls. Thread-safe.
 class CommHandle {
  public:
   CommHandle(std::shared_ptr<const Library> library, std::shared_ptr<Device> device, Comm comm)
@@ -51,7 +51,7 @@ class CommHandle {
   // Waits until no call is in the communicator, however long that takes.
   void await_calls();
   // Makes the communicator's device current on the calling thread, and aborts the communicator. Failures are ignored.
-  // No call may be in the communicator, because the abort frees it.
+  // The abort frees the communicator, and ends the calls that are in it.
   void abort();
   // States that the library has ended the communicator.
   void set_ended();
