@@ -166,6 +166,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         for number, parameter in zip(numbers, parameters, strict=True):
             if number in state_dict["state"]:
                 self.state[parameter] = dict(state_dict["state"][number])
+                if "step" in self.state[parameter]:
+                    self.state[parameter]["step"] = torch.tensor(float(self.state[parameter]["step"]))
         with torch.no_grad():
             self._update.adopt_loaded()
 
