@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from perseus_like.collectives import barrier
 from perseus_like.errors import UnavailableError
-from perseus_like.host_memory import map_together
+from perseus_like.host_memory import map_together, return_freed_memory
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
@@ -34,6 +35,7 @@ class ParameterMemory:
         contents = [f"{name!r} {each.dtype}{list(each.shape)} {list(each.stride())}" for name, each in named]
         self._mapping = map_together(self._end, contents, "share_parameters", process_set)
         self._move(named, followers)
+        return_freed_memory()
 
     def _place(self, name: str, parameter: torch.Tensor) -> None:
         if parameter.device.type != "cpu" or parameter.layout is not torch.strided:
@@ -49,8 +51,6 @@ class ParameterMemory:
             self._end += storage.nbytes()
 
     def _move(self, named: Sequence[Named], followers: Sequence[torch.Tensor]) -> None:
-        from perseus_like.collectives import barrier
-
         moved: dict[int, torch.UntypedStorage] = {}
         is_first = self.process_set.rank() == 0
         for address, (offset, storage) in self._storages.items():
@@ -109,6 +109,9 @@ def unshare_parameters(model_or_params: torch.nn.Module | Iterable[torch.Tensor]
 
     Args:
         model_or_params: as for `share_parameters`. Parameters that are not shared stay as they are.
+
+    Raises:
+        MemoryError: this rank has no memory for the copies.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 import perseus_like.torch as hvd
 
-Make = Callable[[Any], Any]
 STEPS = 200
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
@@ -244,7 +242,7 @@ def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer() -> None:
         assert state["state"][number].keys() == values.keys()
         for key, value in values.items():
             torch.testing.assert_close(state["state"][number][key], value, rtol=1e-4, atol=1e-6)
-    # What one process has saved continues on any number of ranks.
+    # The state of one process fits any number of ranks.
     hvd.barrier()
     with torch.no_grad():
         for values in optimizer.state.values():
@@ -354,57 +352,3 @@ def test_each_rank_by_itself_in_a_process_set() -> None:
         hvd.barrier()
         for each in sets:
             hvd.remove_process_set(each)
-
-
-REFUSED: dict[str, tuple[Make, str]] = {
-    "LBFGS": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.LBFGS, lr=1), "needs all gradients at once"),
-    "RMSprop": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.RMSprop, lr=1), "no kernel for it"),
-    "amsgrad": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.Adam, amsgrad=True), "omit amsgrad"),
-    "double": (
-        lambda _: hvd.ZeroRedundancyOptimizer([torch.nn.Parameter(torch.ones(2).double())], torch.optim.SGD, lr=1),
-        "only float32 and bfloat16",
-    ),
-    "gaps": (
-        lambda _: hvd.ZeroRedundancyOptimizer([torch.nn.Parameter(torch.ones(8)[::2])], torch.optim.SGD, lr=1),
-        "has gaps between its elements",
-    ),
-    "compression": (
-        lambda p: hvd.DistributedOptimizer(torch.optim.SGD(p), compression=hvd.Compression.fp16, shard=True),
-        "does not support compression",
-    ),
-    "device": (
-        lambda _: hvd.ZeroRedundancyOptimizer(
-            [torch.nn.Parameter(torch.ones(2, device="meta"))], torch.optim.SGD, lr=1
-        ),
-        "only dense CPU parameters",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_sharded_is_refused(what: str) -> None:
-    make, text = REFUSED[what]
-    with pytest.raises(RuntimeError, match=text):
-        make(list(model_of().parameters()))
-
-
-@pytest.mark.usefixtures("two_ranks")
-def test_ranks_with_different_parameters() -> None:
-    parameters = [torch.nn.Parameter(torch.ones(2 + hvd.rank()))]
-    with pytest.raises(hvd.HorovodInternalError, match="the ranks share different parameters: at position 0, rank 0"):
-        hvd.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
-
-
-def test_a_parameter_that_leaves_the_memory() -> None:
-    model = model_of()
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
-    )
-    hvd.barrier()
-    model.middle.weight.data = model.middle.weight.data.clone()
-    with pytest.raises(RuntimeError, match=r"'middle\.weight' has left the memory"):
-        optimizer.step()
-    hvd.barrier()
-    hvd.unshare_parameters(model)
-    optimizer.step()  # shares them again
-    assert_same_on_all_ranks(flat(model))
