@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -58,7 +58,7 @@ class ParameterMemory:
                 place = torch.frombuffer(self._mapping, dtype=torch.uint8, count=storage.nbytes(), offset=offset)
                 moved[address] = place.untyped_storage()
                 if is_first:
-                    place.copy_(torch.empty(0, dtype=torch.uint8).set_(storage))  # type: ignore[call-overload]
+                    place.copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
         barrier(self.process_set)
         unique = {id(each): each for each in [*(parameter for _, parameter in named), *followers]}
         for tensor in unique.values():
@@ -123,7 +123,7 @@ def unshare_parameters(model_or_params: torch.nn.Module | Iterable[torch.Tensor]
     for tensor in unique.values():
         storage = tensor.untyped_storage()
         if memory_of(tensor) is not None and storage.nbytes():
-            copies.setdefault(storage.data_ptr(), storage.clone())
+            copies.setdefault(storage.data_ptr(), storage.clone())  # type: ignore[no-untyped-call]
     for tensor in unique.values():
         _of.pop(id(tensor), None)
         target = copies.get(tensor.untyped_storage().data_ptr())
@@ -159,7 +159,7 @@ def require_dense(name: str, parameter: torch.Tensor) -> None:
 
 def _view_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
     place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-    return torch.empty(0, dtype=tensor.dtype).set_(storage, *place)  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, *place)
 
 
 def _named(given: object) -> tuple[list[Named], list[torch.Tensor]]:
@@ -172,8 +172,8 @@ def _named(given: object) -> tuple[list[Named], list[torch.Tensor]]:
     return named, []
 
 
-def _forget(key: int) -> object:
-    def forget(reference: object) -> None:
+def _forget(key: int) -> Callable[[weakref.ref[torch.Tensor]], None]:
+    def forget(reference: weakref.ref[torch.Tensor]) -> None:
         if key in _of and _of[key][0] is reference:
             del _of[key]
 

@@ -269,7 +269,8 @@ class ShardedUpdate:
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
-        return float(total[0]) ** 0.5 / (memory.size if self._averages else 1)
+        norm: float = float(total[0]) ** 0.5 / (memory.size if self._averages else 1)
+        return norm
 
     def spread_infinities(self) -> None:
         """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
