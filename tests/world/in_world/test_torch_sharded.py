@@ -32,6 +32,8 @@ class Tied(torch.nn.Module):
         self.again = self.middle  # tied
         self.register_buffer("count", torch.zeros(1))
 
+    count: torch.Tensor
+
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.middle(self.embedding(batch)))
         result: torch.Tensor = self.head(self.norm(self.again(hidden)))

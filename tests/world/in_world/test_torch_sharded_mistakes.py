@@ -63,11 +63,12 @@ def test_a_parameter_that_leaves_the_memory() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
     )
     hvd.barrier()
-    model["middle"].weight.data = model["middle"].weight.data.clone()
+    weight = model.get_parameter("middle.weight")
+    weight.data = weight.data.clone()
     with pytest.raises(RuntimeError, match=r"'middle\.weight' has left the memory"):
         optimizer.step()
     hvd.barrier()
     hvd.unshare_parameters(model)
     optimizer.step()  # shares them again
-    everybody = hvd.allgather_object(model["middle"].weight.tolist())
+    everybody = hvd.allgather_object(model.state_dict()["middle.weight"].tolist())
     assert all(each == everybody[0] for each in everybody)
