@@ -13,6 +13,8 @@ from .functions import allgather_object, broadcast_object, broadcast_optimizer_s
 from .gloo_name import as_gloo
 from .ops import *
 from .optimizer import DistributedOptimizer
+from .parameter_memory import share_parameters, unshare_parameters
+from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharing import shared
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
@@ -29,6 +31,7 @@ __all__ = [
     "DistributedOptimizer",
     "HorovodInternalError",
     "SyncBatchNorm",
+    "ZeroRedundancyOptimizer",
     "allgather_object",
     "as_gloo",
     "barrier",
@@ -39,8 +42,10 @@ __all__ = [
     "empty",
     "mpi_ops",
     "run",
+    "share_parameters",
     "shared",
     "sparse_allreduce_async",
+    "unshare_parameters",
 ]
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]

@@ -13,6 +13,7 @@ import torch
 from perseus_like.arguments import member_id
 from perseus_like.collectives import Adasum, Average, Sum, resolve_op
 from perseus_like.compression import NoneCompressor
+from perseus_like.errors import UnavailableError
 from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
 from perseus_like.process_sets import ProcessSet, global_process_set
 
@@ -22,6 +23,7 @@ from .buckets import GradientBuckets
 from .compat.training import before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
+from .sharded_optimizer import shard as sharded
 
 Named = tuple[str, torch.Tensor]
 
@@ -261,6 +263,7 @@ def DistributedOptimizer(  # noqa: N802
     groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    shard: bool = False,
 ) -> Any:
     """Returns an optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
 
@@ -280,9 +283,11 @@ def DistributedOptimizer(  # noqa: N802
         num_groups: the older name for a number of groups.
         sparse_as_dense: if true, sparse gradients are made dense, and are reduced with the others.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
+        shard: if true, the ranks share parameters and states; see `ZeroRedundancyOptimizer`.
 
     Returns:
-        The distributed optimizer, which is an instance of the wrapped optimizer's class.
+        The distributed optimizer, which is an instance of the wrapped optimizer's class. With `shard=True`, a
+        ZeroRedundancyOptimizer.
 
     Raises:
         ValueError: an argument is not supported, two parameters have one name, a parameter has none, or the optimizer
@@ -307,6 +312,10 @@ def DistributedOptimizer(  # noqa: N802
         sparse_as_dense=sparse_as_dense,
     )
     names = _checked_names(optimizer, named_parameters)
+    if shard:
+        _require_plain(rules)
+        by_id = {id(parameter): name for name, parameter in names if not name.startswith("allreduce.noname.")}
+        return sharded(optimizer, process_set, op, backward_passes_per_step, by_id)
     distributed = _extend(optimizer, _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer)
     distributed._names = {id(parameter): name for name, parameter in names}
     distributed._passes = checked_passes(backward_passes_per_step)
@@ -321,6 +330,22 @@ def DistributedOptimizer(  # noqa: N802
     buckets = distributed._buckets = GradientBuckets(trained, rules, backward_passes_per_step)
     weakref.finalize(distributed, buckets.close)
     return distributed
+
+
+def _require_plain(rules: GradientRules) -> None:
+    """Raises UnavailableError for options that a sharded optimizer does not have."""
+    strange = {
+        "op=Adasum": rules.op is Adasum,
+        "compression": rules.compression is not NoneCompressor,
+        "gradient_predivide_factor": rules.prescale != 1.0,
+        "groups": bool(rules.groups),
+    }
+    found = [option for option, is_given in strange.items() if is_given]
+    if found:
+        raise UnavailableError(
+            f"DistributedOptimizer(shard=True) does not support {', '.join(found)}: gradients are added by the update "
+            "itself; omit this, or omit shard=True"
+        )
 
 
 def _extend(optimizer: torch.optim.Optimizer, added: type[_DistributedOptimizer]) -> _DistributedOptimizer:

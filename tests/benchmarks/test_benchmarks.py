@@ -93,6 +93,12 @@ def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
     assert all({"ours", "torch, fused"} < set(row["contenders"]) for row in rows)
 
 
+def test_the_sharded_optimizer_is_measured(tmp_path: Path) -> None:
+    run("sharded_optimizer", "--quick", "--output", tmp_path)
+    rows = result_of(tmp_path, "sharded_optimizer")["rows"]
+    assert [len(row["contenders"]) for row in rows] == [3, 2]
+
+
 def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3

@@ -60,6 +60,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "objects": ("arguments", "collectives", "documentation", "lazy_numpy", "process_sets", "session", "tensor"),
     "process_set_registration": ("errors", "objects", "process_sets", "session"),
     "hosts": ("objects", "process_set_registration", "process_sets", "session"),
+    "host_memory": ("arguments", "errors", "objects", "process_sets", "session"),
     "sharing": ("errors", "hosts", "objects", "session"),
     "buckets": (),
     "agreement": ("collectives", "errors", "objects", "process_sets", "session", "tensor"),

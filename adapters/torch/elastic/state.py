@@ -12,6 +12,7 @@ from perseus_like.elastic import ObjectState
 from perseus_like.elastic.state import require_intact_results
 
 from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from ..sharded_update import leave_all
 from .sampler import ElasticSampler
 
 
@@ -149,6 +150,7 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
+        leave_all()  # ranks of one host may return to different commits
         for handler in self._handlers.values():
             handler.restore()
         super().restore()

@@ -1,0 +1,203 @@
+"""ZeroRedundancyOptimizer: the ranks of a host share parameters and states, and each rank updates its shard."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import torch
+
+from perseus_like.arguments import member_id
+from perseus_like.collectives import Average, Sum, resolve_op
+from perseus_like.errors import UnavailableError
+from perseus_like.gradients import checked_passes
+from perseus_like.host_memory import require_one_host
+from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.protocol.messages import is_elastic
+
+from .compat.training import before_scaler_steps, mark_stepped
+from .ownership import register
+from .shard_rules import check_options, states_of
+from .sharded_update import ShardedUpdate
+
+
+@before_scaler_steps
+class ZeroRedundancyOptimizer(torch.optim.Optimizer):
+    """An optimizer of which the ranks of one host share parameters and states. Each rank updates a shard of them.
+
+    A host has parameters and states once, and each rank has its own gradients. `step` adds the gradients of all ranks
+    while it updates the shard. Afterwards, gradients have no defined values. All ranks call `step` equally often.
+
+    Args:
+        params: parameters or parameter groups, as for `optimizer_class`; the same on all ranks.
+        optimizer_class: torch.optim.SGD, Adam or AdamW.
+        process_group: has to be None; `process_set` takes its place.
+        process_set: the ranks that train together, which are on one host. The default is all ranks of the job.
+        op: Average or Sum, over the gradients of the ranks.
+        backward_passes_per_step: has no effect: gradients are added locally until `step`.
+        defaults: options of `optimizer_class`.
+
+    Raises:
+        UnavailableError: the optimizer, an option, a dtype or a device cannot be sharded, or the ranks are on several
+            hosts.
+        ValueError: this rank is not in `process_set`, or an argument is wrong.
+        HorovodInternalError: the ranks passed different parameters (DisagreementError), or a rank has ended.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> norm = optimizer.clip_grad_norm_(1.0)
+        >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: type[torch.optim.Optimizer],
+        process_group: None = None,
+        process_set: ProcessSet = global_process_set,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        **defaults: Any,
+    ) -> None:
+        if process_group is not None:
+            raise ValueError("ZeroRedundancyOptimizer takes no process_group here; pass process_set")
+        states_of(optimizer_class)
+        self._use(optimizer_class(params, **defaults), process_set, op, backward_passes_per_step, {})
+
+    def _use(
+        self, inner: torch.optim.Optimizer, process_set: ProcessSet, op: int, passes: int, names: dict[int, str]
+    ) -> None:
+        """Takes the parameter groups and the state of torch's optimizer, which it shares with this object."""
+        chosen = resolve_op(op)
+        if chosen not in (Average, Sum):
+            raise ValueError(f"a sharded optimizer reduces gradients by Average or Sum, not {chosen.name}")
+        kinds = states_of(type(inner))
+        for group in inner.param_groups:
+            check_options(type(inner), group)
+        member_id(process_set)
+        require_one_host("ZeroRedundancyOptimizer", process_set)
+        self.backward_passes_per_step = checked_passes(passes)
+        super().__init__(inner.param_groups, inner.defaults)
+        self.optim, self.param_groups, self.state = inner, inner.param_groups, inner.state
+        self._step_supports_amp_scaling = True
+        self._clip = 1.0
+        self._update = ShardedUpdate(self, type(inner), kinds, process_set, chosen is Average, names)
+        register(self._update)
+        weakref.finalize(self, self._update.close)
+        if not is_elastic():  # workers that come later do not take part in what others have made before
+            self._update.prepare()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Adds the gradients of all ranks and updates the parameters. Blocks until all ranks have done so.
+
+        A gradient that a rank has not computed counts as zeros. If a GradScaler has found infinities on any rank, no
+        rank updates. Returns the loss of this rank's closure.
+
+        Raises:
+            UnavailableError: a rank has joined.
+            HorovodInternalError: a rank has ended. Parameters may then be updated in part; restore the last commit.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        mark_stepped(self.optim)
+        scaler, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        scale = 1.0 if scaler is None else float(scaler)
+        clip, self._clip = self._clip, 1.0
+        with torch.no_grad():
+            self._update.step(scale, found is not None and bool(found), clip)
+        return loss
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Makes the next `step` scale gradients so that their norm is at most `max_norm`. Collective.
+
+        Each rank computes the norm of its shard of the reduced gradients. `step` multiplies by the factor, so the
+        gradients that the program sees are not clipped. Call it after `GradScaler.unscale_`, if there is a scaler.
+
+        Returns:
+            The norm of the reduced gradients of all parameters, the same on all ranks.
+
+        Raises:
+            UnavailableError: `norm_type` is not 2.
+        """
+        if float(norm_type) != 2.0:
+            raise UnavailableError(f"clip_grad_norm_: norm_type is {norm_type}; a sharded optimizer has only 2")
+        with torch.no_grad():
+            norm = self._update.norm()
+        self._clip = min(1.0, max_norm / (norm + 1e-6)) if norm == norm else norm
+        return torch.tensor(norm)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._clip = 1.0
+        self._update.discard_sums()
+        super().zero_grad(set_to_none)
+
+    def synchronize(self) -> NoReturn:
+        """Raises UnavailableError, because gradients are added during the update."""
+        raise UnavailableError(
+            "a sharded optimizer has no synchronize() and skip_synchronize(): gradients are added during step(); clip "
+            "by optimizer.clip_grad_norm_(max_norm)"
+        )
+
+    skip_synchronize = synchronize
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Does nothing, as for torch's class of this name: `state_dict` is complete on every rank of the host."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state of this class, or of torch's optimizer, from any number of ranks. Call it on all ranks.
+
+        Raises:
+            ValueError: the state has other parameter groups.
+        """
+        groups = state_dict["param_groups"]
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
+            raise ValueError("load_state_dict: the state has other parameter groups than the optimizer; use its groups")
+        for own, given in zip(self.param_groups, groups, strict=True):
+            own.update({name: copy.deepcopy(value) for name, value in given.items() if name != "params"})
+        numbers = [number for group in groups for number in group["params"]]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self.state.clear()
+        for number, parameter in zip(numbers, parameters, strict=True):
+            if number in state_dict["state"]:
+                self.state[parameter] = dict(state_dict["state"][number])
+                if "step" in self.state[parameter]:
+                    self.state[parameter]["step"] = torch.tensor(float(self.state[parameter]["step"]))
+        with torch.no_grad():
+            self._update.adopt_loaded()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        if "_update" in self.__dict__:
+            self._update.forget_memory()
+
+    def _before_scaler_step(self) -> None:
+        self._update.spread_infinities()
+
+    def __reduce__(self) -> Any:
+        """Returns a plain optimizer. A copy has other parameters, which only this rank trains."""
+        state = {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+        return _restore, (type(self.optim), state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+
+def _restore(cls: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.optim.Optimizer:
+    plain = cls.__new__(cls)
+    plain.__setstate__(state)
+    return plain
+
+
+def shard(
+    optimizer: torch.optim.Optimizer, process_set: ProcessSet, op: int, passes: int, names: dict[int, str]
+) -> ZeroRedundancyOptimizer:
+    """Returns a sharded optimizer with the parameters, options and state of `optimizer`."""
+    sharded = ZeroRedundancyOptimizer.__new__(ZeroRedundancyOptimizer)
+    sharded._use(optimizer, process_set, op, passes, names)
+    return sharded

@@ -1,0 +1,348 @@
+"""Updates the shard of one rank, between two barriers of all ranks of the host."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from perseus_like.agreement import reserve_name
+from perseus_like.collectives import Max, Sum
+from perseus_like.errors import DisagreementError, HorovodInternalError, UnavailableError
+from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
+from perseus_like.tables import DType
+
+from .autograd import verbs
+from .compat.dynamo import not_compiled
+from .gradient_memory import fill
+from .ownership import require_sole_owner
+from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
+from .shard_memory import Segment, ShardMemory, Slot
+from .shard_rules import MASTER, check_dtype, kernel_options, states_used
+
+_DTYPES = {torch.float32: int(DType.float32), torch.bfloat16: int(DType.bfloat16)}
+_all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
+
+
+class ShardedUpdate:
+    """The memory and the steps of one sharded optimizer. It holds the groups and states, but not the optimizer."""
+
+    owner_name = "ZeroRedundancyOptimizer"
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_class: type[torch.optim.Optimizer],
+        kinds: tuple[str, ...],
+        process_set: ProcessSet,
+        averages: bool,
+        names: dict[int, str],
+    ) -> None:
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        self._class, self._kinds, self._set, self._averages = optimizer_class, kinds, process_set, averages
+        self._names = names
+        self._memory: ShardMemory | None = None
+        self._generation = -1
+        self._name = ""
+        self._hooks: list[Any] = []
+        self._known: dict[int, tuple[Slot, torch.Tensor]] = {}  # by id() of the parameter: its place and gradient
+        self._segments: list[Segment] = []
+        self._pattern: tuple[tuple[int, int], ...] = ()  # by parameter: group and relative step, of the segments
+        self._addresses: list[int] = []
+        self._versions: list[int] = []
+        self._squares = 0.0  # the sum of the squares of this rank's sums
+        self._summed = False  # this rank's gradients have been replaced by sums
+        self._torn = False  # parameters may be updated in part
+        self._closed = False
+        for name, parameter in self._named():
+            check_dtype(name, parameter)
+            require_dense(name, parameter)
+        _all.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        return any(parameter is each for group in self._groups for each in group["params"])
+
+    def close(self) -> None:
+        """Releases the memory, since the optimizer no longer exists."""
+        self._closed = True
+        self.forget_memory()
+
+    def forget_memory(self) -> None:
+        """Makes the next step allocate all memory anew."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._memory = None
+        self._known = {}
+
+    def _named(self, group: int | None = None) -> list[tuple[str, torch.Tensor]]:
+        return [
+            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
+            for number, each in enumerate(self._groups)
+            for place, parameter in enumerate(each["params"])
+            if parameter.requires_grad and group in (None, number)
+        ]
+
+    # --- memory
+
+    def prepare(self) -> None:
+        """Moves parameters, gradients and states to memory of the host. Collective."""
+        named = self._named()
+        require_sole_owner(self, named)
+        share_parameters(named, self._set)
+        self.forget_memory()
+        if self._generation != session.generation:
+            self._name, self._generation = reserve_name(self._set), session.generation
+        used = {kind for _, each, group in self._each() for kind in states_used(self._kinds, group, each)}
+        kinds = [kind for kind in (*self._kinds, MASTER) if kind in used]
+        groups = [self._named(number) for number in range(len(self._groups))]
+        memory = ShardMemory(groups, kinds, self._set, [f"{self._class.__name__} with the states {kinds}"])
+        with torch.no_grad():
+            for slot, view in zip(memory.slots, memory.gradients, strict=True):
+                parameter = slot.parameter
+                self._known[id(parameter)] = (slot, view)
+                if parameter.grad is not None:
+                    self._adopt_gradient(parameter)
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook()))  # type: ignore[no-untyped-call]
+            self._memory = memory
+            if memory.index == 0:
+                self._adopt_states()
+            self._meet()
+            self._adopt_states(copies=memory.index == 0)
+        self._segments, self._pattern, self._summed = [], (), False
+        self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
+        self._versions = [slot.parameter._version for slot in memory.slots]
+
+    def _each(self) -> list[tuple[str, torch.Tensor, dict[str, Any]]]:
+        return [(name, each, group) for number, group in enumerate(self._groups) for name, each in self._named(number)]
+
+    def _ensure(self) -> ShardMemory:
+        if self._torn:
+            raise RuntimeError(
+                "ZeroRedundancyOptimizer: a rank was lost during a step, so that parameters may be updated in part; "
+                "restore the last commit, or load the states of the model and the optimizer, before the next step()"
+            )
+        memory = self._memory
+        trained = [parameter for _, parameter in self._named()]
+        stale = memory is None or self._generation != session.generation
+        if memory is None or stale or len(trained) != len(memory.slots) or not all(map(is_shared, trained)):
+            self.prepare()
+            memory = self._memory
+            assert memory is not None
+        for slot, address in zip(memory.slots, self._addresses, strict=True):
+            if slot.parameter.data_ptr() != address:
+                name = next((name for name, each in self._named() if each is slot.parameter), "a parameter")
+                raise RuntimeError(
+                    f"ZeroRedundancyOptimizer: {name!r} has left the memory that the ranks of this host share (by "
+                    ".data = … or .to(…)); copy values into the parameter instead"
+                )
+        return memory
+
+    def leave(self, is_torn: bool) -> None:
+        """Gives this rank private parameters and states, so that it can restore them whatever other ranks do."""
+        memory = self._memory
+        if memory is None:
+            return
+        unshare_parameters([slot.parameter for slot in memory.slots])
+        for slot, view in zip(memory.slots, memory.gradients, strict=True):
+            if slot.parameter.grad is view:
+                slot.parameter.grad = None
+            state = self._state[slot.parameter]
+            state.update({key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)})
+        self._torn = is_torn
+        self.forget_memory()
+
+    # --- gradients and states
+
+    def _make_hook(self) -> Callable[[torch.Tensor], None]:
+        this = weakref.ref(self)
+
+        def hook(parameter: torch.Tensor) -> None:
+            update = this()
+            if update is not None:
+                update._adopt_gradient(parameter)
+
+        return hook
+
+    @not_compiled  # hooks run inside compiled training steps
+    def _adopt_gradient(self, parameter: torch.Tensor) -> None:
+        """Copies a gradient that autograd has allocated to the memory of the host."""
+        if self._summed:
+            raise RuntimeError(
+                "backward() was called between clip_grad_norm_() and step() of a sharded optimizer; call "
+                "clip_grad_norm_() after the last backward pass of a step"
+            )
+        gradient, (_, view) = parameter.grad, self._known[id(parameter)]
+        if gradient is None or gradient is view:
+            return
+        if gradient.layout is not torch.strided:
+            gradient = gradient.to_dense()
+        with torch.no_grad():
+            fill(view, gradient.detach())
+        parameter.grad = view
+
+    def discard_sums(self) -> None:
+        self._summed = False
+
+    def adopt_loaded(self) -> None:
+        """Copies states that the program has loaded to the memory of the host."""
+        self._torn = False
+        if self._memory is not None and self._generation == session.generation:
+            self._adopt_states()
+
+    def _adopt_states(self, copies: bool = True) -> None:
+        memory = self._memory
+        assert memory is not None
+        for slot in memory.slots:
+            parameter = slot.parameter
+            state = self._state[parameter]
+            used = states_used(self._kinds, self._groups[slot.group], parameter)
+            if not isinstance(state.get("step"), torch.Tensor):
+                known = any(isinstance(state.get(kind), torch.Tensor) for kind in used if kind != MASTER)
+                state["step"] = torch.tensor(float(state.get("step") or known))
+            for kind in used:
+                given, view = state.get(kind), memory.state(slot, kind)
+                if isinstance(given, torch.Tensor) and given.data_ptr() == view.data_ptr():
+                    continue
+                if copies:
+                    view.copy_(given if isinstance(given, torch.Tensor) else parameter if kind == MASTER else 0 * view)
+                state[kind] = view
+            for kind in set(state) - {"step", *used}:
+                del state[kind]
+
+    def _complete(self, memory: ShardMemory) -> None:
+        """Makes every gradient of this rank ready for the others. Missing ones become zeros."""
+        for slot, view in zip(memory.slots, memory.gradients, strict=True):
+            gradient = slot.parameter.grad
+            if gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                self._adopt_gradient(slot.parameter)
+        self._adopt_states()
+        steps = tuple(int(self._state[slot.parameter]["step"]) for slot in memory.slots)
+        pattern = tuple((slot.group, step - steps[0]) for slot, step in zip(memory.slots, steps, strict=True))
+        if pattern != self._pattern:
+            self._segments, self._pattern = memory.segments(pattern), pattern
+
+    # --- steps
+
+    def step(self, loss_scale: float, found_infinity: bool, clip: float) -> None:
+        """Updates the parameters once. Collective."""
+        memory = self._ensure()
+        try:
+            if not self._summed:
+                self._complete(memory)
+            skips = self._meet(found_infinity, loss_scale)
+            if not skips:
+                self._refresh_masters(memory)
+                scale = clip / loss_scale / (memory.size if self._averages else 1)
+                self._update_shard(memory, scale)
+            self._summed = False
+            self._meet()
+        except DisagreementError:
+            raise
+        except HorovodInternalError:
+            self.leave(is_torn=True)
+            raise
+        if not skips:
+            self._count(memory)
+
+    def norm(self) -> float:
+        """Returns the norm of the reduced gradients. This rank's shard of the gradients becomes their sum."""
+        memory = self._ensure()
+        try:
+            if not self._summed:
+                self._complete(memory)
+                self._meet()
+                self._squares = memory.sum_gradients(self._segments)
+                self._summed = True
+            squares = torch.tensor([self._squares], dtype=torch.float64)
+            name = f"{self._name}.norm"
+            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, wait=True).result()
+        except HorovodInternalError:
+            self.leave(is_torn=True)
+            raise
+        norm: float = float(total[0]) ** 0.5 / (memory.size if self._averages else 1)
+        return norm
+
+    def spread_infinities(self) -> None:
+        """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
+        gradients = [each.grad for _, each in self._named() if each.grad is not None]
+        with torch.no_grad():
+            largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients if each.numel()]
+            bad = any(not bool(torch.isfinite(each)) for each in largest)
+            flag = torch.tensor([float(bad)])
+            name = f"{self._name}.infinities"
+            found = verbs.reduce_in_place(flag, Max, name, process_set=self._set, wait=True).result()
+            if bool(found[0]) and not bad and gradients:
+                next(each for each in gradients if each.numel()).fill_(float("inf"))
+
+    def _meet(self, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
+        """Blocks until all ranks are here. Returns whether one of them has found an infinity."""
+        words = [1.0, float(found_infinity), loss_scale, loss_scale * loss_scale]
+        values = torch.tensor(words, dtype=torch.float64)
+        name = f"{self._name}.barrier"
+        total = verbs.reduce_in_place(values, Sum, name, process_set=self._set, wait=True).result().tolist()
+        size = self._set.size() or 1
+        if total[0] < size:
+            raise UnavailableError(
+                "ZeroRedundancyOptimizer: a rank has joined, but every rank has to update its shard of the parameters; "
+                "give all ranks equally many batches"
+            )
+        if abs(size * total[3] - total[2] * total[2]) > 1e-9 * total[2] * total[2] and not total[1]:
+            raise DisagreementError(
+                "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
+                "on all ranks, and call its functions equally often"
+            )
+        return bool(total[1])
+
+    def _refresh_masters(self, memory: ShardMemory) -> None:
+        """Takes the values of bfloat16 parameters that the program has changed since the last step."""
+        changed = {
+            id(slot.parameter)
+            for slot, version in zip(memory.slots, self._versions, strict=True)
+            if slot.parameter.dtype is torch.bfloat16 and slot.parameter._version != version
+        }
+        if not changed:
+            return
+        for slot in memory.slots:
+            if id(slot.parameter) in changed:
+                self._state[slot.parameter][MASTER].copy_(slot.parameter)
+        self._meet()  # no rank updates masters that another rank still writes
+
+    def _update_shard(self, memory: ShardMemory, scale: float) -> None:
+        for segment in self._segments:
+            slot = segment.slot
+            group = self._groups[slot.group]
+            used = states_used(self._kinds, group, slot.parameter)
+            moments = [memory.state_address(segment, kind) for kind in used if kind != MASTER]
+            step = int(self._state[slot.parameter]["step"]) + 1
+            session.core.optimizer_step(
+                kernel_options(self._class, group, step, scale),
+                _DTYPES[slot.parameter.dtype],
+                memory.gradient_addresses(segment, of_all=not self._summed),
+                segment.parameter_address,
+                memory.state_address(segment, MASTER) if MASTER in used else 0,
+                *(*moments, 0, 0)[:2],
+                segment.count,
+            )
+
+    def _count(self, memory: ShardMemory) -> None:
+        torch._foreach_add_([self._state[slot.parameter]["step"] for slot in memory.slots], 1)
+        for slot in memory.slots:
+            torch.autograd.graph.increment_version(slot.parameter)
+        self._versions = [slot.parameter._version for slot in memory.slots]
+
+
+def leave_all() -> None:
+    """Gives this rank private copies of everything that it shares with other ranks."""
+    for update in list(_all):
+        update.leave(is_torn=False)
+    unshare_all()

@@ -1,0 +1,89 @@
+"""Measures training with the sharded optimizer, against other optimizers and against one process by itself.
+
+python -m benchmarks.sharded_optimizer -np 2
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import harness
+from .harness import Contender, World, measure
+from .record import Bar, Result, Row, publish, ratio
+
+ALONE = "one process alone"
+SHARDED = "ZeroRedundancyOptimizer"
+DISTRIBUTED = "DistributedOptimizer"
+LAYERS, WIDTH, BATCH = 12, 1536, 64
+
+
+class Training:
+    """Trains a perceptron by Adam. `seconds_in_step` has the time of the steps of the optimizer alone."""
+
+    def __init__(self, quick: bool, wrap: Callable[[torch.nn.Module], Any]) -> None:
+        width, layers = (64, 2) if quick else (WIDTH, LAYERS)
+        torch.manual_seed(0)
+        modules = [each for _ in range(layers) for each in (torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())]
+        self._model = torch.nn.Sequential(*modules)
+        self._batch = torch.randn(BATCH, width)
+        self._optimizer = wrap(self._model)
+
+    def step(self) -> float:
+        """Makes one step of training. Returns the seconds in the step of the optimizer."""
+        self._optimizer.zero_grad()
+        self._model(self._batch).square().mean().backward()
+        begin = time.perf_counter()
+        self._optimizer.step()
+        return time.perf_counter() - begin
+
+    def steps_only(self, count: int) -> float:
+        return sum(self.step() for _ in range(count))
+
+
+def on_every_rank(options: Any) -> None:
+    import perseus_like.torch as hvd
+
+    torch.set_num_threads(1)
+    world = World()
+
+    def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+    makers: dict[str, Callable[[torch.nn.Module], Any]] = {
+        ALONE: adam,
+        SHARDED: lambda model: hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4),
+        DISTRIBUTED: lambda model: hvd.DistributedOptimizer(adam(model)),
+    }
+    trainings = {name: Training(options.quick, make) for name, make in makers.items()}
+    result = Result("sharded_optimizer", "Sharded optimizer", world, (SHARDED,), quick=options.quick)
+    budget = harness.budget_of(options, untimed=1)
+    whole = [Contender(name, Contender.of(name, each.step).run, name == ALONE) for name, each in trainings.items()]
+    updates = [Contender(name, each.steps_only) for name, each in trainings.items() if name != ALONE]
+    rows = [Row("step of training", measure(world, whole, budget)), Row("step()", measure(world, updates, budget))]
+    result.rows = rows
+    if not options.quick and world.size == 2:
+        against_alone = ratio(rows[0].median(SHARDED), rows[0].median(ALONE))
+        result.bars.append(Bar(rows[0].work, "time / one process alone", "≤", 0.97, against_alone))
+    if not options.quick and world.size == 4:
+        against_ours = ratio(rows[1].median(SHARDED), rows[1].median(DISTRIBUTED))
+        result.bars.append(Bar(rows[1].work, "time / DistributedOptimizer", "≤", 0.35, against_ours))
+    publish(result, options.output)
+    world.barrier()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = harness.parser("Steps of training with a sharded optimizer.", seconds=20).parse_args(arguments)
+    if harness.in_world():
+        on_every_rank(options)
+        return 0
+    return harness.start_world("benchmarks.sharded_optimizer", arguments, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
