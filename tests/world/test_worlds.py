@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -58,6 +59,8 @@ ENVIRONMENTS = {
     "tensorflow-2.15": "tensorflow-2.15",
     "keras_2": "tensorflow-2.15",
 }
+# The Makefile does not install these for every Python.
+NEEDS = {"tensorflow": "tensorflow", "keras": "keras", "keras_on_torch": "keras"}
 # These groups set the backend of Keras.
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
@@ -86,6 +89,8 @@ def test_on_all_ranks(
         pytest.skip("MXNet 2.0.0b1 wants a NumPy that is not for this Python")
     if group == "keras_on_torch":
         keras_on_torch()
+    if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:
+        pytest.skip(f"{NEEDS[group]} is not installed: the Makefile omits it if it has no wheels for this Python")
     python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
     files = [str(HERE / "in_world" / file) for file in GROUPS[group]]
     command = [
