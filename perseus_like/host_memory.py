@@ -64,7 +64,7 @@ def map_together(nbytes: int, contents: Sequence[str], what: str, process_set: P
         offers = allgather_object(offer, "host_memory.offers", process_set)
         _check(offers, what, process_set)
         if size == 1:
-            return _mapped(own, nbytes, what)
+            return mapped(own, nbytes, what)
         try:
             found = session.core.file_of_first(offers[0].address, index, size, own.fileno(), _CONNECT_SECONDS)
         except HorovodInternalError as error:
@@ -104,7 +104,7 @@ def _mapped_by_all(file: io.FileIO, nbytes: int, what: str, process_set: Process
     mapping: mmap.mmap | None = None
     failure: Any = None
     try:
-        mapping = _mapped(file, nbytes, what)
+        mapping = mapped(file, nbytes, what)
     except UnavailableError as error:
         failure = error
     gathered = allgather_object("" if failure is None else str(failure), "host_memory.mapped", process_set)
@@ -117,11 +117,10 @@ def _mapped_by_all(file: io.FileIO, nbytes: int, what: str, process_set: Process
     return mapping
 
 
-def _mapped(file: io.FileIO, nbytes: int, what: str) -> mmap.mmap:
+def mapped(file: io.FileIO, nbytes: int, what: str, access: int = mmap.ACCESS_WRITE) -> mmap.mmap:
+    """Maps the file, with huge pages if the kernel has them. UnavailableError if a limit forbids it."""
     try:
-        if os.fstat(file.fileno()).st_size < nbytes:
-            os.ftruncate(file.fileno(), nbytes)
-        mapping = mmap.mmap(file.fileno(), max(nbytes, 1))
+        mapping = mmap.mmap(file.fileno(), max(nbytes, 1), access=access)
     except OSError as error:
         raise UnavailableError(
             f"{what}: {nbytes >> 20} MiB cannot be mapped: {error}; raise the limit (ulimit -v)"

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from .errors import HorovodInternalError, TransportError, UnavailableError
+from .errors import HorovodInternalError, TransportError
+from .host_memory import mapped
 from .hosts import ranks_by_host
 from .objects import allgather_object
 from .session import session
@@ -164,15 +165,7 @@ def _mapped(file: io.FileIO, offer: _Offer, name: str, form: Form) -> Any:
             f"hvd.shared({name!r}): the first rank of this host sent memory of another size or without seals; check "
             "that all ranks run the same version of perseus_like"
         )
-    try:
-        mapping = mmap.mmap(file.fileno(), offer.nbytes, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise UnavailableError(
-            f"hvd.shared({name!r}): {offer.nbytes >> 20} MiB cannot be mapped: {error}; raise the limit (ulimit -v)"
-        ) from error
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTDUMP"):
-        with contextlib.suppress(AttributeError, OSError):  # not in each kernel
-            mapping.madvise(getattr(mmap, advice))
+    mapping = mapped(file, offer.nbytes, f"hvd.shared({name!r})", mmap.ACCESS_READ)
     whole = memoryview(mapping)
     places, pickled = pickle.loads(whole[offer.index_at :])
     obj = pickle.loads(pickled, buffers=[whole[offset : offset + nbytes] for offset, nbytes in places])

@@ -61,7 +61,7 @@ void finalize(bool failing) {
 
 void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
-             py::arg("rendezvous") = py::none(), py::arg("cancelled") = -1, py::arg("lost") = -1);
+             py::arg("rendezvous") = py::none(), py::arg("cancel_fd") = -1, py::arg("lost") = -1);
   module.def("stop", &stop);
   module.def("finalize", &finalize, py::arg("failing"));
   module.def("was_cut_off", &was_session_cut_off);

@@ -126,7 +126,7 @@ TEST_F(AListener, KeepsItsDeadlineDuringUnauthenticatedConnections) {
   crowd.join();
 }
 
-TEST_F(AListener, StopsWaitingOnceItIsCalledOff) {
+TEST_F(AListener, StopsWaitingOnceItIsCancelled) {
   auto listener = listen();
   const UniqueFd cancel_fd(eventfd(1, EFD_CLOEXEC));
   EXPECT_FALSE(listener.next(in(seconds(60)), cancel_fd.get()));

@@ -105,7 +105,7 @@ TEST(LocalRendezvous, ReportsAMissingRankZero) {
   EXPECT_NE(text.find("found no rank 0"), std::string::npos) << text;
 }
 
-TEST(LocalRendezvous, StopsWaitingOnceItIsCalledOff) {
+TEST(LocalRendezvous, StopsWaitingOnceItIsCancelled) {
   for (const int rank : {0, 1}) {
     const UniqueFd cancel_fd(eventfd(0, EFD_CLOEXEC));
     std::thread caller([&] { eventfd_write(cancel_fd.get(), 1); });

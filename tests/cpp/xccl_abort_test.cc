@@ -1,7 +1,10 @@
 // Tests how the communicators of libraries shaped like NCCL end after a failure.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -46,9 +49,14 @@ TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
   });
 }
 
-// The abort frees the communicator, which a call of another thread still uses.
-TEST(Xccl, AnAbortWaitsForCallsInProgress) {
-  FakeOrders orders;
+// A call of rank 0 that is in progress until `gate` opens, while rank 1 is lost.
+struct CallInProgress {
+  std::unique_ptr<xccl::XcclTransport>& transport;
+  std::promise<void>& gate;
+  std::future<Status> result;
+};
+
+void with_call_in_progress(FakeOrders& orders, const std::function<void(CallInProgress&)>& body) {
   std::promise<void> entered, gate;
   const auto opened = gate.get_future().share();
   orders.in_all_reduce = [&](int rank) {
@@ -62,42 +70,39 @@ TEST(Xccl, AnAbortWaitsForCallsInProgress) {
     world.exchange("rank 1 has left");
     if (world.rank == 1) return;
     std::vector<float> values(10);
-    auto call = std::async(std::launch::async, [&] { return sum(*transport, values); });
+    CallInProgress call{transport, gate, std::async(std::launch::async, [&] { return sum(*transport, values); })};
     entered.get_future().wait();
     world.liveness.report_lost(1, "died");
-    gate.set_value();
-    EXPECT_TRUE(call.get().ok()) << "its work was queued before the abort";
-    expect_text(transport->check(), ErrorKind::peer_lost, "rank 1 died");
+    body(call);
+  });
+}
+
+// The abort frees the communicator, which a call of another thread still uses.
+TEST(Xccl, AnAbortWaitsForCallsInProgress) {
+  FakeOrders orders;
+  with_call_in_progress(orders, [&](CallInProgress& call) {
+    call.gate.set_value();
+    EXPECT_TRUE(call.result.get().ok()) << "its work was queued before the abort";
+    expect_text(call.transport->check(), ErrorKind::peer_lost, "rank 1 died");
   });
   EXPECT_EQ(orders.aborted, 1) << "rank 0 aborts its communicator";
   EXPECT_EQ(orders.destroyed, 1) << "rank 1 has lost nobody";
 }
 
 // The call has not returned after the limit. To free the communicator then would take it from under the call.
-TEST(Xccl, ACommunicatorIsNotFreedWhileACallIsInIt) {
+TEST(Xccl, ARevokeEndsTheCallBeforeTheCommunicatorIsFreed) {
   FakeOrders orders;
   orders.revokes = true;
-  std::promise<void> entered, gate;
-  const auto opened = gate.get_future().share();
-  orders.in_all_reduce = [&](int rank) {
-    if (rank != 0) return;
-    entered.set_value();
-    opened.wait();
-  };
-  run_world(Ranks::threads, 2, [&](World& world) {
-    auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
-    if (world.rank == 1) transport.reset();  // in order, before a rank is lost
-    world.exchange("rank 1 has left");
-    if (world.rank == 1) return;
-    std::vector<float> values(10);
-    auto call = std::async(std::launch::async, [&] { return sum(*transport, values); });
-    entered.get_future().wait();
-    world.liveness.report_lost(1, "died");
-    while (orders.aborted == 0 && orders.revoked == 0) std::this_thread::yield();
+  with_call_in_progress(orders, [&](CallInProgress& call) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (orders.aborted == 0 && orders.revoked == 0 && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(orders.revoked, 1);
     EXPECT_EQ(orders.aborted, 0) << "the call still uses the communicator";
-    gate.set_value();
-    EXPECT_TRUE(call.get().ok());
-    transport.reset();
+    call.gate.set_value();
+    EXPECT_TRUE(call.result.get().ok());
+    call.transport.reset();
     EXPECT_EQ(orders.aborted, 1) << "the communicator is freed once the call has returned";
   });
 }

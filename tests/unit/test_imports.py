@@ -61,7 +61,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "process_set_registration": ("errors", "objects", "process_sets", "session"),
     "hosts": ("objects", "process_set_registration", "process_sets", "session"),
     "host_memory": ("arguments", "errors", "objects", "process_sets", "session"),
-    "sharing": ("errors", "hosts", "objects", "session"),
+    "sharing": ("errors", "host_memory", "hosts", "objects", "session"),
     "buckets": (),
     "agreement": ("collectives", "errors", "objects", "process_sets", "session", "tensor"),
     "gradients": ("buckets", "collectives", "compression", "process_sets", "protocol", "session"),

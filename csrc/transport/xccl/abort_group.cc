@@ -15,7 +15,7 @@ namespace {
 
 using Handles = std::vector<std::shared_ptr<CommHandle>>;
 
-// A call that takes longer probably waits for a lost peer.
+// A call that takes longer probably waits for a lost peer. A call that was revoked returns within this time, too.
 constexpr std::chrono::seconds kCallLimit{2};
 
 // Runs `work` on a detached thread, because the library's abort may never return if the device hangs.
@@ -54,7 +54,9 @@ void abort_in_parallel(const Handles& handles) {
 // call first, so that the communicator is not freed under it. Otherwise only the abort ends the call.
 void end_call_and_abort(CommHandle& handle) {
   const auto& call = handle.library().call;
-  if (call.comm_revoke != nullptr && call.comm_revoke(handle.comm(), kRevokeDefault) == kSuccess) handle.await_calls();
+  if (call.comm_revoke != nullptr && call.comm_revoke(handle.comm(), kRevokeDefault) == kSuccess) {
+    handle.await_calls(std::chrono::steady_clock::now() + kCallLimit);
+  }
   handle.abort();
   handle.set_ended();
 }
@@ -114,11 +116,6 @@ bool CommHandle::is_closed() const {
 bool CommHandle::await_calls(std::chrono::steady_clock::time_point until) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, until, [this] { return calls_ == 0; });
-}
-
-void CommHandle::await_calls() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return calls_ == 0; });
 }
 
 void CommHandle::abort() {

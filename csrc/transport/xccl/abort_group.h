@@ -48,8 +48,6 @@ class CommHandle {
 
   // Waits until no call is in the communicator. Gives up at `until`, and then returns false.
   bool await_calls(std::chrono::steady_clock::time_point until);
-  // Waits until no call is in the communicator, however long that takes.
-  void await_calls();
   // Makes the communicator's device current on the calling thread, and aborts the communicator. Failures are ignored.
   // The abort frees the communicator, and ends the calls that are in it.
   void abort();
