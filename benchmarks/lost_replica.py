@@ -14,6 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ Process = subprocess.Popen[str]
 
 @contextmanager
 def program(log: IO[str], *arguments: str) -> Iterator[Process]:
-    """Runs a Python program, and kills it at the end."""
+    """Runs a Python program, and kills it at the end, or after LIMIT_SECONDS."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -48,9 +49,12 @@ def program(log: IO[str], *arguments: str) -> Iterator[Process]:
         stderr=log,
         text=True,
     )
+    timer = threading.Timer(LIMIT_SECONDS, process.kill)
+    timer.start()
     try:
         yield process
     finally:
+        timer.cancel()
         process.kill()
         process.wait()
 
@@ -62,15 +66,13 @@ def first_line(process: Process) -> str:
 
 def time_of_step(process: Process, replicas: int, count: int = 1) -> float:
     """Returns the clock at the `count`-th next step in which `replicas` take part."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        line = first_line(process).split()
-        if not line:
-            raise RuntimeError("a replica has ended; see the log")
+    while line := first_line(process).split():
         count -= int(line[1]) == replicas
         if count == 0:
             return float(line[2])
-    raise RuntimeError(f"no step with {replicas} replicas within {LIMIT_SECONDS:.0f} s; see the log")
+    raise RuntimeError(
+        f"a replica ended before a step with {replicas} replicas, or was killed after {LIMIT_SECONDS:.0f} s; see the log"
+    )
 
 
 def seconds_without_step(kind: str, heartbeat_ms: int, log: IO[str]) -> float:
