@@ -71,7 +71,8 @@ def time_of_step(process: Process, replicas: int, count: int = 1) -> float:
         if count == 0:
             return float(line[2])
     raise RuntimeError(
-        f"a replica ended before a step with {replicas} replicas, or was killed after {LIMIT_SECONDS:.0f} s; see the log"
+        f"a replica ended before a step with {replicas} replicas, or was killed after {LIMIT_SECONDS:.0f} s; "
+        "see the log"
     )
 
 
