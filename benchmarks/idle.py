@@ -32,13 +32,15 @@ def processor_share(seconds: float) -> float:
 
 
 def memory_bytes() -> float:
-    """Returns the memory of this process. Of shared memory it counts this process's part, as Pss does."""
+    """Returns the memory of this process. Of shared memory it counts this process's part, as Pss does.
+
+    Pages of files do not count, as those of libraries: this process's part of them depends on the programs that run
+    beside it.
+    """
     # This returns unused memory of malloc to the system, so that gradients of one phase do not count in the next.
     ctypes.CDLL(None).malloc_trim(0)
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return float(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/smaps_rollup has no Pss")
+    rollup = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return 1024.0 * sum(float(rollup[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
 
 
 def times(count: int, run: Callable[[], object]) -> None:

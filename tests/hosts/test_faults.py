@@ -256,8 +256,10 @@ import numpy as np
 import perseus_like.numpy as hvd
 
 def report(*words):
-    with open(f"report.{hvd.rank()}", "w") as file:
+    # mpirun may end this rank at any time: a report is there as a whole or not at all.
+    with open(f"unfinished.{hvd.rank()}", "w") as file:
         file.write(" ".join(map(str, words)))
+    os.replace(file.name, f"report.{hvd.rank()}")
 
 hvd.init()
 hvd.allreduce(np.ones(4, np.float32), name="begin")

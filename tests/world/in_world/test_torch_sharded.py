@@ -10,6 +10,8 @@ import torch
 
 import perseus_like.torch as hvd
 
+from .training import grad_scaler
+
 STEPS = 200
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
@@ -204,7 +206,7 @@ def test_a_scaler_skips_the_step_on_all_ranks(unscales: bool) -> None:
     model, alone = model_of(), model_of()
     optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler = grad_scaler(init_scale=2.0**10)
     for step in range(4):
         optimizer.zero_grad()
         loss = loss_of(model, own_part(batch_of(step)))
