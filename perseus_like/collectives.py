@@ -146,7 +146,8 @@ class Collectives(Generic[T]):
         prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         verb = "grouped_allreduce"
         inputs = self._group_views(verb, [source for source, _, _ in prepared])
-        outputs = [self._tensors.view(target) for _, target, _ in prepared]
+        pairs = zip(prepared, inputs, strict=True)
+        outputs = [view if target is source else self._tensors.view(target) for (source, target, _), view in pairs]
         set_id = member_id(process_set)
         options = reduce_options(op, prescale, postscale, group_wire(verb, [view[1] for view in inputs], wire))
         core = _core_verb(op)
