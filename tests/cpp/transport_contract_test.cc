@@ -360,7 +360,7 @@ TEST_P(Contract, VerbsFollowEachOtherWithoutABarrier) {
 
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Ranks, int>>& info) {
   const auto [kind, size] = info.param;
-  constexpr std::array kNames = {"Threads", "Processes", "Messages", "Hosts", "Blocking", "Queued"};
+  constexpr std::array kNames = {"Threads", "Processes", "Messages", "Hosts", "Blocking", "Queued", "Background"};
   return kNames[static_cast<std::size_t>(kind)] + std::to_string(size);
 }
 
@@ -372,7 +372,8 @@ INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
                          ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(1, 2, 3, 4)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Library, Contract,
-                         ::testing::Combine(::testing::Values(Ranks::blocking, Ranks::queued), ::testing::Values(2, 3)),
+                         ::testing::Combine(::testing::Values(Ranks::blocking, Ranks::queued, Ranks::background),
+                                            ::testing::Values(2, 3)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, Contract,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(2, 3, 4, 5)),

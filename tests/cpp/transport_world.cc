@@ -46,8 +46,9 @@ Fabrics make_shared_memory(int size, Liveness& liveness, const FabricOptions& op
 
 Fabrics make_threads(Ranks kind, int size, Liveness& liveness, const FabricOptions& options) {
   if (kind == Ranks::threads) return make_shared_memory(size, liveness, options);
-  if (kind == Ranks::blocking || kind == Ranks::queued) {
-    return make_library_fabrics(size, kind == Ranks::queued, liveness);
+  if (kind == Ranks::blocking) return make_library_fabrics(size, blocking_library(), liveness);
+  if (kind == Ranks::queued || kind == Ranks::background) {
+    return make_library_fabrics(size, queued_library(kind == Ranks::background), liveness);
   }
   auto messages = make_message_fabrics(size, liveness);
   if (kind == Ranks::messages) return messages;

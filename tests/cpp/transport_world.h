@@ -26,9 +26,10 @@ struct World {
 using Body = std::function<void(World&)>;
 
 // The kind of ranks. `messages` are threads that MPI's transport connects over a fake libmpi. `hosts` are threads on
-// two simulated hosts, uneven for odd sizes, with shared memory within a host and messages between hosts. `blocking`
-// and `queued` are threads over a fake library shaped like NCCL, which has no control channel.
-enum class Ranks { threads, processes, messages, hosts, blocking, queued };
+// two simulated hosts, uneven for odd sizes, with shared memory within a host and messages between hosts. `blocking`,
+// `queued` and `background` are threads over a fake library shaped like NCCL, which has no control channel; for
+// `background` see xccl::Traits.
+enum class Ranks { threads, processes, messages, hosts, blocking, queued, background };
 
 // Small arena and chunks, so that tests reach their limits.
 FabricOptions small_options();

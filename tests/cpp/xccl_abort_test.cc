@@ -17,9 +17,10 @@ class LostPeer : public ::testing::TestWithParam<Ranks> {};
 
 TEST_P(LostPeer, EndsEveryWait) {
   FakeOrders orders;
-  const bool queued = GetParam() == Ranks::queued;
+  const bool queued = GetParam() != Ranks::blocking;
+  const auto library = queued ? queued_library(GetParam() == Ranks::background) : blocking_library();
   run_world(Ranks::threads, 3, [&](World& world) {
-    auto transport = connect_all(world, joining(queued ? queued_library() : blocking_library(), queued));
+    auto transport = connect_all(world, joining(library, queued));
     world.exchange("connected");
     if (world.rank == 2) {
       world.liveness.report_lost(2, "died");
@@ -33,7 +34,7 @@ TEST_P(LostPeer, EndsEveryWait) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Xccl, LostPeer, ::testing::Values(Ranks::blocking, Ranks::queued));
+INSTANTIATE_TEST_SUITE_P(Xccl, LostPeer, ::testing::Values(Ranks::blocking, Ranks::queued, Ranks::background));
 
 TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
   FakeOrders orders;
@@ -56,7 +57,8 @@ struct CallInProgress {
   std::future<Status> result;
 };
 
-void with_call_in_progress(FakeOrders& orders, const std::function<void(CallInProgress&)>& body) {
+void with_call_in_progress(FakeOrders& orders, const std::shared_ptr<xccl::Library>& library,
+                           const std::function<void(CallInProgress&)>& body) {
   std::promise<void> entered, gate;
   const auto opened = gate.get_future().share();
   orders.in_all_reduce = [&](int rank) {
@@ -65,7 +67,7 @@ void with_call_in_progress(FakeOrders& orders, const std::function<void(CallInPr
     opened.wait();
   };
   run_world(Ranks::threads, 2, [&](World& world) {
-    auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
+    auto transport = connect_all(world, joining(library, true), {.queue_only = true});
     if (world.rank == 1) transport.reset();  // in order, before a rank is lost
     world.exchange("rank 1 has left");
     if (world.rank == 1) return;
@@ -80,7 +82,7 @@ void with_call_in_progress(FakeOrders& orders, const std::function<void(CallInPr
 // The abort frees the communicator, which a call of another thread still uses.
 TEST(Xccl, AnAbortWaitsForCallsInProgress) {
   FakeOrders orders;
-  with_call_in_progress(orders, [&](CallInProgress& call) {
+  with_call_in_progress(orders, queued_library(), [&](CallInProgress& call) {
     call.gate.set_value();
     EXPECT_TRUE(call.result.get().ok()) << "its work was queued before the abort";
     expect_text(call.transport->check(), ErrorKind::peer_lost, "rank 1 died");
@@ -93,7 +95,7 @@ TEST(Xccl, AnAbortWaitsForCallsInProgress) {
 TEST(Xccl, ARevokeEndsTheCallBeforeTheCommunicatorIsFreed) {
   FakeOrders orders;
   orders.revokes = true;
-  with_call_in_progress(orders, [&](CallInProgress& call) {
+  with_call_in_progress(orders, queued_library(), [&](CallInProgress& call) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (orders.aborted == 0 && orders.revoked == 0 && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -107,19 +109,51 @@ TEST(Xccl, ARevokeEndsTheCallBeforeTheCommunicatorIsFreed) {
   });
 }
 
+// The caller gets the error while the library still executes the call. The abort, which frees the communicator, waits.
+TEST(Xccl, ACallInTheBackgroundOutlivesItsCaller) {
+  FakeOrders orders;
+  with_call_in_progress(orders, queued_library(/*background_calls=*/true), [&](CallInProgress& call) {
+    expect_text(call.result.get(), ErrorKind::peer_lost, "rank 1 died");
+    call.gate.set_value();
+    call.transport.reset();
+    EXPECT_EQ(orders.aborted, 1) << "rank 0 aborts its communicator";
+  });
+}
+
+// Rank 0 waits for rank 1, which fails. Both have a communicator by then.
+TEST(Xccl, AStartInTheBackgroundThatFailsIsAborted) {
+  FakeOrders orders;
+  orders.fail_init = 3;
+  orders.fail_rank = 1;
+  run_world(Ranks::threads, 2, [](World& world) {
+    const xccl::Options options{.start_timeout = std::chrono::milliseconds(400), .queue_only = true};
+    const auto mine = joining(queued_library(/*background_calls=*/true), true);
+    const auto text = thrown_by([&] { connect_all(world, mine, options); });
+    EXPECT_NE(text.find("fakeCommInitRank of Queued 2.3.4 failed with code "), std::string::npos) << text;
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (orders.aborted < 2 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(orders.aborted, 2);
+}
+
 // A library that connects at the first collective waits there for a peer that has ended.
-class EndOfCalls : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Xccl, EndOfCalls, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "ByRevoke" : "ByAbort"; });
+enum class End { by_abort, by_revoke, in_background };
+class EndOfCalls : public ::testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Xccl, EndOfCalls, ::testing::Values(End::by_abort, End::by_revoke, End::in_background));
 
 TEST_P(EndOfCalls, ACallDoesNotWaitForALostPeer) {
   FakeOrders orders;
-  orders.revokes = GetParam();
+  orders.revokes = GetParam() == End::by_revoke;
   orders.all_reduce_waits_for_peers = true;
+  std::promise<void> entered;
+  orders.in_all_reduce = [&](int) { entered.set_value(); };
+  const auto library = queued_library(GetParam() == End::in_background);
   run_world(Ranks::threads, 2, [&](World& world) {
-    const auto transport = connect_all(world, joining(queued_library(), true), {.queue_only = true});
-    world.exchange("connected");
-    if (world.rank == 1) return world.liveness.report_lost(1, "died");
+    const auto transport = connect_all(world, joining(library, true), {.queue_only = true});
+    if (world.rank == 1) {
+      entered.get_future().wait();
+      return world.liveness.report_lost(1, "died");
+    }
     std::vector<float> values(10);
     expect_text(sum(*transport, values), ErrorKind::peer_lost, "rank 1 died");
   });

@@ -40,6 +40,7 @@ struct Batch {
   std::vector<std::function<int()>> sends, others;
   std::vector<Comm> aborts;
   xccl::Stream stream = nullptr;
+  std::shared_ptr<FakeComm> comm;  // of the last send or receive
 };
 thread_local Batch batch;
 
@@ -52,23 +53,36 @@ void put_on(xccl::Stream stream, const std::function<int()>& work) {
   }
 }
 
-// Runs now if there is no stream, else in the order of the stream.
-int launch(const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
-           bool is_send = false) {
-  if (stream == nullptr) return work();
+std::function<int()> queued_on(const std::shared_ptr<FakeComm>& comm, std::function<int()> work) {
   begin_queued(*comm);
-  const auto guarded = [comm, work = std::move(work)] {
+  return [comm, work = std::move(work)] {
     const int code = work();
     if (code != xccl::kSuccess) comm->async_error = code;
     end_queued(*comm);
     return code;
   };
-  if (batch.depth == 0) {
-    put_on(stream, guarded);
+}
+
+// Runs now if there is no stream, else in the order of the stream. `connect` comes before.
+int launch(
+    const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
+    const std::function<int()>& connect = [] { return xccl::kSuccess; }) {
+  return execute(comm, [=] {
+    const int code = connect();
+    if (code != xccl::kSuccess) return code;
+    if (stream == nullptr) return work();
+    put_on(stream, queued_on(comm, work));
     return xccl::kSuccess;
-  }
+  });
+}
+
+// Begins a send or a receive. Those of a group are launched at its end.
+int launch_message(const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
+                   bool is_send) {
+  if (stream == nullptr || batch.depth == 0) return launch(comm, stream, std::move(work));
   batch.stream = stream;
-  (is_send ? batch.sends : batch.others).push_back(guarded);
+  batch.comm = comm;
+  (is_send ? batch.sends : batch.others).push_back(queued_on(comm, std::move(work)));
   return xccl::kSuccess;
 }
 
@@ -81,10 +95,13 @@ int group_end() {
   if (--batch.depth > 0) return xccl::kSuccess;
   const auto all = std::exchange(batch, {});
   if (!all.aborts.empty()) return fake_abort(all.aborts);
-  // All messages are sent before the first wait.
-  for (const auto& work : all.sends) put_on(all.stream, work);
-  for (const auto& work : all.others) put_on(all.stream, work);
-  return xccl::kSuccess;
+  if (all.comm == nullptr) return xccl::kSuccess;
+  return execute(all.comm, [all] {
+    // All messages are sent before the first wait.
+    for (const auto& work : all.sends) put_on(all.stream, work);
+    for (const auto& work : all.others) put_on(all.stream, work);
+    return xccl::kSuccess;
+  });
 }
 
 int collective(FakeComm& comm, const FakeCall& call) {
@@ -132,17 +149,16 @@ int all_reduce(const void* in, void* out, std::size_t count, DataType type, Op o
   const auto* current = fake_orders();
   if (current != nullptr && current->fail_all_reduce != 0 && current->fail_rank == mine->rank)
     return current->fail_all_reduce;
-  if (current != nullptr && current->in_all_reduce) {
-    current->in_all_reduce(mine->rank);
-  }
-  if (current != nullptr && current->all_reduce_waits_for_peers) {
+  const auto connect = [current, mine] {
+    if (current != nullptr && current->in_all_reduce) current->in_all_reduce(mine->rank);
+    if (current == nullptr || !current->all_reduce_waits_for_peers) return xccl::kSuccess;
     mine->group->wait_for_abort();
     return kFakeAborted;
-  }
+  };
   const auto result = [=, factor = factor_of(*mine, op)](const std::vector<FakeCall>& all, int) {
     return reduced(all, 0, count, type, op, factor);
   };
-  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); });
+  return launch(mine, stream, [=] { return collective(*mine, {result, in, out}); }, connect);
 }
 
 int broadcast(const void* in, void* out, std::size_t count, DataType type, int root, Comm comm, xccl::Stream stream) {
@@ -206,19 +222,20 @@ int send(const void* data, std::size_t count, DataType type, int peer, Comm comm
     mine->group->put(mine->rank, peer, std::string(static_cast<const char*>(data), count * width(type)));
     return xccl::kSuccess;
   };
-  return launch(mine, stream, work, /*is_send=*/true);
+  return launch_message(mine, stream, work, /*is_send=*/true);
 }
 
 int recv(void* data, std::size_t count, DataType type, int peer, Comm comm, xccl::Stream stream) {
   const FakeUse use(comm);
   const auto& mine = use.comm;
-  return launch(mine, stream, [=] {
+  const auto work = [=] {
     std::string bytes;
     if (!mine->group->take(peer, mine->rank, bytes)) return kFakeAborted;
     if (bytes.size() != count * width(type)) return kFakeFailed;
     std::memcpy(data, bytes.data(), bytes.size());
     return xccl::kSuccess;
-  });
+  };
+  return launch_message(mine, stream, work, /*is_send=*/false);
 }
 
 int get_version(int* version) {
@@ -351,10 +368,11 @@ std::shared_ptr<xccl::Library> blocking_library() {
   return library;
 }
 
-std::shared_ptr<xccl::Library> queued_library() {
+std::shared_ptr<xccl::Library> queued_library(bool background_calls) {
   auto library = common_library("Queued");
   auto& call = library->call;
   call.comm_abort = comm_abort;
+  if (background_calls) call.comm_init_rank_config = fake_comm_init_rank_config;
   if (fake_orders() != nullptr && fake_orders()->revokes) call.comm_revoke = comm_revoke;
   call.comm_get_async_error = comm_get_async_error;
   call.send = send;
@@ -364,6 +382,7 @@ std::shared_ptr<xccl::Library> queued_library() {
   call.red_op_create_pre_mul_sum = red_op_create;
   call.red_op_destroy = red_op_destroy;
   library->traits.groups_aborts = fake_orders() != nullptr && fake_orders()->groups_aborts;
+  library->traits.background_calls = background_calls;
   call.comm_register = comm_register;
   call.comm_deregister = comm_deregister;
   return library;

@@ -19,7 +19,8 @@ namespace perseus::testing {
 
 // Returns a table of functions as the search for a library would.
 std::shared_ptr<xccl::Library> blocking_library();
-std::shared_ptr<xccl::Library> queued_library();
+// `background_calls`: see Traits.
+std::shared_ptr<xccl::Library> queued_library(bool background_calls = false);
 
 // Records the calls of the fake library and controls its results. All communicators share it, and each test makes a new
 // one.
@@ -91,6 +92,8 @@ class FakeDevice final : public xccl::Device {
 };
 
 // Makes fabrics of ranks that are threads, whose transports are XcclTransports. They have no control channel.
-std::vector<std::unique_ptr<Fabric>> make_library_fabrics(int ranks, bool queued, Liveness& liveness);
+std::vector<std::unique_ptr<Fabric>> make_library_fabrics(int ranks,
+                                                          const std::shared_ptr<const xccl::Library>& library,
+                                                          Liveness& liveness);
 
 }  // namespace perseus::testing

@@ -77,9 +77,11 @@ void end_queued(FakeComm& comm) {
   alive().changed.notify_all();
 }
 
-int fake_comm_init_rank(xccl::Comm* comm, std::size_t ranks, xccl::UniqueId id, int rank) {
+namespace {
+
+// Returns a communicator whose ranks have not met, and the code of the test's order.
+std::pair<std::shared_ptr<FakeComm>, int> make_comm(std::size_t ranks, const xccl::UniqueId& id, int rank) {
   const auto* said = fake_orders();
-  if (said != nullptr && said->fail_init != 0 && said->fail_rank == rank) return said->fail_init;
   int number = 0;
   std::memcpy(&number, id.bytes, sizeof number);
   auto made = std::make_shared<FakeComm>();
@@ -88,11 +90,51 @@ int fake_comm_init_rank(xccl::Comm* comm, std::size_t ranks, xccl::UniqueId id, 
   // Without an order, each communicator has a device of its own.
   made->device = said != nullptr && said->current_device ? static_cast<std::uintptr_t>(said->current_device())
                                                          : reinterpret_cast<std::uintptr_t>(made.get());
-  if (!made->group->barrier()) return kFakeAborted;
-  *comm = made.get();
+  const bool fails = said != nullptr && said->fail_init != 0 && said->fail_rank == rank;
+  return {std::move(made), fails ? said->fail_init.load() : xccl::kSuccess};
+}
+
+xccl::Comm add_alive(std::shared_ptr<FakeComm> made) {
   const std::scoped_lock lock(alive().mutex);
-  alive().comms[*comm] = std::move(made);
+  auto* const comm = made.get();
+  alive().comms[comm] = std::move(made);
+  return comm;
+}
+
+}  // namespace
+
+int fake_comm_init_rank(xccl::Comm* comm, std::size_t ranks, xccl::UniqueId id, int rank) {
+  auto [made, code] = make_comm(ranks, id, rank);
+  if (code != xccl::kSuccess) return code;
+  if (!made->group->barrier()) return kFakeAborted;
+  *comm = add_alive(std::move(made));
   return xccl::kSuccess;
+}
+
+int fake_comm_init_rank_config(xccl::Comm* comm, std::size_t ranks, xccl::UniqueId id, int rank,
+                               xccl::CommConfig* config) {
+  if (config->size != sizeof *config || config->magic != 0xcafebeef) return kFakeFailed;
+  if (config->blocking != 0) return fake_comm_init_rank(comm, ranks, id, rank);
+  const auto [made, code] = make_comm(ranks, id, rank);
+  made->background_calls = true;
+  *comm = add_alive(made);
+  return execute(made, [group = made->group, code = code] {
+    if (code != xccl::kSuccess) return code;
+    return group->barrier() ? xccl::kSuccess : kFakeAborted;
+  });
+}
+
+int execute(const std::shared_ptr<FakeComm>& comm, std::function<int()> call) {
+  if (!comm->background_calls) return call();
+  EXPECT_NE(comm->async_error, kFakeInProgress) << "a communicator is used before its last call has ended";
+  if (comm->background.joinable()) comm->background.join();
+  comm->async_error = kFakeInProgress;
+  comm->background = std::thread([comm = comm.get(), call = std::move(call)] {
+    const int code = call();
+    int expected = kFakeInProgress;  // work that the call has queued may have failed already
+    comm->async_error.compare_exchange_strong(expected, code);
+  });
+  return kFakeInProgress;
 }
 
 int fake_comm_destroy(xccl::Comm comm) {
@@ -103,6 +145,9 @@ int fake_comm_destroy(xccl::Comm comm) {
     return kFakeFailed;
   }
   EXPECT_EQ(ended.mapped()->calls, 0) << "a communicator is destroyed while a call is in it";
+  EXPECT_NE(ended.mapped()->async_error, kFakeInProgress)
+      << "a communicator is destroyed before its last call has ended";
+  if (ended.mapped()->background.joinable()) ended.mapped()->background.join();
   alive().changed.notify_all();
   return xccl::kSuccess;
 }
@@ -111,6 +156,7 @@ int fake_abort(const std::vector<xccl::Comm>& comms) {
   std::unique_lock lock(alive().mutex);
   std::uintptr_t device = 0;
   const auto* orders = fake_orders();
+  std::vector<std::thread> background;
   for (auto* const each : comms) {
     const auto found = alive().comms.find(each);
     if (found == alive().comms.end()) {
@@ -118,14 +164,20 @@ int fake_abort(const std::vector<xccl::Comm>& comms) {
       return kFakeFailed;
     }
     auto& comm = *found->second;
-    // A library that cannot revoke communicators ends a call that waits for a peer by the abort.
-    if (orders == nullptr || orders->revokes || !orders->all_reduce_waits_for_peers) {
+    // A library that can do nothing else ends a call that waits for a peer by the abort.
+    if (orders == nullptr || orders->revokes || comm.background_calls || !orders->all_reduce_waits_for_peers) {
       EXPECT_EQ(comm.calls, 0) << "a communicator is freed while a call is in it";
     }
     comm.abort_begun = true;
     comm.group->abort();
     device = comm.device;
+    background.push_back(std::move(comm.background));
   }
+  lock.unlock();
+  for (auto& each : background) {
+    if (each.joinable()) each.join();
+  }
+  lock.lock();
   alive().changed.notify_all();
   const auto until = std::chrono::steady_clock::now() + kAbortLimit;
   // The end of a call changes an atomic count only, so this looks from time to time.

@@ -10,15 +10,16 @@ namespace {
 
 class LibraryFabric final : public Fabric {
  public:
-  LibraryFabric(int rank, bool queued, Liveness& liveness) : rank_(rank), queued_(queued), liveness_(liveness) {}
+  LibraryFabric(int rank, std::shared_ptr<const xccl::Library> library, Liveness& liveness)
+      : rank_(rank), library_(std::move(library)), liveness_(liveness) {}
 
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     xccl::Participant joining;
-    joining.library = queued_ ? queued_library() : blocking_library();
-    if (queued_) {
-      joining.device = std::make_shared<FakeDevice>(/*reduces=*/true);
-    } else {
+    joining.library = library_;
+    if (library_->traits.blocking) {
       joining.device = std::make_shared<xccl::HostDevice>();
+    } else {
+      joining.device = std::make_shared<FakeDevice>(/*reduces=*/true);
     }
     return {xccl::connect(joining, members, rank_, exchange, liveness_), nullptr};
   }
@@ -28,7 +29,7 @@ class LibraryFabric final : public Fabric {
 
  private:
   int rank_;
-  bool queued_;
+  std::shared_ptr<const xccl::Library> library_;
   Liveness& liveness_;
 };
 
@@ -89,9 +90,11 @@ void FakeDevice::reduce(const Reduction& reduction, std::span<const void* const>
   stream_.add([=, this, all = std::vector(from.begin(), from.end())] { host_.reduce(reduction, all, to, count); });
 }
 
-std::vector<std::unique_ptr<Fabric>> make_library_fabrics(int ranks, bool queued, Liveness& liveness) {
+std::vector<std::unique_ptr<Fabric>> make_library_fabrics(int ranks,
+                                                          const std::shared_ptr<const xccl::Library>& library,
+                                                          Liveness& liveness) {
   std::vector<std::unique_ptr<Fabric>> fabrics;
-  for (int r = 0; r < ranks; ++r) fabrics.push_back(std::make_unique<LibraryFabric>(r, queued, liveness));
+  for (int r = 0; r < ranks; ++r) fabrics.push_back(std::make_unique<LibraryFabric>(r, library, liveness));
   return fabrics;
 }
 

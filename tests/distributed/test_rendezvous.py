@@ -5,6 +5,7 @@ The ranks are threads, and the store is a real one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -87,6 +88,19 @@ def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: S
     ranks[rank].fail("no memory")
     for each in waiting:
         with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
+            each.result()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_loss_that_one_rank_notices_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
+    """The ranks of another host than that of the lost rank do not notice its end."""
+    ranks = [start(each) for each in range(3)]
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
+    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number not in (1, rank)]
+    os.eventfd_write(ranks[rank].lost, 1)
+    for each in (submit(ranks[rank], b""), *waiting):
+        with pytest.raises(PeerLostError, match="a rank ended while the group was being made"):
             each.result()
 
 

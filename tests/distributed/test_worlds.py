@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -16,9 +15,7 @@ ROOT = HERE.parents[1]
 FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
     "test_interface.py",
-    # torch 2.6 is the first release that has all that these tests use: FSDP2, pipelines and device meshes.
-    *(["test_training.py"] if importlib.util.find_spec("torch.distributed.pipelining") else []),
-    *("test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
+    *("test_training.py", "test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
 ]
 
 

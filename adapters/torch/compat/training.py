@@ -17,12 +17,14 @@ _FLAG = "_step_supports_amp_scaling"
 def mark_stepped(optimizer: Any) -> None:
     """Makes the learning-rate schedules of `optimizer` count a step that another object has made for it.
 
-    Relies on: schedules reading `Optimizer._opt_called`. Those of torch 2.1 count calls of `Optimizer.step` instead.
+    Relies on: schedules reading `Optimizer._opt_called`, or `Optimizer._step_count`, as those of torch 2.1.
     Tried with: all.
     Notices: a schedule warns although the step was marked.
     Lost then: a schedule warns that it was called before the optimizer.
     """
     optimizer._opt_called = True
+    if hasattr(optimizer, "_step_count"):
+        optimizer._step_count += 1
 
 
 def without_hooks(step: F) -> F:

@@ -100,7 +100,11 @@ class StoreRendezvous:
                 self._answer(_FAILED, text.encode())
                 self._invite_before_leaving()
             elif self._rendezvous or self._is_invited_in_time():
-                self._set(self._key("failed"), text.encode().hex())
+                self._report(_FAILED, text)
+
+    def _report(self, kind: bytes, text: str) -> None:
+        """Tells rank 0 that this rank, which was invited, cannot continue."""
+        self._set(self._key("failed"), pack((kind, text.encode())).hex())
 
     def _invite_before_leaving(self) -> None:
         """Invites the ranks that arrive in the first round, so that they read rank 0's answer."""
@@ -125,7 +129,7 @@ class StoreRendezvous:
             self._invite()
             # A rank that gave up may have contributed before, so its failure counts more than its piece.
             if has_keys(self._store, [self._key("failed")]):
-                error = self._end(_FAILED, self._read(self._key("failed")).decode(errors="replace"))
+                error = self._read_failure()
                 self._invite_before_leaving()
                 raise error
             keys = [self._piece(self._invited[rank]) for rank in sorted(self._invited)]
@@ -178,6 +182,14 @@ class StoreRendezvous:
         if not _NAME.fullmatch(name):
             raise TransportError(self._unreadable_text(key))
         return name
+
+    def _read_failure(self) -> Exception:
+        """Returns the error of a rank that cannot continue, and reports it to all ranks."""
+        key = self._key("failed")
+        kind, *texts = unpack(self._read(key)) or [b""]
+        if kind not in _ERRORS:
+            return TransportError(self._unreadable_text(key))
+        return self._end(kind, b"".join(texts).decode(errors="replace"))
 
     def _read_answer(self) -> list[bytes]:
         key = self._key(f"{self._round}/answer")
@@ -242,7 +254,9 @@ class StoreRendezvous:
                 text = self._lost_text()
                 if self._rank == 0:
                     raise self._end(_PEER_LOST, text)
-                self._is_over = True  # the other ranks notice the loss by themselves
+                with contextlib.suppress(RuntimeError):  # the store is gone
+                    self._report(_PEER_LOST, text)  # ranks of other hosts may not notice the loss
+                self._is_over = True
                 raise PeerLostError(text)
             self._pause = min(2 * self._pause, longest)
 

@@ -157,6 +157,10 @@ void AbortGroup::add(const std::shared_ptr<CommHandle>& handle) {
       return;
     }
   }
+  abort(handle);
+}
+
+void AbortGroup::abort(const std::shared_ptr<CommHandle>& handle) {
   if (handle->close()) start_abort({handle});
 }
 

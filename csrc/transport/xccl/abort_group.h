@@ -83,6 +83,8 @@ class AbortGroup {
   // Closes all communicators and returns. Another thread then aborts them, because that may block. `why` is the first
   // error, for the errors of the other communicators; empty if a rank is lost.
   void abort(const std::string& why = "");
+  // Does the same for one communicator.
+  static void abort(const std::shared_ptr<CommHandle>& handle);
   // Returns the reason of the first abort.
   std::string why() const;
 

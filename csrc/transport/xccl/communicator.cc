@@ -35,20 +35,23 @@ Communicator::Communicator(std::shared_ptr<const Library> library, std::shared_p
   abort_group_->add(handle_);
 }
 
-// Makes the communicator. The library waits here for all ranks and cannot be interrupted.
+// Makes the communicator. The library waits for all ranks: in the background, or in a call that cannot be interrupted.
 void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
   struct Made {
     std::shared_ptr<Device> device;
     UniqueId id;
+    CommConfig config = {};
     Comm comm = nullptr;
   };
   const auto made = std::make_shared<Made>(Made{device_, id});
-  const auto call = [made, functions = &library_->call, keep = library_, size = size_, rank = rank_] {
+  made->config.blocking = 0;
+  const auto call = [made, library = library_, size = static_cast<std::size_t>(size_), rank = rank_] {
     made->device->activate();
-    return functions->comm_init_rank(&made->comm, static_cast<std::size_t>(size), made->id, rank);
+    if (!library->traits.background_calls) return library->call.comm_init_rank(&made->comm, size, made->id, rank);
+    return library->call.comm_init_rank_config(&made->comm, size, made->id, rank, &made->config);
   };
   const auto end = std::chrono::steady_clock::now() + limit;
-  const int code = caller_->run(call, [&] {
+  const auto poll = [&] {
     liveness_.status().throw_if_failed();
     if (std::chrono::steady_clock::now() < end) return;
     throw Error(
@@ -56,13 +59,33 @@ void Communicator::start(const UniqueId& id, std::chrono::milliseconds limit) {
         library_->title() + " did not connect " + std::to_string(size_) + " ranks within " +
             std::to_string(limit.count() / 1000) +
             " s (PERSEUS_START_TIMEOUT); check that the ranks reach each other over the interfaces that it has chosen");
-  });
+  };
+  int code = caller_->run(call, poll);
+  handle_ = std::make_shared<CommHandle>(library_, device_, made->comm);
+  if (library_->traits.background_calls && code == library_->traits.in_progress) code = await_start(poll);
   try {
     library_->check(code, "CommInitRank");
   } catch (const Error& error) {
     throw Error(error.kind(), error.what() + (library_->advice.empty() ? "" : ". " + library_->advice));
   }
-  handle_ = std::make_shared<CommHandle>(library_, device_, made->comm);
+}
+
+// Waits until the library has connected the ranks, and returns its code. A communicator that fails has no other user,
+// so it is aborted alone.
+int Communicator::await_start(const std::function<void()>& poll) {
+  int state = library_->traits.in_progress;
+  try {
+    while (state == library_->traits.in_progress) {
+      std::this_thread::sleep_for(kLongestPause);
+      poll();
+      library_->check(library_->call.comm_get_async_error(handle_->comm(), &state), "CommGetAsyncError");
+    }
+  } catch (const Error&) {
+    AbortGroup::abort(handle_);
+    throw;
+  }
+  if (state != kSuccess) AbortGroup::abort(handle_);
+  return state;
 }
 
 Communicator::~Communicator() {
@@ -109,7 +132,16 @@ void Communicator::throw_aborted() const {
 void Communicator::run_call(const char* function, std::function<int()> call) {
   const CommHandle::Call in_call(*handle_);
   if (!in_call.begun()) throw_aborted();
-  check_code(function, caller_ ? caller_->run(std::move(call), [this] { check(); }) : call());
+  finish_call(function, caller_ ? caller_->run(std::move(call), [this] { check(); }) : call());
+}
+
+// Waits for a call that the library continues in the background. An abort ends the wait before it ends the call.
+void Communicator::finish_call(const char* function, int code) {
+  if (!library_->traits.background_calls || code != library_->traits.in_progress) return check_code(function, code);
+  for (auto pause = std::chrono::microseconds(1); is_in_progress(function);
+       pause = std::min(pause * 2, kLongestPause)) {
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 // A lost peer or an abort is the usual cause of a failure, and its text is more useful.
@@ -134,7 +166,7 @@ Communicator::Group::~Group() {
 void Communicator::Group::end() {
   if (!open_) return;
   open_ = false;
-  through_.check_code("GroupEnd", through_.library_->call.group_end());
+  through_.finish_call("GroupEnd", through_.library_->call.group_end());
 }
 
 Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
@@ -157,21 +189,25 @@ void Communicator::deregister(void* registered) {
   if (in_call.begun()) library_->call.comm_deregister(handle_->comm(), registered);
 }
 
-void Communicator::check() {
+void Communicator::check() { is_in_progress("CommGetAsyncError"); }
+
+// Throws the failure of work in progress, which `function` has begun, after aborting it.
+bool Communicator::is_in_progress(const char* function) {
   if (liveness_.any_lost()) abort();
   const CommHandle::Call in_call(*handle_);
   if (!in_call.begun()) throw_aborted();
   const auto get = library_->call.comm_get_async_error;
-  if (get == nullptr || library_->traits.blocking) return;
+  if (get == nullptr || library_->traits.blocking) return false;
   int state = kSuccess;
   library_->check(get(handle_->comm(), &state), "CommGetAsyncError", handle_->comm());
-  if (state == kSuccess || state == library_->traits.in_progress) return;
+  if (state == kSuccess || state == library_->traits.in_progress) return state != kSuccess;
   try {
-    library_->check(state, "CommGetAsyncError", handle_->comm());
+    library_->check(state, function, handle_->comm());
   } catch (const Error& error) {
     abort(error.what());
     throw;
   }
+  return false;
 }
 
 void Communicator::wait() {

@@ -86,8 +86,11 @@ class Communicator {
 
  private:
   void start(const UniqueId& id, std::chrono::milliseconds limit);
+  int await_start(const std::function<void()>& poll);
   void run_call(const char* function, std::function<int()> call);
+  void finish_call(const char* function, int code);
   void check_code(const char* function, int code);
+  bool is_in_progress(const char* function);
   [[noreturn]] void throw_aborted() const;
 
   std::shared_ptr<const Library> library_;

@@ -1,6 +1,7 @@
 // Declares the functions of libraries shaped like NCCL. All of them have the same names, arguments and constants.
 #pragma once
 
+#include <climits>
 #include <cstddef>
 
 namespace perseus::xccl {
@@ -34,6 +35,20 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kScalarOnHost = 1;   // read before the call returns
 inline constexpr int kRevokeDefault = 0;  // the only flags of comm_revoke
 
+// The settings of a communicator, as they are since NCCL 2.18. Later versions add members: `size` and `version` state
+// that those are not there.
+struct CommConfig {
+  static constexpr int kUndefined = INT_MIN;
+  std::size_t size = sizeof(CommConfig);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 21'800;
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+  int end = kUndefined;  // padding, where later versions have a member
+};
+
 // The table of functions. Those that return int return kSuccess or an error code.
 struct Functions {
   int (*get_version)(int*) = nullptr;
@@ -50,6 +65,7 @@ struct Functions {
   int (*reduce_scatter)(const void*, void*, std::size_t, DataType, Op, Comm, Stream) = nullptr;
 
   // The following are null if the library does not have them.
+  int (*comm_init_rank_config)(Comm*, std::size_t ranks, UniqueId, int rank, CommConfig*) = nullptr;
   int (*comm_abort)(Comm) = nullptr;
   int (*comm_revoke)(Comm, int flags) = nullptr;  // ends work and calls in progress, and frees nothing
   int (*comm_get_async_error)(Comm, int*) = nullptr;

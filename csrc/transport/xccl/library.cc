@@ -66,6 +66,7 @@ Functions find_functions(void* opened, const std::string& prefix, const std::str
   finder.require(table.reduce, "Reduce");
   finder.require(table.all_gather, "AllGather");
   finder.require(table.reduce_scatter, "ReduceScatter");
+  finder.find(table.comm_init_rank_config, "CommInitRankConfig");
   finder.find(table.comm_abort, "CommAbort");
   finder.find(table.comm_revoke, "CommRevoke");
   finder.find(table.comm_get_async_error, "CommGetAsyncError");

@@ -13,13 +13,16 @@ namespace perseus::xccl {
 struct Traits {
   // A collective blocks until it is done and cannot be aborted. Otherwise it is queued on a stream.
   bool blocking = false;
+  // A call that waits for peers returns in_progress, and the library executes it on a thread of its own, for which an
+  // abort waits. It needs comm_init_rank_config and comm_get_async_error.
+  bool background_calls = false;
   // The library has send, recv and groups. Otherwise it has all_to_all.
   bool point_to_point = true;
   // The library adds 16-bit floats in 16 bits. Unless that is allowed, the ranks exchange them and add in float32.
   bool adds_16_bits = true;
   // Aborts between group_start and group_end are executed at the same time.
   bool groups_aborts = false;
-  // The code of comm_get_async_error for work in progress.
+  // The code for work in progress.
   int in_progress = 7;
   // The most bytes of one call.
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();

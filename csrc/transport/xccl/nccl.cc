@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kOldestVersion = 21'300;  // the first version with ncclGetLastError
 constexpr int kGroupsAborts = 22'200;   // the first version that aborts several communicators in a group
+constexpr int kJoinsCalls = 21'800;     // the first version whose abort, on any thread, waits for calls in progress
 
 }  // namespace
 
@@ -33,6 +34,10 @@ std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths) {
   }
   library->call = find_functions(opened.handle, library->prefix, opened.path);
   library->traits.groups_aborts = version >= kGroupsAborts;
+  // A library that can revoke communicators ends calls without freeing them. Its calls then need no thread each.
+  const auto& call = library->call;
+  library->traits.background_calls = version >= kJoinsCalls && call.comm_revoke == nullptr &&
+                                     call.comm_init_rank_config != nullptr && call.comm_get_async_error != nullptr;
   return library;
 }
 

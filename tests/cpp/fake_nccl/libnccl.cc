@@ -30,7 +30,7 @@ perseus::testing::FakeOrders& orders() {
 }
 
 const Functions& fake() {
-  static const auto* library = new auto(perseus::testing::queued_library());
+  static const auto* library = new auto(perseus::testing::queued_library(/*background_calls=*/true));
   orders();
   return (*library)->call;
 }
@@ -46,12 +46,15 @@ PERSEUS_EXPORT int fakeRegistered() { return orders().registered - orders().dere
 PERSEUS_EXPORT void fakeFailLater(int code) { orders().async_error = code; }
 
 PERSEUS_EXPORT int ncclGetVersion(int* a) {
-  *a = 22907;
+  *a = 22807;
   return 0;
 }
 PERSEUS_EXPORT int ncclGetUniqueId(UniqueId* a) { return fake().get_unique_id(a); }
 PERSEUS_EXPORT int ncclCommInitRank(Comm* a, std::size_t b, UniqueId c, int d) {
   return fake().comm_init_rank(a, b, c, d);
+}
+PERSEUS_EXPORT int ncclCommInitRankConfig(Comm* a, std::size_t b, UniqueId c, int d, CommConfig* e) {
+  return fake().comm_init_rank_config(a, b, c, d, e);
 }
 PERSEUS_EXPORT int ncclCommDestroy(Comm a) { return fake().comm_destroy(a); }
 PERSEUS_EXPORT int ncclCommAbort(Comm a) { return fake().comm_abort(a); }

@@ -102,7 +102,7 @@ def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tenso
     [
         (form, dtype)
         for form in FORMS
-        for dtype in (torch.float32, torch.complex64, torch.uint16)
+        for dtype in (torch.float32, torch.complex64, getattr(torch, "uint16", torch.complex128))  # torch 2.1 has none
         if not (form == "maximum" and dtype.is_complex)  # complex numbers have no maximum
     ],
     ids=str,

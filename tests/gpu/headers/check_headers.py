@@ -34,6 +34,18 @@ static_assert(kSum == ncclSum && kProduct == ncclProd && kMax == ncclMax && kMin
 static_assert(kFirstOwnOp == ncclNumOps && kScalarOnHost == ncclScalarHostImmediate);
 static_assert(kSuccess == ncclSuccess && Traits{}.in_progress == ncclInProgress);
 """
+# NCCL reads CommConfig as its ncclConfig_t.
+COMM_CONFIG = """
+constexpr ncclConfig_t kConfig = NCCL_CONFIG_INITIALIZER;
+static_assert(sizeof(CommConfig) <= sizeof kConfig && CommConfig{}.magic == kConfig.magic);
+static_assert(CommConfig{}.version <= NCCL_VERSION_CODE && CommConfig::kUndefined == NCCL_CONFIG_UNDEF_INT);
+static_assert(offsetof(CommConfig, size) == offsetof(ncclConfig_t, size));
+static_assert(offsetof(CommConfig, magic) == offsetof(ncclConfig_t, magic));
+static_assert(offsetof(CommConfig, version) == offsetof(ncclConfig_t, version));
+static_assert(offsetof(CommConfig, blocking) == offsetof(ncclConfig_t, blocking));
+static_assert(offsetof(CommConfig, net_name) == offsetof(ncclConfig_t, netName));
+static_assert(offsetof(CommConfig, split_share) == offsetof(ncclConfig_t, splitShare));
+"""
 
 # The release of NCCL that is the first to have a function.
 NCCL_SINCE = {"comm_register": "2, 19", "comm_deregister": "2, 19", "comm_revoke": "2, 29"}
@@ -67,7 +79,7 @@ def nccl_assertions() -> str:
         "#endif",
     ]
     assert header.count("(*") == len(found), "a function is declared and not looked up"
-    return _program(["nccl.h", "transport/xccl/library.h"], "perseus::xccl", [*lines, NCCL_VALUES])
+    return _program(["nccl.h", "transport/xccl/library.h"], "perseus::xccl", [*lines, NCCL_VALUES, COMM_CONFIG])
 
 
 def cuda_assertions() -> str:
