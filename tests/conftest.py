@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     # Without a buffer, `print` writes each word separately, and the words of two ranks would mix in one pipe.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # torchrun's own default, 29500, belongs to whatever else runs on this machine.
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        os.environ["PET_MASTER_PORT"] = str(listening.getsockname()[1])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ NCCL between processes cannot be simulated: the tensors of several ranks are cop
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import textwrap
 from collections.abc import Callable
@@ -299,9 +300,10 @@ def test_gradients_are_copied_to_a_bucket_at_once(program: World) -> None:
 
 def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) -> None:
     """The unchanged tests of torch.distributed over the backend `perseus` pass with tensors on the device."""
-    tests_pass(
-        2, sorted((HERE.parent / "distributed/in_world").glob("test_*.py")), at_least=200, plugin="pretended_device"
-    )
+    files = sorted((HERE.parent / "distributed/in_world").glob("test_*.py"))
+    # test_training.py skips itself with an old torch.
+    at_least = 200 if importlib.util.find_spec("torch.distributed.pipelining") else 170
+    tests_pass(2, files, at_least, plugin="pretended_device")
 
 
 def test_the_order_of_streams_is_kept_through_host_memory(tests_pass: TestsPass) -> None:

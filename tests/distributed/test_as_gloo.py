@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import fsdp
 
 from .conftest import HEAD, Program, start
@@ -65,7 +66,7 @@ def forms(done: Done, reports_of: ReportsOf) -> None:
     for rank in (0, 1):
         lines = reports_of(rank).splitlines()
         assert lines[:3] == [OURS] * 3
-        assert lines[3] == "cpu:gloo,cuda:gloo True"
+        assert lines[3] == f"cpu:gloo,cuda:gloo {dist.is_backend_available('cpu:gloo')}"
         # The names of these groups are torch's own: "undefined", and the text that was given.
         assert lines[4:]
         assert {line.partition(" ")[2] for line in lines[4:]} == {OURS.partition(" ")[2]}
@@ -228,7 +229,9 @@ def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: Repor
         pytest.skip(f"torch {torch.__version__} has neither FSDP2 nor this DTensor")
     said: list[Any] = []
     for switch in ("0", "1"):
-        text = TRAINS + kind + LOOK + "look()\ndist.destroy_process_group()\n"
+        # gloo's own group is left as it is: with torch 2.1, one process in ten hangs or aborts when DDP's group ends.
+        end = "dist.destroy_process_group()" if switch == "1" else "dist.barrier()\nos._exit(0)"
+        text = f"{TRAINS}{kind}{LOOK}look()\n{end}\n"
         done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch)
         assert done.returncode == 0, done.stdout
         said.append([reports_of(rank).splitlines() for rank in (0, 1)])

@@ -66,6 +66,10 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
                 handle = self._submit(name, call, verb, arguments, options)
         request = SubmittedRequest(self._group_name, self._number, name)
         work = PerseusWork(f"{what or call} {name}", handle, result, self._timeout, finish, request=request)
+        return self._begun(work)
+
+    def _begun(self, work: PerseusWork) -> PerseusWork:
+        """Returns the work. A coalescing manager around the call waits for it."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

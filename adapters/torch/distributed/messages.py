@@ -26,7 +26,8 @@ class Messages(Engine):
         if not source.is_cpu:
             source = cuda.fetched(source)
         handle = self._core.post(host_view(source), dst, tag, True, self._number, source)
-        return PerseusWork(f"send to rank {dst} with tag {tag}", handle, [tensor], self._timeout, margin=0.0)
+        what = f"send to rank {dst} with tag {tag}"
+        return self._begun(PerseusWork(what, handle, [tensor], self._timeout, margin=0.0))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
@@ -34,7 +35,7 @@ class Messages(Engine):
         handle = self._core.post(host_view(place), src, tag, False, self._number, place)
         sender = "any rank" if src == _ANYBODY else f"rank {src}"
         what = f"recv from {sender} with tag {tag}"
-        return PerseusWork(what, handle, [tensor], self._timeout, finish, margin=0.0)
+        return self._begun(PerseusWork(what, handle, [tensor], self._timeout, finish, margin=0.0))
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> PerseusWork:
         return self.recv(tensors, _ANYBODY, tag)

@@ -69,6 +69,7 @@ def test_another_device_than_the_process_has(rank: int) -> None:
     dist.barrier()
 
 
+@pytest.mark.skipif(not hasattr(torch, "uint64"), reason=f"torch {torch.__version__} has no uint64")
 def test_averages_of_uint64() -> None:
     with pytest.raises(ValueError, match=r"uint64 tensors on cuda:0 are not averaged .* pass tensor\.cpu\(\)"):
         dist.all_reduce(to_device(torch.ones(3).to(torch.uint64)), op=dist.ReduceOp.AVG)

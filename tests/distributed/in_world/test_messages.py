@@ -56,6 +56,16 @@ def test_batch(rank: int, size: int) -> None:
     assert [result[0].item() for result in results] == [10 * before, 10 * before + 1]
 
 
+def test_batch_in_a_coalescing_manager(rank: int, size: int) -> None:
+    """torch 2.1 sends batches of CUDA tensors in this way."""
+    result = filled(-1, count=1 << 20)
+    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.irecv(result, (rank - 1) % size)
+        dist.isend(filled(rank, count=1 << 20), (rank + 1) % size)
+    manager.wait()
+    assert torch.equal(result, filled((rank - 1) % size, count=1 << 20))
+
+
 def test_strided_and_other_types(rank: int) -> None:
     wide = torch.arange(12).to(torch.complex64).view(3, 4)
     if rank == 0:

@@ -12,9 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-pytest.importorskip(
-    "torch.distributed.pipelining", reason="torch before 2.6 lacks FSDP2, pipelines or meshes"
-)
+pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks FSDP2, pipelines or meshes")
 # isort: split
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -31,7 +31,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "has gaps between its elements",
     ),
     "compression": (
-        lambda p: hvd.DistributedOptimizer(torch.optim.SGD(p), compression=hvd.Compression.fp16, shard=True),
+        lambda p: hvd.DistributedOptimizer(torch.optim.SGD(p, lr=1), compression=hvd.Compression.fp16, shard=True),
         "does not support compression",
     ),
     "device": (
