@@ -65,7 +65,7 @@ std::function<int()> queued_on(const std::shared_ptr<FakeComm>& comm, std::funct
 
 // Runs now if there is no stream, else in the order of the stream. `connect` comes before.
 int launch(
-    const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
+    const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, const std::function<int()>& work,
     const std::function<int()>& connect = [] { return xccl::kSuccess; }) {
   return execute(comm, [=] {
     const int code = connect();
@@ -77,12 +77,12 @@ int launch(
 }
 
 // Begins a send or a receive. Those of a group are launched at its end.
-int launch_message(const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, std::function<int()> work,
+int launch_message(const std::shared_ptr<FakeComm>& comm, xccl::Stream stream, const std::function<int()>& work,
                    bool is_send) {
-  if (stream == nullptr || batch.depth == 0) return launch(comm, stream, std::move(work));
+  if (stream == nullptr || batch.depth == 0) return launch(comm, stream, work);
   batch.stream = stream;
   batch.comm = comm;
-  (is_send ? batch.sends : batch.others).push_back(queued_on(comm, std::move(work)));
+  (is_send ? batch.sends : batch.others).push_back(queued_on(comm, work));
   return xccl::kSuccess;
 }
 

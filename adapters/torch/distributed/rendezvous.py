@@ -188,7 +188,7 @@ class StoreRendezvous:
         key = self._key("failed")
         kind, *texts = unpack(self._read(key)) or [b""]
         if kind not in _ERRORS:
-            return TransportError(self._unreadable_text(key))
+            raise TransportError(self._unreadable_text(key))
         return self._end(kind, b"".join(texts).decode(errors="replace"))
 
     def _read_answer(self) -> list[bytes]:
