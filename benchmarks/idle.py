@@ -34,8 +34,8 @@ def processor_share(seconds: float) -> float:
 def memory_bytes() -> float:
     """Returns the memory of this process. Of shared memory it counts this process's part, as Pss does.
 
-    Pages of files do not count, as those of libraries: this process's part of them depends on the programs that run
-    beside it.
+    Pages of files, such as those of libraries, do not count: how many of them count for this process depends on the
+    programs that run beside it.
     """
     # This returns unused memory of malloc to the system, so that gradients of one phase do not count in the next.
     ctypes.CDLL(None).malloc_trim(0)

@@ -46,7 +46,7 @@ struct CommConfig {
   int cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined;
-  int end = kUndefined;  // padding, where later versions have a member
+  int padding = kUndefined;  // later versions have a member here
 };
 
 // The table of functions. Those that return int return kSuccess or an error code.
