@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
-from perseus_like.torch.compat.stores import has_keys, set_key
+from perseus_like.torch.compat.stores import below_restarts, has_keys, set_key
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
 
 Start = Callable[..., StoreRendezvous]
@@ -104,6 +104,16 @@ def test_a_loss_that_one_rank_notices_reaches_the_others(rank: int, start: Start
             each.result()
 
 
+def test_a_loss_of_rank_0_that_one_rank_notices_reaches_the_others(start: Start, submit: Submit) -> None:
+    ranks = [start(each) for each in range(3)]
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
+    os.eventfd_write(ranks[1].lost, 1)  # from now on rank 0 does nothing
+    for each in (submit(ranks[1], b""), submit(ranks[2], b"")):
+        with pytest.raises(PeerLostError, match="a rank ended while the group was being made"):
+            each.result()
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("fails_first", [True, False])
 def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
@@ -164,3 +174,18 @@ def test_values_that_no_rank_has_written_are_refused(start: Start, submit: Submi
         rank_1(b"")
     with pytest.raises(TimedOutError, match="ranks 1, 2 did not come"):
         rank_0(b"")
+
+
+def test_ranks_with_other_restart_counts_than_rank_0_meet_it(submit: Submit) -> None:
+    """torch 2.1 gives ranks whose agents have restarted them differently often different keys."""
+    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+    def start(rank: int, count: str) -> StoreRendezvous:
+        client = dist.TCPStore("127.0.0.1", store.port, is_master=False)  # type: ignore[attr-defined]
+        of_torch = dist.PrefixStore("default_pg", dist.PrefixStore(f"/worker/attempt_{count}", client))
+        found = below_restarts(of_torch, count)
+        return StoreRendezvous(found, "perseus/0", rank, 3, timedelta(seconds=60))
+
+    ranks = [start(0, "1"), start(1, "1"), start(2, "0")]
+    results = [submit(each, bytes([rank])) for rank, each in enumerate(ranks)]
+    assert [each.result() for each in results] == [[b"\x00", b"\x01", b"\x02"]] * 3

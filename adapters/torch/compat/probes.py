@@ -224,6 +224,15 @@ def _stores() -> None:
             _expect(not stores.has_keys(store, ["known", "unknown"]), f"{kind} finds a key that was not set")
 
 
+def _restarts() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    without = distributed_c10d.PrefixStore("group", store)
+    with_count = distributed_c10d.PrefixStore("group", distributed_c10d.PrefixStore("/worker/attempt_1", store))
+    _expect(stores.below_restarts(without, "1") is without, "a store without a restart count is taken for one with it")
+    stores.below_restarts(with_count, "1").add("known", 1)
+    _expect(store.add("/worker/all_attempts/known", 0) == 1, "PrefixStore.underlying_store is another store")
+
+
 def _works() -> None:
     works._loses_works()  # fails if groups and works in Python are made otherwise
 
@@ -305,6 +314,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "core.at_end_of_backward": _end_of_backward,
     "works.keep_alive": _works,
     "works.let_go": _works,
+    "stores.below_restarts": _restarts,
     "stores.has_keys": _stores,
     "stores.set_key": _stores,
     "training.mark_stepped": _marked_steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
+from ..compat.stores import below_restarts
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
 from .torch_setup import prepare_torch, warn_of_nan_checks
@@ -24,8 +26,9 @@ _NO_LIMIT = timedelta(days=30)
 
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     """Makes a group. torch calls this on the members of a new group, with its `_DistributedBackendOptions`."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     return make_group(
-        options.store,
+        below_restarts(options.store, restarts) if restarts else options.store,
         options.group_rank,
         options.group_size,
         options.timeout,

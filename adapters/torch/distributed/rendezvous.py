@@ -103,7 +103,7 @@ class StoreRendezvous:
                 self._report(_FAILED, text)
 
     def _report(self, kind: bytes, text: str) -> None:
-        """Tells rank 0 that this rank, which was invited, cannot continue."""
+        """Tells the other ranks that this rank, which was invited, cannot continue."""
         self._set(self._key("failed"), pack((kind, text.encode())).hex())
 
     def _invite_before_leaving(self) -> None:
@@ -129,7 +129,7 @@ class StoreRendezvous:
             self._invite()
             # A rank that gave up may have contributed before, so its failure counts more than its piece.
             if has_keys(self._store, [self._key("failed")]):
-                error = self._read_failure()
+                error = self._end(*self._read_failure())
                 self._invite_before_leaving()
                 raise error
             keys = [self._piece(self._invited[rank]) for rank in sorted(self._invited)]
@@ -171,6 +171,10 @@ class StoreRendezvous:
                 self._pause = _SHORTEST_PAUSE_SECONDS  # the answer may come soon
             if rendezvous and has_keys(self._store, [self._key(f"{self._round}/answer")]):
                 return self._read_answer()
+            if rendezvous and has_keys(self._store, [self._key("failed")]):  # rank 0 may be the rank that was lost
+                kind, text = self._read_failure()
+                self._is_over = True
+                raise _ERRORS[kind](text)
         self._is_over = not self._rendezvous
         raise TimedOutError(self._missing_text([0]))
 
@@ -183,13 +187,13 @@ class StoreRendezvous:
             raise TransportError(self._unreadable_text(key))
         return name
 
-    def _read_failure(self) -> Exception:
-        """Returns the error of a rank that cannot continue, and reports it to all ranks."""
+    def _read_failure(self) -> tuple[bytes, str]:
+        """Returns the kind and the text of the error of a rank that cannot continue."""
         key = self._key("failed")
         kind, *texts = unpack(self._read(key)) or [b""]
         if kind not in _ERRORS:
             raise TransportError(self._unreadable_text(key))
-        return self._end(kind, b"".join(texts).decode(errors="replace"))
+        return kind, b"".join(texts).decode(errors="replace")
 
     def _read_answer(self) -> list[bytes]:
         key = self._key(f"{self._round}/answer")
