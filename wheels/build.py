@@ -9,6 +9,8 @@ processor. setup.py makes the wheels from the compiled modules.
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
 import os
 import shutil
 import subprocess
@@ -60,7 +62,27 @@ def commit_time() -> str:
 def sdist(to: Path) -> Path:
     subprocess.run([sys.executable, "-c", BUILD, "sdist", to], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     (archive,) = to.glob("*.tar.gz")
+    normalize(archive, int(os.environ["SOURCE_DATE_EPOCH"]))
     return archive
+
+
+def normalize(archive: Path, date: int) -> None:
+    """Gives all members one date and owner: setuptools writes those of the working tree, so no two builds are equal."""
+    with tarfile.open(archive) as opened:
+        members = sorted(opened.getmembers(), key=lambda member: member.name)
+        contents = [opened.extractfile(member) if member.isfile() else None for member in members]
+        texts = [content.read() if content else b"" for content in contents]
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=date) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as to,
+    ):
+        for member, text in zip(members, texts, strict=True):
+            member.mtime, member.mode = date, 0o755 if member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.pax_headers = {}
+            to.addfile(member, io.BytesIO(text))
 
 
 def unpacked(archive: Path, work: Path) -> Path:
