@@ -238,6 +238,8 @@ def test_the_best_model_stays_until_a_better_one_is_written(ending: str, breaks_
         assert [each.name for each in Path(folder).iterdir()] == [f"best{ending}"]
         if best.save_weights_only:
             model.load_weights(best.filepath)
+        elif ending == ".h5" and keras.__version__.startswith("3.0."):
+            pytest.skip("Keras 3.0 cannot load such a file: it ignores custom_objects and compile=False")
         else:
             model = keras.models.load_model(best.filepath, custom_objects={"Fragile": Fragile}, compile=False)
     for kept, expected in zip(model.get_weights(), improves.best, strict=True):
