@@ -43,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     # Without a buffer, `print` writes each word separately, and the words of two ranks would mix in one pipe.
     os.environ.pop("PYTHONUNBUFFERED", None)
-    # torch's TCPStore asks the name server for the host name of every client, also of 127.0.0.1. A server that answers only
-    # so many questions a second would delay ranks by 5 s or more each time.
+    # torch's TCPStore asks the name server for the host name of every client, also of 127.0.0.1. A server that answers
+    # only so many questions a second would delay ranks by 5 s or more each time.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     # torchrun's own default, 29500, belongs to whatever else runs on this machine.
     with socket.socket() as listening:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
 from perseus_like.torch.compat.stores import below_restarts, has_keys, set_key
@@ -182,7 +183,7 @@ def test_ranks_with_other_restart_counts_than_rank_0_meet_it(submit: Submit) -> 
 
     def start(rank: int, count: str) -> StoreRendezvous:
         client = dist.TCPStore("127.0.0.1", store.port, is_master=False)  # type: ignore[attr-defined]
-        of_torch = dist.PrefixStore("default_pg", dist.PrefixStore(f"/worker/attempt_{count}", client))
+        of_torch = PrefixStore("default_pg", PrefixStore(f"/worker/attempt_{count}", client))
         found = below_restarts(of_torch, count)
         return StoreRendezvous(found, "perseus/0", rank, 3, timedelta(seconds=60))
 

@@ -42,7 +42,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 def count_step(optimizer: Any) -> None:
     """Adds one to the number of steps of an optimizer of Keras 3.
 
-    Relies on: `Optimizer._iterations`, a variable. `Optimizer.iterations` may be a tensor. In Keras 3.0 it is the variable.
+    Relies on: `Optimizer._iterations`, a variable; without it, `Optimizer.iterations` is the variable and no tensor.
     Tried with: 3.0 and 3.15; Keras 2 does not need it.
     Notices: the attributes are missing.
     Lost then: `backward_passes_per_step` fails with Python's AttributeError.

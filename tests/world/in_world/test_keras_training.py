@@ -152,7 +152,7 @@ def test_several_passes_in_a_step(wrap: Any, make: Make, rank: int, size: int) -
     alone = fit_alone(model_of(), make())
     optimizer = wrap(make, backward_passes_per_step=2, average_aggregated_gradients=True)
     ours = fit_together(model_of(), optimizer, rank, size, passes=2)
-    counting = getattr(ours.optimizer, "inner_optimizer", ours.optimizer)  # Keras 3.0's LossScaleOptimizer does not count
+    counting = getattr(ours.optimizer, "inner_optimizer", ours.optimizer)  # that of Keras 3.0 does not count
     assert int(counting.iterations.numpy()) == 2 * STEPS
     assert_same_weights(ours, alone)
 
