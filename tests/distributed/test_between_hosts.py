@@ -121,7 +121,7 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: 
             rounds += 1
             if rounds == {when} and os.environ["RANK"] == "2":
                 os._exit(0)
-            if rounds == {when} and os.environ["RANK"] == "0":
+            if rounds == 6 == {when} and os.environ["RANK"] == "0":
                 rendezvous._store.wait([rendezvous._piece(rendezvous._invited[1])])
                 rendezvous._timeout = timedelta(seconds=1)  # only this round has a short limit
             return met(rendezvous, mine)

@@ -26,7 +26,7 @@ def test_on_all_ranks(starter: str, size: int, tmp_path: Path) -> None:
     command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
     python = [sys.executable] if starter == "perseusrun" else []
     world = start(starter, size, [*python, *command], tmp_path, 280, PERSEUS_IN_WORLD="1")
-    output = world.stdout[-12000:]
+    output = world.stdout[-60000:]
     assert world.returncode == 0, output
     passed = re.findall(r"(\d+) passed", world.stdout)
     assert len(passed) == size, output

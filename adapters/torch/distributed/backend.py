@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +17,7 @@ from perseus_like.session import session
 from ..compat.stores import below_restarts
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
-from .torch_setup import prepare_torch, warn_of_nan_checks
+from .torch_setup import prepare_torch, restart_count, warn_of_nan_checks
 
 HOLDER = "torch.distributed"
 _NO_LIMIT = timedelta(days=30)
@@ -26,7 +25,7 @@ _NO_LIMIT = timedelta(days=30)
 
 def create_group(options: Any, backend_options: Any = None) -> PerseusGroup:
     """Makes a group. torch calls this on the members of a new group, with its `_DistributedBackendOptions`."""
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    restarts = restart_count()
     return make_group(
         below_restarts(options.store, restarts) if restarts else options.store,
         options.group_rank,

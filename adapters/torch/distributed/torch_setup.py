@@ -1,4 +1,4 @@
-"""Changes of torch before the first process group of this library is made."""
+"""Settings of torch, and its changes before the first process group of this library is made."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def warn_of_nan_checks() -> None:
                 "NaN or an infinity on all ranks and names the tensor, 1 warns",
                 name,
             )
+
+
+def restart_count() -> str | None:
+    """Returns how often torchrun's agent of this rank has restarted its ranks, as torchrun writes it; None elsewhere."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT")
 
 
 def _group_of_buckets(group: Any) -> Any:
