@@ -37,7 +37,7 @@ def warn_of_nan_checks() -> None:
 
 
 def restart_count() -> str | None:
-    """Returns how often torchrun's agent of this rank has restarted its ranks, as torchrun writes it; None elsewhere."""
+    """Returns how often torchrun's agent of this rank has restarted its ranks; None without torchrun."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT")
 
 
