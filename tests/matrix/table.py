@@ -18,8 +18,8 @@ TITLES = {
 }
 HEAD = """# What was run with what
 
-`make matrix` writes this page. Each cell is an environment with a published wheel, in which the smoke test and tests of
-the adapter ran on two ranks. The wheel of a Python is the same file in all cells of its column.
+`make matrix` writes this page. Each cell is an environment with a wheel of `make wheels`, in which the smoke test and
+tests of the adapter ran on two ranks. A wheel is for all releases; the last table has the version that each cell ran.
 
 | sign | meaning |
 |---|---|
@@ -48,8 +48,10 @@ def page(results: dict[str, Any]) -> str:
             lines.append(f"| {release} | {' | '.join(signs)} |")
         lines.append("")
     ran = {name: each for name, each in results.items() if each["state"] != "absent"}
-    lines += ["## Details", "", "| cell | date | with | result |", "|---|---|---|---|"]
+    lines += ["## Details", "", "| cell | date | wheel | with | result |", "|---|---|---|---|---|"]
     for name, each in ran.items():
         versions = ", ".join(f"{package} {version}" for package, version in each["versions"].items())
-        lines.append(f"| {name} | {each['date']} | {versions} | {each['state']}: {each['text'].replace('|', '/')} |")
+        wheel = each["wheel"].split("-")[1]
+        result = f"{each['state']}: {each['text'].replace('|', '/')}"
+        lines.append(f"| {name} | {each['date']} | {wheel} | {versions} | {result} |")
     return "\n".join(lines) + "\n"

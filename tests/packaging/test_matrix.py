@@ -52,7 +52,7 @@ def test_the_page_is_made_from_the_results() -> None:
 def test_the_page_shows_each_state_and_its_reason() -> None:
     import table
 
-    with_numpy = {"date": "2026-01-01", "versions": {"numpy": "2.0"}, "wheel": "w"}
+    with_numpy = {"date": "2026-01-01", "versions": {"numpy": "2.0"}, "wheel": "perseus_like-1.2-cp312-cp312-any.whl"}
     page = table.page(
         {
             "3.10-numpy-1": {"state": "passed", "text": "smoke test and 9 tests", **with_numpy},
@@ -61,4 +61,4 @@ def test_the_page_shows_each_state_and_its_reason() -> None:
         }
     )
     assert "| 1 | ✓ |  | ✗ | – |  |" in page
-    assert "| 3.12-numpy-1 | 2026-01-01 | numpy 2.0 | failed: a / b |" in page
+    assert "| 3.12-numpy-1 | 2026-01-01 | 1.2 | numpy 2.0 | failed: a / b |" in page
