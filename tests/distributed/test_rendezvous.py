@@ -178,7 +178,7 @@ def test_values_that_no_rank_has_written_are_refused(start: Start, submit: Submi
 
 
 def test_ranks_with_other_restart_counts_than_rank_0_meet_it(submit: Submit) -> None:
-    """torch 2.1 gives ranks whose agents have restarted them differently often different keys."""
+    """On torch 2.1, the keys of a rank contain how often its agent has restarted it."""
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
 
     def start(rank: int, count: str) -> StoreRendezvous:

@@ -41,6 +41,7 @@ def below_restarts(store: Any, count: str) -> Any:
 
     torch 2.1 begins all keys of `env://` with `count`, the TORCHELASTIC_RESTART_COUNT of a rank's agent, which differs
     between hosts. Then the result is the agent's store, with a prefix that all ranks have. Otherwise it is `store`.
+
     Relies on: the prefix `/worker/attempt_N`, which torch adds below its other prefixes, and
     `PrefixStore.underlying_store`.
     Tried with: 2.1.2, and 2.13, which has no such prefix.
