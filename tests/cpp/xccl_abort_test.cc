@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -137,26 +138,33 @@ TEST(Xccl, AStartInTheBackgroundThatFailsIsAborted) {
 }
 
 // A library that connects at the first collective waits there for a peer that has ended.
-enum class End { by_abort, by_revoke, in_background };
+enum class End { by_revoke, in_background };
 class EndOfCalls : public ::testing::TestWithParam<End> {};
-INSTANTIATE_TEST_SUITE_P(Xccl, EndOfCalls, ::testing::Values(End::by_abort, End::by_revoke, End::in_background));
+INSTANTIATE_TEST_SUITE_P(Xccl, EndOfCalls, ::testing::Values(End::by_revoke, End::in_background));
 
 TEST_P(EndOfCalls, ACallDoesNotWaitForALostPeer) {
   FakeOrders orders;
   orders.revokes = GetParam() == End::by_revoke;
   orders.all_reduce_waits_for_peers = true;
-  std::promise<void> entered;
-  orders.in_all_reduce = [&](int) { entered.set_value(); };
   const auto library = queued_library(GetParam() == End::in_background);
-  run_world(Ranks::threads, 2, [&](World& world) {
-    const auto transport = connect_all(world, joining(library, true), {.queue_only = true});
-    if (world.rank == 1) {
-      entered.get_future().wait();
-      return world.liveness.report_lost(1, "died");
-    }
-    std::vector<float> values(10);
-    expect_text(sum(*transport, values), ErrorKind::peer_lost, "rank 1 died");
+  with_call_in_progress(orders, library, [&](CallInProgress& call) {
+    call.gate.set_value();
+    expect_text(call.result.get(), ErrorKind::peer_lost, "rank 1 died");
   });
+}
+
+// As before NCCL 2.18: the abort would free the communicator under the call.
+TEST(XcclDeathTest, ACallThatCannotBeEndedEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto wait_for_peer = [] {
+    FakeOrders orders;
+    with_call_in_progress(orders, queued_library(), [&](CallInProgress& call) {
+      call.result.wait_for(std::chrono::seconds(60));
+      call.gate.set_value();
+    });
+  };
+  EXPECT_EXIT(wait_for_peer(), ::testing::ExitedWithCode(EXIT_FAILURE),
+              "rank 1 died. A call of Queued 2.3.4 has not returned for 2 s .* this process ends");
 }
 
 TEST(Xccl, AFailureInAGroupOfCallsClosesTheGroup) {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -50,12 +51,23 @@ void abort_in_parallel(const Handles& handles) {
   for (auto& thread : threads) thread.join();
 }
 
-// Ends a call that waits for a lost peer, and aborts its communicator. A library that can revoke communicators ends the
-// call first, so that the communicator is not freed under it. Otherwise only the abort ends the call.
-void end_call_and_abort(CommHandle& handle) {
+// The process ends as after a time-out of torch's NCCL group: an abort would free memory that the call still uses.
+[[noreturn]] void end_process(const Library& library, const std::string& why) {
+  log(LogLevel::error, why + ". A call of " + library.title() + " has not returned for " +
+                           std::to_string(kCallLimit.count()) +
+                           " s since then and cannot be ended without freeing memory that it uses, so this process "
+                           "ends. NCCL 2.18 and later end calls that connect, and NCCL 2.29 and later all calls, "
+                           "unless NCCL_COMM_BLOCKING is 1");
+  std::_Exit(EXIT_FAILURE);
+}
+
+// Ends a call that waits for a lost peer by revoking its communicator, and then aborts the communicator. If the library
+// cannot do that, the process ends.
+void end_call_and_abort(CommHandle& handle, const std::string& why) {
   const auto& call = handle.library().call;
-  if (call.comm_revoke != nullptr && call.comm_revoke(handle.comm(), kRevokeDefault) == kSuccess) {
-    handle.await_calls(std::chrono::steady_clock::now() + kCallLimit);
+  const bool is_revoked = call.comm_revoke != nullptr && call.comm_revoke(handle.comm(), kRevokeDefault) == kSuccess;
+  if (!is_revoked || !handle.await_calls(std::chrono::steady_clock::now() + kCallLimit)) {
+    end_process(handle.library(), why);
   }
   handle.abort();
   handle.set_ended();
@@ -71,21 +83,21 @@ void abort_idle(const Handles& handles) {
   for (const auto& handle : handles) handle->set_ended();
 }
 
-void abort_all(const Handles& handles) {
+void abort_all(const Handles& handles, const std::string& why) {
   const auto until = std::chrono::steady_clock::now() + kCallLimit;
   Handles idle;
   for (const auto& handle : handles) {
     if (handle->await_calls(until)) {
       idle.push_back(handle);
     } else {
-      start_thread([handle] { end_call_and_abort(*handle); });
+      start_thread([handle, why] { end_call_and_abort(*handle, why); });
     }
   }
   abort_idle(idle);
 }
 
-void start_abort(Handles handles) {
-  start_thread([handles = std::move(handles)] { abort_all(handles); });
+void start_abort(Handles handles, const std::string& why) {
+  start_thread([handles = std::move(handles), why] { abort_all(handles, why); });
 }
 
 }  // namespace
@@ -142,8 +154,8 @@ void CommHandle::await_end(std::chrono::steady_clock::time_point until) {
 
 std::shared_ptr<AbortGroup> AbortGroup::make(Liveness& liveness) {
   auto group = std::make_shared<AbortGroup>();
-  liveness.on_lost([weak = std::weak_ptr(group)] {
-    if (const auto still_there = weak.lock()) still_there->abort();
+  liveness.on_lost([&liveness, weak = std::weak_ptr(group)] {
+    if (const auto still_there = weak.lock()) still_there->abort(liveness.status().text());
   });
   return group;
 }
@@ -157,11 +169,11 @@ void AbortGroup::add(const std::shared_ptr<CommHandle>& handle) {
       return;
     }
   }
-  abort(handle);
+  abort(handle, why());
 }
 
-void AbortGroup::abort(const std::shared_ptr<CommHandle>& handle) {
-  if (handle->close()) start_abort({handle});
+void AbortGroup::abort(const std::shared_ptr<CommHandle>& handle, const std::string& why) {
+  if (handle->close()) start_abort({handle}, why);
 }
 
 std::string AbortGroup::why() const {
@@ -181,7 +193,7 @@ void AbortGroup::abort(const std::string& why) {
   for (const auto& each : all) {
     if (auto handle = each.lock(); handle && handle->close()) mine.push_back(std::move(handle));
   }
-  if (!mine.empty()) start_abort(std::move(mine));
+  if (!mine.empty()) start_abort(std::move(mine), why);
 }
 
 }  // namespace perseus::xccl

@@ -49,7 +49,7 @@ class CommHandle {
   // Waits until no call is in the communicator. Gives up at `until`, and then returns false.
   bool await_calls(std::chrono::steady_clock::time_point until);
   // Makes the communicator's device current on the calling thread, and aborts the communicator. Failures are ignored.
-  // The abort frees the communicator, and ends the calls that are in it.
+  // The abort frees the communicator, so no call may be in it.
   void abort();
   // States that the library has ended the communicator.
   void set_ended();
@@ -80,11 +80,12 @@ class AbortGroup {
   // Adds a communicator. It is aborted at once if the group was aborted before.
   void add(const std::shared_ptr<CommHandle>& handle);
 
-  // Closes all communicators and returns. Another thread then aborts them, because that may block. `why` is the first
-  // error, for the errors of the other communicators; empty if a rank is lost.
-  void abort(const std::string& why = "");
+  // Closes all communicators and returns. Another thread then aborts them, because that may block. It ends the process
+  // if a call does not return that the library cannot end. `why` is the first error, for the errors of the other
+  // communicators.
+  void abort(const std::string& why);
   // Does the same for one communicator.
-  static void abort(const std::shared_ptr<CommHandle>& handle);
+  static void abort(const std::shared_ptr<CommHandle>& handle, const std::string& why);
   // Returns the reason of the first abort.
   std::string why() const;
 

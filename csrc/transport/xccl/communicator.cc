@@ -80,17 +80,17 @@ int Communicator::await_start(const std::function<void()>& poll) {
       poll();
       library_->check(library_->call.comm_get_async_error(handle_->comm(), &state), "CommGetAsyncError");
     }
-  } catch (const Error&) {
-    AbortGroup::abort(handle_);
+  } catch (const Error& error) {
+    AbortGroup::abort(handle_, error.what());
     throw;
   }
-  if (state != kSuccess) AbortGroup::abort(handle_);
+  if (state != kSuccess) AbortGroup::abort(handle_, library_->title() + " did not connect the ranks");
   return state;
 }
 
 Communicator::~Communicator() {
   if (has_abandoned_call()) return;
-  if (liveness_.any_lost()) abort();
+  if (liveness_.any_lost()) abort(liveness_.status().text());
   if (!handle_->close()) {
     if (abort_group_) handle_->await_end(std::chrono::steady_clock::now() + kAbortTimeout);
     return;
@@ -193,7 +193,7 @@ void Communicator::check() { is_in_progress("CommGetAsyncError"); }
 
 // Throws the failure of work in progress, which `function` has begun, after aborting it.
 bool Communicator::is_in_progress(const char* function) {
-  if (liveness_.any_lost()) abort();
+  if (liveness_.any_lost()) abort(liveness_.status().text());
   const CommHandle::Call in_call(*handle_);
   if (!in_call.begun()) throw_aborted();
   const auto get = library_->call.comm_get_async_error;

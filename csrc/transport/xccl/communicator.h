@@ -82,7 +82,7 @@ class Communicator {
 
   // Closes this communicator and all others of its abort group, and aborts them if the library can: threads that wait
   // in one of its calls return with an error. Does not wait for the end of the abort. `why`: see AbortGroup.
-  void abort(const std::string& why = "");
+  void abort(const std::string& why);
 
  private:
   void start(const UniqueId& id, std::chrono::milliseconds limit);
