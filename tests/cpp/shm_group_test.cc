@@ -37,7 +37,7 @@ TEST(ShmGroup, GroupsRunAtTheSameTime) {
       std::vector<std::thread> threads;
       for (auto* link : {&all, &low, &high}) {
         if (link->transport == nullptr) continue;
-        threads.emplace_back([&world, &transport = *link->transport] {
+        threads.emplace_back([&transport = *link->transport] {
           for (int round = 0; round < 200; ++round) {
             std::vector<float> data(1U << (round % 15), 1.0F);
             ASSERT_TRUE(reduce(transport, data.data(), static_cast<std::int64_t>(data.size())).ok());
