@@ -437,7 +437,7 @@ lint-tidy: $(STAMPS)/lint
 
 MYPY = cd build/layout && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
 	--python-executable $(BIN)/python
-lint-types: $(STAMPS)/lint
+lint-types: $(STAMPS)/lint $(STAMPS)/package
 	$(link_installed_layout)
 	$(MYPY) -p perseus_like -p rapidformer
 	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files

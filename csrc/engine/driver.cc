@@ -18,8 +18,9 @@ namespace perseus {
 namespace {
 
 constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
-constexpr std::chrono::microseconds kLook{100'000};     // how often waiting work looks at the clock
-constexpr std::chrono::microseconds kShortestPoll{20};  // for control channels that do not notify
+constexpr std::chrono::microseconds kLook{100'000};        // how often waiting work looks at the clock
+constexpr std::chrono::microseconds kShortestLook{1'000};  // for control channels that need progress
+constexpr std::chrono::microseconds kShortestPoll{20};     // for control channels that do not notify
 constexpr std::chrono::microseconds kLongestPoll{500};
 
 // Rounded up, so that a sleep of this length reaches `until`.
@@ -150,9 +151,10 @@ Driven::Cycle Driver::run_cycle() {
 
 std::chrono::microseconds Driver::sleep_limit() {
   const bool expects = driven_.expects_progress() || control_.keeps_any();
-  if (!control_.needs_polling()) return expects ? kLook : kForever;
+  if (!control_.needs_progress()) return expects ? kLook : kForever;
   // Messages come without a notification: poll often while something is expected, and now and then for other ranks.
-  poll_ = std::clamp(poll_ * 2, kShortestPoll, expects ? kLongestPoll : kLook);
+  const bool polls = control_.needs_polling();
+  poll_ = std::clamp(poll_ * 2, polls ? kShortestPoll : kShortestLook, polls && expects ? kLongestPoll : kLook);
   return poll_;
 }
 

@@ -59,6 +59,10 @@ class ControlChannel {
 
   // Returns true if messages arrive without notifying the doorbell, as over MPI; the engine then polls.
   virtual bool needs_polling() const = 0;
+
+  // Returns true if bytes that have been sent may leave this rank only in a later receive(), also those of the group's
+  // transport, as over MPI; the engine then calls it from time to time.
+  virtual bool needs_progress() const { return needs_polling(); }
 };
 
 }  // namespace perseus

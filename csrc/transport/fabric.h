@@ -57,6 +57,13 @@ class Fabric {
   // Returns this rank's end of that watch, or null, also on a host's only rank.
   virtual Watch* local_watch() const { return nullptr; }
 
+  // Lets a library such as MPI, which works only inside of its calls, go on with what earlier calls have left. Cheap,
+  // and never throws. Any thread that calls the fabric's transports.
+  virtual void make_progress() {}
+
+  // Makes the transports that are connected from now on call `work` from time to time while they wait.
+  virtual void work_while_waiting(std::function<void()> /*work*/) {}
+
   // Announces that the destruction that follows is an orderly shutdown. Without it the peers take the destruction for
   // the death of this rank.
   virtual void announce_shutdown() {}

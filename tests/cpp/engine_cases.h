@@ -16,7 +16,9 @@ inline constexpr std::chrono::seconds kGrace{20};
 using Case = std::tuple<Ranks, int>;
 
 inline std::vector<int> hosts_of(const Case& of) {
-  return std::get<Ranks>(of) == Ranks::hosts ? crossed_hosts(std::get<int>(of)) : std::vector<int>{};
+  const auto kind = std::get<Ranks>(of);
+  const bool several = kind == Ranks::hosts || kind == Ranks::hosts_with_outboxes;
+  return several ? crossed_hosts(std::get<int>(of)) : std::vector<int>{};
 }
 
 inline void run(const Case& of, const Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }

@@ -44,9 +44,31 @@ bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
   return false;
 }
 
+void Outbox::add(std::function<void()> deliver) {
+  constexpr std::int64_t kCalls = 3;
+  const std::scoped_lock lock(mutex_);
+  messages_.emplace_back(calls_ + kCalls, std::move(deliver));
+}
+
+void Outbox::progress() {
+  const std::scoped_lock lock(mutex_);
+  ++calls_;
+  for (; !messages_.empty() && messages_.front().first <= calls_; messages_.pop_front()) messages_.front().second();
+}
+
 mpi::Request FakeApi::send(mpi::Comm comm, const void* data, int bytes, int to, int tag) {
-  network_.put(comm, rank_, to, tag, std::string(static_cast<const char*>(data), static_cast<std::size_t>(bytes)));
+  std::string content(static_cast<const char*>(data), static_cast<std::size_t>(bytes));
+  if (outbox_ == nullptr) {
+    network_.put(comm, rank_, to, tag, std::move(content));
+  } else {
+    outbox_->add([=, this] { network_.put(comm, rank_, to, tag, content); });
+  }
   return 0;
+}
+
+bool FakeApi::probe(mpi::Comm, int tag, mpi::Arrival& arrival) {
+  if (outbox_ != nullptr) outbox_->progress();
+  return network_.peek(rank_, tag, arrival);
 }
 
 mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, int tag) {
@@ -58,6 +80,7 @@ mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, i
 
 // As in MPI, of several receives that match a message, the first posted one gets it.
 bool FakeApi::test(mpi::Request& request) {
+  if (outbox_ != nullptr) outbox_->progress();
   if (request == 0) return true;
   const auto wanted = receives_.find(request);
   const auto receive = wanted->second;
@@ -108,8 +131,8 @@ class Networks {
 
 class MessageFabric final : public Fabric {
  public:
-  MessageFabric(std::shared_ptr<Networks> networks, int rank, Liveness& liveness)
-      : networks_(std::move(networks)), rank_(rank), options_{.liveness = &liveness} {}
+  MessageFabric(std::shared_ptr<Networks> networks, int rank, Liveness& liveness, std::shared_ptr<Outbox> outbox)
+      : networks_(std::move(networks)), rank_(rank), options_{.liveness = &liveness}, outbox_(std::move(outbox)) {}
 
   Link connect(std::span<const int> members, const BootstrapAllgather& /*exchange*/) override {
     const std::vector<int> group(members.begin(), members.end());
@@ -118,7 +141,7 @@ class MessageFabric final : public Fabric {
     const int number = made_[group]++, rank = static_cast<int>(place - group.begin());
     const int size = static_cast<int>(group.size());
     const auto api = [&](bool control) -> mpi::Api& {
-      apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size));
+      apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size, outbox_));
       return *apis_.back();
     };
     return {std::make_unique<mpi::MpiTransport>(api(false), std::vector<mpi::Comm>{0, 1, 2}, options_),
@@ -126,12 +149,16 @@ class MessageFabric final : public Fabric {
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void release(void* memory) override { std::free(memory); }
+  void make_progress() override {
+    if (outbox_) outbox_->progress();
+  }
   std::string description() const override { return "messages between threads"; }
 
  private:
   std::shared_ptr<Networks> networks_;
   int rank_;
   mpi::WaitOptions options_;
+  std::shared_ptr<Outbox> outbox_;
   std::map<std::vector<int>, int> made_;
   std::vector<std::unique_ptr<FakeApi>> apis_;
   mpi::ClosingChannels closing_channels_;
@@ -139,10 +166,13 @@ class MessageFabric final : public Fabric {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness) {
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes) {
   const auto networks = std::make_shared<Networks>();
   std::vector<std::unique_ptr<Fabric>> fabrics;
-  for (int r = 0; r < ranks; ++r) fabrics.push_back(std::make_unique<MessageFabric>(networks, r, liveness));
+  for (int r = 0; r < ranks; ++r) {
+    auto outbox = outboxes ? std::make_shared<Outbox>() : nullptr;
+    fabrics.push_back(std::make_unique<MessageFabric>(networks, r, liveness, std::move(outbox)));
+  }
   return fabrics;
 }
 

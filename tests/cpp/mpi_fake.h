@@ -2,12 +2,15 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "transport/fabric.h"
@@ -34,10 +37,25 @@ class FakeNetwork {
   std::map<std::tuple<int, int, int, mpi::Comm>, std::deque<std::string>> queues_;  // by to, tag, from, stream
 };
 
+// The messages of one rank that an MPI with a full socket keeps: their sends are complete, and they leave in later
+// calls of the same rank. Thread-safe.
+class Outbox {
+ public:
+  void add(std::function<void()> deliver);
+  void progress();
+
+ private:
+  std::mutex mutex_;  // guards the rest
+  std::int64_t calls_ = 0;
+  std::deque<std::pair<std::int64_t, std::function<void()>>> messages_;  // with the call in which each leaves
+};
+
 // One rank's view. Sends complete at once.
 class FakeApi final : public mpi::Api {
  public:
-  FakeApi(FakeNetwork& network, int rank, int size) : network_(network), rank_(rank), size_(size) {}
+  // Messages arrive at once if there is no outbox.
+  FakeApi(FakeNetwork& network, int rank, int size, std::shared_ptr<Outbox> outbox = nullptr)
+      : network_(network), rank_(rank), size_(size), outbox_(std::move(outbox)) {}
 
   mpi::Family family() const override { return mpi::Family::mpich; }
   std::string version() override { return "fake"; }
@@ -59,7 +77,7 @@ class FakeApi final : public mpi::Api {
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
-  bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override { return network_.peek(rank_, tag, arrival); }
+  bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override;
 
   std::size_t open_requests() const { return receives_.size(); }
   int freed() const { return freed_; }
@@ -79,6 +97,7 @@ class FakeApi final : public mpi::Api {
 
   FakeNetwork& network_;
   int rank_, size_;
+  std::shared_ptr<Outbox> outbox_;
   int freed_ = 0;
   bool cannot_cancel_ = false;
   std::vector<Receive> abandoned_;
@@ -86,7 +105,8 @@ class FakeApi final : public mpi::Api {
   std::map<mpi::Request, Receive> receives_;
 };
 
-// Makes fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over the fake libmpi.
-std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness);
+// Makes fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over the fake libmpi. If
+// `outboxes`, each rank has an Outbox.
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes = false);
 
 }  // namespace perseus::testing

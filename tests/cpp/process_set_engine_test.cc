@@ -40,6 +40,9 @@ INSTANTIATE_TEST_SUITE_P(OneHost, Engines,
 INSTANTIATE_TEST_SUITE_P(Mpi, Engines, ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(2, 4)));
 INSTANTIATE_TEST_SUITE_P(SeveralHosts, Engines,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
+// A rank that does not go on calling MPI keeps what others wait for.
+INSTANTIATE_TEST_SUITE_P(FullSockets, Engines,
+                         ::testing::Combine(::testing::Values(Ranks::hosts_with_outboxes), ::testing::Values(4)));
 
 void run(int size, const testing::Body& body) { run({Ranks::threads, size}, body); }
 
@@ -269,6 +272,9 @@ TEST(ProcessSetEngine, AWaitingRankLearnsWhichRankClosed) {
 
 // A rank that leaves at once is noticed even if its communication thread does not run meanwhile.
 TEST_P(Engines, DepartureWithoutWaitingIsNoticed) {
+  if (std::get<Ranks>(GetParam()) == Ranks::hosts_with_outboxes) {
+    GTEST_SKIP() << "the departure may be in the outbox until the closed engine is destroyed";
+  }
   run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
     for (int round = 0; round < 20; ++round) {
       const int leaver = round % world.size;

@@ -50,7 +50,7 @@ Fabrics make_threads(Ranks kind, int size, Liveness& liveness, const FabricOptio
   if (kind == Ranks::queued || kind == Ranks::background) {
     return make_library_fabrics(size, queued_library(kind == Ranks::background), liveness);
   }
-  auto messages = make_message_fabrics(size, liveness);
+  auto messages = make_message_fabrics(size, liveness, kind == Ranks::hosts_with_outboxes);
   if (kind == Ranks::messages) return messages;
   return make_hosts(crossed_hosts(size), make_shared_memory(size, liveness, options), std::move(messages));
 }

@@ -26,10 +26,11 @@ struct World {
 using Body = std::function<void(World&)>;
 
 // The kind of ranks. `messages` are threads that MPI's transport connects over a fake libmpi. `hosts` are threads on
-// two simulated hosts, uneven for odd sizes, with shared memory within a host and messages between hosts. `blocking`,
+// two simulated hosts, uneven for odd sizes, with shared memory within a host and messages between hosts;
+// `hosts_with_outboxes` has an Outbox per rank, so a rank that waits must go on calling MPI. `blocking`,
 // `queued` and `background` are threads over a fake library shaped like NCCL, which has no control channel; for
 // `background` see xccl::Traits.
-enum class Ranks { threads, processes, messages, hosts, blocking, queued, background };
+enum class Ranks { threads, processes, messages, hosts, blocking, queued, background, hosts_with_outboxes };
 
 // Small arena and chunks, so that tests reach their limits.
 FabricOptions small_options();

@@ -56,7 +56,9 @@ bool ClusterChannel::receive(ControlMessage& message) {
     message.from = layout_.ranks_on(leader_hosts_[static_cast<std::size_t>(message.from)]).front();
     return true;
   }
-  return polls_direct() && direct_->receive(message);
+  // Each call lets MPI send what other calls have left behind, also the last bytes of a collective. A leader makes such
+  // calls for `cross_`.
+  return (polls_direct() || cross_ == nullptr) && direct_->receive(message);
 }
 
 }  // namespace perseus::hierarchy

@@ -13,7 +13,7 @@ namespace perseus::hierarchy {
 
 // Routes messages to ranks of the same host over the host's channel, and between host leaders over a channel of the
 // leaders. All other messages go over a channel that connects all ranks directly. The negotiation does not use that
-// channel, which is polled only while expect_anybody() is set or it has bytes to send.
+// channel. It is polled often only while expect_anybody() is set or it has bytes to send.
 class ClusterChannel final : public ControlChannel {
  public:
   // `cross` connects the leaders; null on other ranks. `direct` connects all.
@@ -32,6 +32,7 @@ class ClusterChannel final : public ControlChannel {
   void expect_anybody(bool expected) override { polls_others_ = expected; }
   Doorbell& doorbell() override { return local_->doorbell(); }
   bool needs_polling() const override { return local_->needs_polling() || cross_ != nullptr || polls_direct(); }
+  bool needs_progress() const override { return true; }
 
  private:
   // Returns the channel that reaches a rank, and the rank's number in it.

@@ -14,7 +14,9 @@ namespace {
 class ClusterFabric final : public Fabric {
  public:
   ClusterFabric(const Topology& topology, std::unique_ptr<Fabric> local, std::unique_ptr<Fabric> cross, bool flat)
-      : topology_(topology), local_(std::move(local)), cross_(std::move(cross)), flat_(flat) {}
+      : topology_(topology), local_(std::move(local)), cross_(std::move(cross)), flat_(flat) {
+    local_->work_while_waiting([cross = cross_.get()] { cross->make_progress(); });
+  }
 
   // All ranks call both fabrics in the same order, whether they are members or not, because both exchange bytes.
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
@@ -50,6 +52,8 @@ class ClusterFabric final : public Fabric {
   std::shared_ptr<void> register_shared_memory(const void* data, std::size_t bytes) override {
     return local_->register_shared_memory(data, bytes);
   }
+
+  void make_progress() override { cross_->make_progress(); }
 
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return local_->local_watch(); }

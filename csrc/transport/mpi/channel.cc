@@ -11,6 +11,8 @@ namespace {
 
 // The time to wait for the last messages of a session, such as a shutdown message or an error.
 constexpr std::chrono::milliseconds kShutdownGrace{500};
+// MPI may keep the last bytes of sends that are complete. It sends them in its calls of this time.
+constexpr std::chrono::milliseconds kLeastGrace{1};
 
 }  // namespace
 
@@ -31,8 +33,9 @@ void MpiChannel::close() {
   }
   if (!lost) {
     ControlMessage discarded;
-    const auto deadline = std::chrono::steady_clock::now() + kShutdownGrace;
-    while (messages_->keeps_any() && std::chrono::steady_clock::now() < deadline) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto waited = [begin] { return std::chrono::steady_clock::now() - begin; };
+    while (waited() < kLeastGrace || (messages_->keeps_any() && waited() < kShutdownGrace)) {
       if (!messages_->receive(discarded)) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }

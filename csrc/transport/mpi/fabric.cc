@@ -58,6 +58,16 @@ class MpiFabric final : public Fabric {
   void* allocate(std::size_t bytes) override { return allocate_lent(bytes, true); }
   void release(void* memory) override { free_lent(memory); }
 
+  void make_progress() override {
+    if (options_.liveness->any_lost() || world_.api().finalized()) return;
+    try {
+      Arrival arrival;
+      world_.api().probe(world_.comm(), kControlTag, arrival);
+    } catch (const Error&) {
+      // The next call of a transport or a channel reports the failure.
+    }
+  }
+
   std::string description() const override {
     const auto streams = streams_ == 1 ? "" : ", " + std::to_string(streams_) + " streams";
     return "mpi (" + world_.api().version() + streams + ")";

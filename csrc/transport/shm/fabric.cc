@@ -113,7 +113,8 @@ Link ShmFabric::connect(std::span<const int> members, const BootstrapAllgather& 
   }
   auto view = std::make_shared<GroupView>(arena_, external_, retired_, static_cast<int>(mine - members.begin()),
                                           std::move(local_ranks), std::move(blocks));
-  return {std::make_unique<Group>(view, staging, Waiter(plan_.spin, plan_.crowded, liveness_), liveness_),
+  Waiter waiter(plan_.spin, plan_.crowded, liveness_, work_while_waiting_);
+  return {std::make_unique<Group>(view, staging, std::move(waiter), liveness_),
           std::make_unique<Channel>(view, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};
 }
 

@@ -1,8 +1,10 @@
 // Connects ranks of one host through shared memory.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/local_rendezvous.h"
@@ -33,6 +35,7 @@ class ShmFabric final : public Fabric {
   }
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
+  void work_while_waiting(std::function<void()> work) override { work_while_waiting_ = std::move(work); }
   void announce_shutdown() override;
   void close_after_fork() override;
   std::string description() const override;
@@ -43,6 +46,7 @@ class ShmFabric final : public Fabric {
   std::shared_ptr<RetiredBlocks> retired_;
   HostPlan plan_;
   Liveness& liveness_;
+  std::function<void()> work_while_waiting_;
   std::unique_ptr<LocalRendezvous> rendezvous_;
 };
 

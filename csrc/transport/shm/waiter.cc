@@ -1,6 +1,7 @@
 #include "transport/shm/waiter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace perseus::shm {
 
@@ -9,6 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kLongestSleep{50'000};  // limits the time until a lost peer is noticed
+constexpr std::chrono::microseconds kFirstSleep{1'000};     // if there is work to do while waiting
 constexpr std::chrono::microseconds kCrowdedSpin{2};
 // A sleep shorter than this number of spins was the wake-up time of a peer. It must not shorten polling: two members
 // that poll less and less for this reason would only wake each other from then on.
@@ -29,12 +31,14 @@ int pauses_in(std::chrono::microseconds time) {
 
 }  // namespace
 
-Waiter::Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness)
+Waiter::Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness,
+               std::function<void()> work)
     : short_sleep_(kWakeUpSpins * longest_spin),
       longest_(pauses_in(crowded ? std::min(longest_spin, kCrowdedSpin) : longest_spin)),
       shortest_(std::max(1, longest_ / 32)),
       polls_(longest_),
-      liveness_(liveness) {}
+      liveness_(liveness),
+      work_(std::move(work)) {}
 
 bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken, WaitFor what) {
   const int most = what == WaitFor::arrival ? polls_ : longest_;
@@ -58,12 +62,15 @@ bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::
 
 bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  auto limit = work_ == nullptr ? kLongestSleep : kFirstSleep;
   bool reached = false;
   for (;;) {
     const auto seen = flag.step.load(std::memory_order_seq_cst);
     reached = static_cast<std::int32_t>(seen - step) >= 0;
     if (reached || liveness_.any_lost() || broken.load(std::memory_order_acquire) != 0) break;
-    futex_wait(flag.step, seen, kLongestSleep);
+    futex_wait(flag.step, seen, limit);
+    if (work_ != nullptr) work_();
+    limit = std::min(2 * limit, kLongestSleep);
   }
   flag.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return reached;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "bootstrap/liveness.h"
 #include "transport/shm/flag.h"
@@ -20,8 +21,10 @@ enum class WaitFor { arrival, progress };
 // The waits of one thread.
 class Waiter {
  public:
-  // `crowded` means more ranks than cores, so that a polling rank takes time from the rank for which it waits.
-  Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness);
+  // `crowded` means more ranks than cores, so that a polling rank takes time from the rank for which it waits. `work`
+  // is called from time to time during long waits; null: never.
+  Waiter(std::chrono::microseconds longest_spin, bool crowded, const Liveness& liveness,
+         std::function<void()> work = nullptr);
 
   // Returns true once the flag has reached `step`. Returns false if a peer is lost or has set `broken`.
   bool wait(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken, WaitFor what) {
@@ -38,6 +41,7 @@ class Waiter {
   int shortest_;
   int polls_;  // number of polls for an arrival, adapted to recent waits
   const Liveness& liveness_;
+  std::function<void()> work_;
 };
 
 }  // namespace perseus::shm
