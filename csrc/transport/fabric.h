@@ -62,7 +62,7 @@ class Fabric {
   virtual void make_progress() {}
 
   // Makes the transports that are connected from now on call `work` from time to time while they wait.
-  virtual void work_while_waiting(std::function<void()> /*work*/) {}
+  virtual void work_while_waiting(const std::function<void()>& /*work*/) {}
 
   // Announces that the destruction that follows is an orderly shutdown. Without it the peers take the destruction for
   // the death of this rank.

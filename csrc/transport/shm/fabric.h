@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bootstrap/local_rendezvous.h"
@@ -35,7 +34,7 @@ class ShmFabric final : public Fabric {
   }
   bool watches_host() const override { return true; }
   Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
-  void work_while_waiting(std::function<void()> work) override { work_while_waiting_ = std::move(work); }
+  void work_while_waiting(const std::function<void()>& work) override { work_while_waiting_ = work; }
   void announce_shutdown() override;
   void close_after_fork() override;
   std::string description() const override;

@@ -21,7 +21,7 @@ bool is_next(Place place, std::uint64_t bytes, Place next) {
 Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness)
     : view_(std::move(view)),
       staging_(staging),
-      waiter_(waiter),
+      waiter_(std::move(waiter)),
       liveness_(liveness),
       seen_changes_(static_cast<std::size_t>(view_->size())),
       most_chunk_(staging.usual_chunk_bytes) {}
