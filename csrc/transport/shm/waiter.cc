@@ -63,13 +63,14 @@ bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::
 bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
   auto limit = work_ == nullptr ? kLongestSleep : kFirstSleep;
-  bool reached = false;
+  bool reached = false, slept = false;
   for (;;) {
     const auto seen = flag.step.load(std::memory_order_seq_cst);
     reached = static_cast<std::int32_t>(seen - step) >= 0;
     if (reached || liveness_.any_lost() || broken.load(std::memory_order_acquire) != 0) break;
+    if (slept && work_ != nullptr) work_();
     futex_wait(flag.step, seen, limit);
-    if (work_ != nullptr) work_();
+    slept = true;
     limit = std::min(2 * limit, kLongestSleep);
   }
   flag.sleepers.fetch_sub(1, std::memory_order_seq_cst);
