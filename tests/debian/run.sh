@@ -22,6 +22,7 @@ clone=$folder/home/user/perseus_like
 git="git -c safe.directory=*"
 [ -d "$clone/.git" ] || $git clone --quiet --no-checkout "$sources" "$clone"
 $git -C "$clone" fetch --quiet "$sources" HEAD
+$git -C "$clone" update-index -q --refresh || true # files that only changed their owner are not written again
 $git -C "$clone" reset --quiet --hard FETCH_HEAD
 chroot "$folder" chown -R user:user /home/user
 
