@@ -90,8 +90,8 @@ def test_phases_have_horovods_names(ranks: Ranks, tmp_path: Path, capsys: pytest
         assert phases["allreduce.wrong"].keys() == {"NEGOTIATE_ALLREDUCE", *submitters}
         assert phases["cycles"]["CYCLE_START"] > 0
         assert phases["main thread"]["SYNCHRONIZE"] > 0
-        # Rank 0 may still record the submission of rank 1, which has stopped its timeline first.
-        assert "ALLREDUCE" not in phases.get("allreduce.between", ())
+        # Rank 0 may still record the submission of rank 1, which has stopped its timeline first, but nothing else.
+        assert phases.get("allreduce.between", {}).keys() <= ({"1"} if name == "trace.json" else set())
     for name, track in {"other": "again", "other.rank1": "again", "third": "once more"}.items():
         phases = phases_of(tmp_path / f"{name}.json")
         assert {each for each, counts in phases.items() if counts["ALLREDUCE"]} == {f"allreduce.{track}"}
