@@ -9,6 +9,7 @@ processor. setup.py makes the wheels from the compiled modules.
 from __future__ import annotations
 
 import argparse
+import filecmp
 import gzip
 import io
 import os
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import headers
@@ -86,12 +88,21 @@ def normalize(archive: Path, date: int) -> None:
 
 
 def unpacked(archive: Path, work: Path) -> Path:
-    """Returns the folder of the sdist's files. Each version has the same folder, so little is compiled anew."""
+    """Returns the folder of the sdist's files. A file that has changed since the last time gets a new date.
+
+    All files in the archive have the date of the commit, by which ninja would not see that they have changed.
+    """
     folder = work / "source"
-    shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as opened:
         opened.extractall(work / "unpacked", filter="data")
-    shutil.move(work / "unpacked" / archive.name.removesuffix(".tar.gz"), folder)
+    made = work / "unpacked" / archive.name.removesuffix(".tar.gz")
+    for file in made.rglob("*"):
+        before = folder / file.relative_to(made)
+        is_same = before.is_file() and file.is_file() and filecmp.cmp(before, file, shallow=False)
+        date = before.stat().st_mtime if is_same else time.time()
+        os.utime(file, (date, date))
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.move(made, folder)
     return folder
 
 
