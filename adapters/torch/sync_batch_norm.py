@@ -209,7 +209,9 @@ class _Normalize(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(values, weight, mean, variance, count)
         ctx.rest = (eps, name, ranks)
-        return functional.batch_norm(values, mean, variance, weight, bias, False, 0.0, eps)
+        # Mean and variance are wider than 16-bit weights, and torch needs one dtype.
+        scale, shift = (each if each is None else each.to(mean.dtype) for each in (weight, bias))
+        return functional.batch_norm(values, mean, variance, scale, shift, False, 0.0, eps)
 
     @staticmethod
     @once_differentiable
@@ -239,9 +241,11 @@ def _local_sums(gradient: Tensor, values: Tensor, mean: Tensor, variance: Tensor
     """Returns for each channel the sum of gradient times normalized value, and the sum of the gradient."""
     if not values.numel():
         return torch.zeros_like(mean), torch.zeros_like(mean)
-    # In evaluation mode, these two sums are the gradients of weight and bias.
+    # In evaluation mode, these two sums are the gradients of weight and bias. There are no saved statistics: on CUDA,
+    # this must be empty tensors.
+    unsaved = mean.new_empty(0)
     _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
-        gradient, values, torch.ones_like(mean), mean, variance, None, None, False, eps, [False, True, True]
+        gradient, values, torch.ones_like(mean), mean, variance, unsaved, unsaved, False, eps, [False, True, True]
     )
     return by_weight, by_bias
 

@@ -116,6 +116,23 @@ def test_channels_last(dtype: Any, rank: int, size: int) -> None:
     compare(rank, size, (4, 3), dtype, memory_format=torch.channels_last)
 
 
+def test_parameters_of_16_bits(rank: int, size: int) -> None:
+    """As of a model that was converted as a whole by `model.bfloat16()`."""
+    alone, together = pair(torch.float32)
+    together.bfloat16()
+    everything = batches(size, (4, 3), torch.bfloat16)
+    whole, own = torch.cat(everything).float().requires_grad_(), everything[rank].clone().requires_grad_()
+    start = sum(uneven(r) for r in range(rank))
+    mine = slice(start, start + uneven(rank))
+    expected, actual = alone(whole), together(own)
+    weighted(expected).backward()
+    weighted(actual.float(), mine).backward()
+    assert actual.dtype == own.grad.dtype == together.weight.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected[mine], rtol=3e-2, atol=3e-2)
+    scale = float(whole.grad.abs().max())
+    torch.testing.assert_close(own.grad.float(), whole.grad[mine], rtol=3e-2, atol=3e-2 * scale)
+
+
 def test_one_value_on_some_ranks_and_none_on_others(rank: int, size: int) -> None:
     compare(rank, size, rows=lambda r: 1 if r else 2)
     compare(rank, size, (2, 2), rows=lambda r: 0 if r == size - 1 and size > 1 else 2)
