@@ -37,6 +37,7 @@ class OnStream final : public xccl::Device {
   std::int64_t packed_count(const Reduction& reduction, Pieces pieces) const override {
     return perseus::packed_count(reduction, pieces);
   }
+  bool aligns_pieces() const override { return true; }
   void pack(const Reduction& reduction, Pieces from, void* to) override {
     device_->pack(*stream_, reduction, from, to);
   }
@@ -84,9 +85,9 @@ class NcclTransport final : public DeviceTransport {
   int rank() const override { return nccl_->rank(); }
   int size() const override { return nccl_->size(); }
 
-  // NCCL itself scales floating types if they are summed.
+  // NCCL itself scales floating types if several ranks sum them.
   bool carries(const Reduction& reduction) const override {
-    const bool nccl_scales = reduction.op == ReduceOp::sum && is_floating(reduction.wire_dtype);
+    const bool nccl_scales = size() > 1 && reduction.op == ReduceOp::sum && is_floating(reduction.wire_dtype);
     const bool needs_kernels =
         reduction.wire_dtype != reduction.dtype || (!reduction.scale.is_identity() && !nccl_scales);
     return (kernels_ || !needs_kernels) && nccl_->supports(reduction).ok();

@@ -1,6 +1,7 @@
 #include "transport/scattered.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "device/host/kernels.h"
 
@@ -30,6 +31,14 @@ void Scattered::each_run(std::int64_t begin, std::int64_t count, const Visit& vi
     visit(static_cast<std::byte*>(pieces_[index].data) + static_cast<std::size_t>(skip) * element_bytes_, run, done);
     done += run;
   }
+}
+
+std::int64_t Scattered::chunk_end(std::int64_t begin, std::int64_t most, std::int64_t grain) const {
+  const auto end = begin + most;
+  if (end >= count()) return count();
+  const auto piece = *std::prev(std::upper_bound(begins_.begin(), begins_.end(), end));
+  const auto aligned = piece + (end - piece) / grain * grain;
+  return aligned > begin ? aligned : end;
 }
 
 std::vector<Piece> Scattered::cut(std::int64_t begin, std::int64_t count) const {

@@ -27,6 +27,10 @@ class Scattered {
   // Returns the memory of element `at` if all elements lie in one piece, else null.
   std::byte* contiguous(std::int64_t at = 0) const;
 
+  // Returns where a chunk ends that begins at `begin` and has at most `most` elements: at the end of a piece, or a
+  // multiple of `grain` elements after its begin. The next chunk then begins at aligned memory, where the piece does.
+  std::int64_t chunk_end(std::int64_t begin, std::int64_t most, std::int64_t grain) const;
+
   // Returns the non-empty pieces of a range.
   std::vector<Piece> cut(std::int64_t begin, std::int64_t count) const;
 

@@ -1,6 +1,7 @@
 // Tests the differences between libraries shaped like NCCL, their failures, and how ranks connect.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -145,6 +146,15 @@ TEST(Xccl, TheLibraryScalesIfItCan) {
   });
   EXPECT_EQ(orders.own_ops, 2) << "each rank creates one operation and uses it again";
   EXPECT_EQ(orders.destroyed, 2);
+}
+
+TEST(Xccl, DataOfASingleRankAreScaledToTheLastElement) {
+  run_world(Ranks::threads, 1, [](World& world) {
+    const auto transport = connect_all(world, joining(queued_library(), true));
+    std::vector<float> values(40'049, 6.0F);
+    ASSERT_TRUE(sum(*transport, values, {.pre = 0.5, .post = 3.0, .divisor = 1}).ok());
+    EXPECT_EQ(std::count(values.begin(), values.end(), 9.0F), 40'049);
+  });
 }
 
 TEST(Xccl, AnAverageOf16BitsDoesNotOverflow) {

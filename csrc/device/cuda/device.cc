@@ -259,10 +259,10 @@ void CudaDevice::unpack(Stream stream, const Reduction& reduction, const void* b
 bool CudaDevice::launch(Stream stream, Direction direction, const Reduction& reduction, std::span<const Piece> pieces,
                         void* buffer) {
   const auto plan = plan_launch(direction, reduction);
-  const bool one = pieces.size() == 1 && plan.as_bytes;
+  const bool one = pieces.size() == 1 && plan.copies;
   if (one) return false;
   if (kernels_ == nullptr) {
-    if (plan.as_bytes) return false;
+    if (plan.copies) return false;
     throw Error(ErrorKind::unavailable,
                 name_ +
                     " cannot use the kernels, which scaling and compression need; the warning at "

@@ -35,8 +35,10 @@ Launch plan_launch(Direction direction, const Reduction& reduction) {
       reduction.dtype != DType::boolean && (packs ? scale.pre != 1.0 : scale.post != 1.0 || scale.divisor != 1);
   const std::string verb = packs ? "perseus_pack_" : "perseus_unpack_";
   if (!scaled && reduction.dtype == reduction.wire_dtype) {
-    launch.kernel = verb + "byte_byte";
-    launch.as_bytes = true;
+    const auto word = std::min<std::size_t>(size_of(reduction.dtype), 4);
+    launch.kernel = verb + "word" + std::to_string(word) + "_word" + std::to_string(word);
+    launch.tensor_bytes = launch.wire_bytes = word;
+    launch.copies = true;
     return launch;
   }
   launch.kernel = verb + std::string(name_of(reduction.dtype)) + "_" + std::string(name_of(reduction.wire_dtype));
@@ -53,7 +55,7 @@ Launch plan_launch(Direction direction, const Reduction& reduction) {
 }
 
 std::vector<Segment> plan_segments(const Launch& launch, std::size_t element_bytes, std::span<const Piece> pieces) {
-  const auto per_element = launch.as_bytes ? static_cast<std::int64_t>(element_bytes) : 1;
+  const auto per_element = static_cast<std::int64_t>(launch.copies ? element_bytes / launch.tensor_bytes : 1);
   const auto tile = tile_elements_of(launch);
   std::vector<Segment> segments;
   segments.reserve(pieces.size());

@@ -26,7 +26,7 @@ struct Launch {
   std::string kernel;
   Scaling scaling{1.0, 1};
   std::size_t tensor_bytes = 1, wire_bytes = 1;  // bytes of an element as the kernel counts them
-  bool as_bytes = false;                         // elements are bytes
+  bool copies = false;                           // neither scales nor converts: elements are words of up to 4 bytes
 };
 Launch plan_launch(Direction direction, const Reduction& reduction);
 

@@ -194,13 +194,14 @@ template <>
 struct ScaleOf<std::int64_t, std::int64_t> {
   using Type = IntegerScale<std::int64_t>;
 };
-// Elements that are only copied, as bytes.
-struct Byte {
-  std::uint8_t bits;
+// Elements that are only copied, or halves of such elements of 8 bytes.
+template <class Bits>
+struct Word {
+  Bits bits;
 };
-template <>
-struct ScaleOf<Byte, Byte> {
-  using Type = Same<Byte>;
+template <class Bits>
+struct ScaleOf<Word<Bits>, Word<Bits>> {
+  using Type = Same<Word<Bits>>;
 };
 
 template <class A, class B>
@@ -285,19 +286,21 @@ PERSEUS_DEVICE void unpack_tile(const Segment* segments, int count, const void* 
 
 // The list of kernels: X(name of the tensor's type, name of the wire dtype, the two types). The names of kernels are
 // perseus_pack_TENSOR_WIRE and perseus_unpack_TENSOR_WIRE.
-#define PERSEUS_PACKINGS(X)                       \
-  X(byte, byte, Byte, Byte)                       \
-  X(uint8, uint8, std::uint8_t, std::uint8_t)     \
-  X(int8, int8, std::int8_t, std::int8_t)         \
-  X(int16, int16, std::int16_t, std::int16_t)     \
-  X(uint16, uint16, std::uint16_t, std::uint16_t) \
-  X(int32, int32, std::int32_t, std::int32_t)     \
-  X(int64, int64, std::int64_t, std::int64_t)     \
-  X(float16, float16, Half, Half)                 \
-  X(bfloat16, bfloat16, BFloat16, BFloat16)       \
-  X(float32, float32, float, float)               \
-  X(float32, float16, float, Half)                \
-  X(float32, bfloat16, float, BFloat16)           \
-  X(float64, float64, double, double)             \
-  X(float64, float16, double, Half)               \
+#define PERSEUS_PACKINGS(X)                                 \
+  X(word1, word1, Word<std::uint8_t>, Word<std::uint8_t>)   \
+  X(word2, word2, Word<std::uint16_t>, Word<std::uint16_t>) \
+  X(word4, word4, Word<std::uint32_t>, Word<std::uint32_t>) \
+  X(uint8, uint8, std::uint8_t, std::uint8_t)               \
+  X(int8, int8, std::int8_t, std::int8_t)                   \
+  X(int16, int16, std::int16_t, std::int16_t)               \
+  X(uint16, uint16, std::uint16_t, std::uint16_t)           \
+  X(int32, int32, std::int32_t, std::int32_t)               \
+  X(int64, int64, std::int64_t, std::int64_t)               \
+  X(float16, float16, Half, Half)                           \
+  X(bfloat16, bfloat16, BFloat16, BFloat16)                 \
+  X(float32, float32, float, float)                         \
+  X(float32, float16, float, Half)                          \
+  X(float32, bfloat16, float, BFloat16)                     \
+  X(float64, float64, double, double)                       \
+  X(float64, float16, double, Half)                         \
   X(float64, bfloat16, double, BFloat16)

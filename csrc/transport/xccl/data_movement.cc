@@ -11,6 +11,7 @@ namespace {
 
 constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;  // most bytes of scattered memory staged at once
+constexpr std::int64_t kGrain = 64;                            // they are cut at multiples of these bytes in a piece
 constexpr std::int64_t kPaddedBytes = std::int64_t{64} << 10;  // parts up to this size are padded and sent together
 constexpr std::int64_t kRoundBytes = std::int64_t{1} << 20;    // bytes to each rank in a round of an uneven alltoall
 
@@ -149,9 +150,10 @@ void broadcast(const Context& context, Pieces buffers, int root) {
   const Scattered scattered(buffers, 1);
   if (scattered.count() == 0) return;
   if (auto* memory = scattered.contiguous()) return broadcast_bytes(context.through, memory, scattered.count(), root);
-  for (std::int64_t begin = 0; begin < scattered.count(); begin += kStagedBytes) {
-    const auto bytes = std::min(kStagedBytes, scattered.count() - begin);
-    const auto pieces = scattered.cut(begin, bytes);
+  const auto grain = context.device().aligns_pieces() ? kGrain : 1;
+  for (std::int64_t begin = 0, end = 0; begin < scattered.count(); begin = end) {
+    end = scattered.chunk_end(begin, kStagedBytes, grain);
+    const auto pieces = scattered.cut(begin, end - begin);
     const auto packed = context.device().packed_count(kBytes, pieces);
     auto* staged = context.staging.get(Staging::packed, size(packed));
     if (context.through.rank() == root) context.device().pack(kBytes, pieces, staged);

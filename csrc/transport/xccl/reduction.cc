@@ -86,14 +86,15 @@ std::optional<Native> find_native(const Library& library, const Device& device, 
 }
 
 // Moves the factors into the library's operation if that saves a pass over the data. Converted data are packed anyway,
-// and scaled then: a value that only fits into the wire dtype after scaling must not become infinite before.
+// and scaled then: a value that only fits into the wire dtype after scaling must not become infinite before. With one
+// rank, NCCL before 2.29.7 does not scale the last elements of a tensor (its issue 1950).
 void scale_in_library(const Context& context, Native& native) {
   const auto& scale = native.around.scale;
   if (context.device().reduces() || context.device().wants_plain_sums() ||
       context.through.library().call.red_op_create_pre_mul_sum == nullptr)
     return;
   if (native.op != kSum || !is_floating(native.around.wire_dtype) || scale.is_identity()) return;
-  if (native.around.wire_dtype != native.around.dtype) return;
+  if (native.around.wire_dtype != native.around.dtype || context.through.size() == 1) return;
   const double factor = scale.pre * scale.post / static_cast<double>(scale.divisor);
   std::array<std::byte, sizeof(double)> scalar{};
   const auto convert = [&](DType from, const void* value) {
@@ -299,8 +300,10 @@ void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pi
       find_native(context.through.library(), context.device(), reduction).has_value() || !context.device().reduces();
   const auto each = [&](std::int64_t chunk_bytes, const auto& work) {
     const auto chunk = std::max<std::int64_t>(kGrain, chunk_bytes / width_of(reduction.wire_dtype) / kGrain * kGrain);
-    for (std::int64_t begin = 0; begin < from.count(); begin += chunk) {
-      work(begin, std::min(chunk, from.count() - begin));
+    const auto grain = context.device().aligns_pieces() ? kGrain : 1;
+    for (std::int64_t begin = 0, end = 0; begin < from.count(); begin = end) {
+      end = to.chunk_end(begin, chunk, grain);
+      work(begin, end - begin);
     }
   };
   if (!natively) {
