@@ -14,13 +14,16 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import perseus_like.torch as hvd
 
 from .first_hour.ranks import start
+from .gpu_step import join_torch_distributed
 from .shapes import resnet_shapes
 
 STEPS = 50
@@ -67,19 +70,37 @@ def packing() -> None:
 
 def collectives() -> None:
     """Prints the host's time until a small and a large allreduce are queued, and until their results are there."""
+    ways: dict[str, Callable[[torch.Tensor], object]] = {
+        "allreduce": lambda tensor: hvd.allreduce_(tensor, op=hvd.Max, name=f"{tensor.numel()} floats"),
+        "torch's own NCCL": lambda tensor: dist.all_reduce(tensor, op=dist.ReduceOp.MAX),
+    }
     for elements, text in ((1, "1 float"), (16 << 20, "64 MiB")):
         tensor = torch.ones(elements, device="cuda")
-        queued, whole = [], []
-        for _ in range(STEPS):
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            hvd.allreduce_(tensor, op=hvd.Max, name=text)
-            queued.append(time.perf_counter() - begin)
-            torch.cuda.synchronize()
-            whole.append(time.perf_counter() - begin)
+        queued: dict[str, float] = {}
+        for way, reduce in ways.items():
+            times = [timed_call(reduce, tensor) for _ in range(STEPS)][5:]
+            queued[way], whole = (statistics.median(column) * 1e6 for column in zip(*times, strict=True))
+            if hvd.rank() == 0:
+                print(f"{way} of {text}, until queued: {queued[way]:.0f} us, until there: {whole:.0f} us")
         if hvd.rank() == 0:
-            for what, seconds in (("until queued", queued), ("until there", whole)):
-                print(f"allreduce of {text}, {what}: {statistics.median(seconds[5:]) * 1e6:.0f} us")
+            ours, torchs = queued.values()
+            print(f"ours of {text} is queued in {ours / torchs:.2f} of torch's time")
+
+
+def timed_call(reduce: Callable[[torch.Tensor], object], tensor: torch.Tensor) -> tuple[float, float]:
+    """Returns the seconds until the work is queued, and until the device has done it."""
+    begin = begin_together()
+    reduce(tensor)
+    queued = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return queued, time.perf_counter() - begin
+
+
+def begin_together() -> float:
+    """Waits until no rank has work on its device, and returns the time."""
+    torch.cuda.synchronize()
+    hvd.barrier()
+    return time.perf_counter()
 
 
 def model() -> torch.nn.Module:
@@ -87,36 +108,53 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(80))).cuda()
 
 
-Prepare = Callable[[torch.nn.Module, torch.optim.Optimizer], torch.optim.Optimizer]
+class StepTimes(NamedTuple):
+    """The medians of one way to train, in microseconds."""
+
+    backward: float  # until backward() returns
+    queued: float  # until the step is queued
+    whole: float  # until the device has done it
 
 
-def step_seconds(prepare: Prepare) -> tuple[float, float]:
-    """Returns the host's time until a step is queued, and the time of the whole step."""
-    net = model()
-    optimizer = prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    inputs = torch.ones(64, 256, device="cuda")
-    queued, whole = [], []
-    for _ in range(STEPS):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        net(inputs).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        queued.append(time.perf_counter() - begin)
-        torch.cuda.synchronize()
-        whole.append(time.perf_counter() - begin)
-    return statistics.median(queued[5:]), statistics.median(whole[5:])
+def timed_step(net: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> StepTimes:
+    begin = begin_together()
+    loss = net(inputs).square().mean()
+    forward = time.perf_counter()
+    loss.backward()
+    backward = time.perf_counter()
+    optimizer.step()
+    optimizer.zero_grad()
+    queued = time.perf_counter()
+    torch.cuda.synchronize()
+    marks = (backward - forward, queued - begin, time.perf_counter() - begin)
+    return StepTimes(*(seconds * 1e6 for seconds in marks))
 
 
 def hooks() -> None:
-    plain = step_seconds(lambda net, optimizer: optimizer)
-    ours = step_seconds(
-        lambda net, optimizer: hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
-    )
+    """Prints the times of a step by itself, through this library, and through torch's DDP over NCCL, taken in turns."""
+    inputs = torch.ones(64, 256, device="cuda")
+    nets = [model() for _ in range(3)]
+    plain, wrapped, of_torch = (torch.optim.SGD(net.parameters(), lr=0.01) for net in nets)
+    ours = hvd.DistributedOptimizer(wrapped, named_parameters=nets[1].named_parameters())
+    ways = {
+        "by itself": (nets[0], plain),
+        "ours": (nets[1], ours),
+        "torch's DDP": (DistributedDataParallel(nets[2]), of_torch),
+    }
+    times: dict[str, list[StepTimes]] = {way: [] for way in ways}
+    for _ in range(STEPS):
+        for way, (net, optimizer) in ways.items():
+            times[way].append(timed_step(net, optimizer, inputs))
+    rows = {way: StepTimes(*map(statistics.median, zip(*each[5:], strict=True))) for way, each in times.items()}
     if hvd.rank() == 0:
-        for what, mine, alone in zip(("until queued", "whole"), ours, plain, strict=True):
-            print(f"a step of 160 parameters, {what}: {mine * 1e6:.0f} us, by itself {alone * 1e6:.0f} us")
-        print(f"hooks add {(ours[0] - plain[0]) * 1e6:.0f} us of the host to the step")
+        for way, row in rows.items():
+            print(
+                f"160 parameters, {way}: backward {row.backward:.0f} us, step until queued {row.queued:.0f} us, "
+                f"whole {row.whole:.0f} us"
+            )
+        added, by_torch = (rows[way].backward - rows["by itself"].backward for way in ("ours", "torch's DDP"))
+        part = max(added, 0.0) / max(by_torch, 1.0)
+        print(f"hooks add {added:.0f} us of the host to backward, torch's DDP {by_torch:.0f}: {part:.2f} of its time")
 
 
 PARTS: dict[str, Callable[[], None]] = {"packing": packing, "collectives": collectives, "hooks": hooks}
@@ -128,9 +166,11 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="ranks share a GPU: NCCL takes each for a host of its own")
     chosen = parser.parse_args()
     start(chosen.apart)
+    join_torch_distributed("nccl")
     for name, part in PARTS.items():
         if chosen.only in (None, name):
             part()
+    dist.destroy_process_group()
     hvd.shutdown()
 
 

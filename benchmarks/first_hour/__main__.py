@@ -84,13 +84,15 @@ def program(ranks: int, name: str, *arguments: str, within: Sequence[str] = ()) 
 
 
 def sanitized(tool: str, *arguments: str) -> list[str]:
+    # NCCL asks CUDA for kernels that it does not have for this device, and expects the failures.
     options = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
+    options += ["--report-api-errors", "no"]
     return program(1, "first_hour.kernels", *arguments, within=options)
 
 
 def tests(name: str, which: str, bar: str, variables: dict[str, str], ranks: int) -> Step:
     """Returns the step that runs one of the tests, outside of the source tree: the installed package is tested."""
-    command = [sys.executable, *PYTEST, f"{ROOT}/tests/gpu/test_on_a_gpu.py::test_on_all_ranks[{which}]"]
+    command = [sys.executable, *PYTEST, f"{ROOT}/tests/gpu/test_on_a_gpu.py::{which}"]
     return Step(name, bar, command, all_tests_pass, variables, ranks, seconds=400, folder=ROOT / "tests")
 
 
@@ -106,9 +108,10 @@ def steps() -> list[Step]:
             succeeds,
             ranks=2,
         ),
-        tests("size_1", "1", "all tests pass", {}, 1),
-        tests("size_2", "2", "all tests pass with one communicator", one, 2),
-        tests("by_host", "2_by_host", "all tests pass through host memory", {}, 2),
+        tests("size_1", "test_on_all_ranks[1]", "all tests pass", {}, 1),
+        tests("size_2", "test_on_all_ranks[2]", "all tests pass with one communicator", one, 2),
+        tests("by_host", "test_on_all_ranks[2_by_host]", "all tests pass through host memory", {}, 2),
+        tests("elastic", "test_training_goes_on_after_a_rank_is_lost", "training goes on after kill -9", {}, 2),
         Step(
             "kernels",
             "results are right",
@@ -139,16 +142,16 @@ def steps() -> list[Step]:
         ),
         Step(
             "hooks",
-            "at most 200 us for the hooks of a step with 160 parameters",
+            "hooks add no more to the backward pass of 160 parameters than torch's DDP",
             program(2, "gpu", "--only", "hooks", "--apart"),
-            numbers(r"hooks add (-?\d+) us", lambda microseconds: microseconds <= 200, "200 us"),
+            numbers(r"hooks add .*: ([\d.]+) of", lambda part: part <= 1, "1"),
             ranks=2,
         ),
         Step(
             "collectives",
-            "at most 60 us of the host for an allreduce of one float",
+            "an allreduce of one float is queued in at most 1.25 of the time of torch's own NCCL",
             program(2, "gpu", "--only", "collectives", "--apart"),
-            numbers(r"allreduce of 1 float, until queued: (\d+) us", lambda microseconds: microseconds <= 60, "60 us"),
+            numbers(r"1 float is queued in ([\d.]+) of", lambda part: part <= 1.25, "1.25"),
             ranks=2,
         ),
         Step(
@@ -161,7 +164,7 @@ def steps() -> list[Step]:
         ),
         Step(
             "overlap",
-            "kernels of the backward pass run during half of the time of NCCL's",
+            "backward and NCCL run at once during half of the time in which they can",
             program(2, "first_hour.overlap", "--trace", trace),
             numbers(r"OVERLAP ([\d.]+) of", lambda part: part >= 0.5, "0.5"),
             ranks=2,

@@ -1,4 +1,4 @@
-"""Traces a step of DDP over `perseus`, and prints how much of the time of NCCL's kernels other kernels run, too.
+"""Traces a step of DDP over `perseus`, and prints how long NCCL and backward run at once, in parts of what is possible.
 
 perseusrun -np 2 python -m benchmarks.first_hour.overlap --trace trace.json
 """
@@ -22,16 +22,33 @@ from .ranks import start
 Span = tuple[float, float]  # begin and end, in microseconds
 
 
-def overlap(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """Returns the part of the time of `some` in which any of `others` runs. Spans of `some` do not overlap much."""
-    merged: list[list[float]] = []
-    for begin, end in sorted(others):
-        if merged and begin <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
+def merged(spans: Sequence[Span]) -> list[Span]:
+    """Returns the spans in their order; those that overlap become one."""
+    result: list[Span] = []
+    for begin, end in sorted(spans):
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
         else:
-            merged.append([begin, end])
-    both = sum(max(0.0, min(end, stop) - max(begin, first)) for begin, end in some for first, stop in merged)
-    return both / max(sum(end - begin for begin, end in some), 1e-9)
+            result.append((begin, end))
+    return result
+
+
+def length(spans: Sequence[Span]) -> float:
+    return sum(end - begin for begin, end in spans)
+
+
+def overlap(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """Returns how long both run, in parts of the longest possible time.
+
+    That is the time of `some`, or the time of `others` from the begin of `some` on, whichever is shorter: where NCCL is
+    slow, backward ends long before it.
+    """
+    ours, theirs = merged(some), merged(others)
+    if not ours:
+        return 0.0
+    later = [(max(begin, ours[0][0]), end) for begin, end in theirs if end > ours[0][0]]
+    both = sum(max(0.0, min(end, stop) - max(begin, first)) for begin, end in ours for first, stop in later)
+    return both / max(min(length(ours), length(later)), 1e-9)
 
 
 def kernels_of(trace: dict[str, Any]) -> tuple[list[Span], list[Span]]:
@@ -73,7 +90,7 @@ def main() -> None:
     if hvd.rank() == 0:
         profile.export_chrome_trace(str(chosen.trace))
         nccl, compute = kernels_of(json.loads(chosen.trace.read_text()))
-        print(f"OVERLAP {overlap(nccl, compute):.2f} of the time of {len(nccl)} kernels of NCCL", flush=True)
+        print(f"OVERLAP {overlap(nccl, compute):.2f} of what {len(nccl)} kernels of NCCL allow", flush=True)
     dist.destroy_process_group()
     hvd.shutdown()
 

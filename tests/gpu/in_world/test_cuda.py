@@ -79,7 +79,7 @@ def test_results_in_memory_of_the_library() -> None:
         gathered = hvd.grouped_allgather([rows * step, rows[: hvd.rank() + 1]])
         shares = hvd.grouped_reducescatter([rows, rows], op=hvd.Sum)
         assert all(each.is_cuda for each in [*gathered, *shares])
-        total += gathered[0].sum() + shares[1][0]
+        total += gathered[0].double().sum() + shares[1][0]
         del gathered, shares
     assert total.item() == hvd.size() * ((1 << 20) * 190 + 20)
     assert hvd.allgather(torch.empty(0, 3, device="cuda")).shape == (0, 3)
