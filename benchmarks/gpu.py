@@ -24,7 +24,7 @@ import perseus_like.torch as hvd
 
 from .first_hour.ranks import start
 from .gpu_step import join_torch_distributed
-from .shapes import resnet_shapes
+from .harness import resnet_shapes
 
 STEPS = 50
 

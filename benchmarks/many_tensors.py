@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from . import harness, peers
-from .harness import Contender, World
+from .harness import Contender, World, resnet_shapes
 from .record import Bar, Result, Row, publish, ratio
-from .shapes import resnet_shapes
 
 OURS, GROUPED, ARENA = "ours", "ours, grouped", "ours, arena"
 GLOO, GLOO_BUCKETS, HOROVOD = "gloo", "gloo, DDP's buckets", "Horovod"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ROOT
-from .shapes import resnet_shapes
+from .harness import resnet_shapes
 
 IN_FLIGHT, DELAY_SECONDS = 16, 0.05
 Work = Callable[[], None]

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from . import harness
-from .harness import Contender, World
+from .harness import Contender, World, resnet_shapes
 from .many_tensors import RESNET, ours
 from .record import Bar, Result, Row, publish, ratio
-from .shapes import resnet_shapes
 
 TORCH, TAPE, EACH, COPY = "torch adapter", "as a tape reduces them", "an allreduce each", "TensorFlow copies them"
 LIMIT = 1.5

@@ -18,7 +18,7 @@ from .tensor import ArrayTensors
 if TYPE_CHECKING:
     import numpy as np
 else:
-    from .lazy_numpy import numpy as np
+    from .tensor import np
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 else:
-    from .lazy_numpy import numpy as np
+    from .tensor import np
 
 _bytes: Collectives[Array] = Collectives(ArrayTensors())
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import headers
 import pybind11
 import ziglang
-from limits import GLIBC, PROCESSORS, PYTHONS
+from check import GLIBC, PROCESSORS, PYTHONS
 
 ROOT = Path(__file__).parents[1].resolve()
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"

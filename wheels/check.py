@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from elftools.elf.elffile import ELFFile
-from limits import GLIBC, LARGEST_BYTES
 
+# The promises of the published wheels. RHEL 8 has this glibc, and later systems have a newer one. The names of wheels
+# contain it.
+GLIBC = "2.28"
+PROCESSORS = ("x86_64", "aarch64")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+LARGEST_BYTES = 3_000_000
 EXPORTS = {"_core": re.compile("PyInit__core$"), "_native": re.compile("perseus_")}
 # Part of each glibc. libpthread and libdl are parts of libc.so.6 since glibc 2.34.
 NEEDED = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d+$|ld-linux-.*\.so\.\d+$")

@@ -1,16 +1,17 @@
 """perseus_like.torch: Horovod's PyTorch API. `import perseus_like.torch as hvd`."""
 
 import torch as _torch
+import torch.distributed as _dist
 
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import barrier
 from perseus_like.common_api import *
+from perseus_like.errors import UnavailableError as _UnavailableError
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, ops
 from .compression import Compression
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from .gloo_name import as_gloo
 from .ops import *
 from .optimizer import DistributedOptimizer
 from .parameter_memory import share_parameters, unshare_parameters
@@ -24,6 +25,27 @@ from .tensors import empty
 def _check_has_gpu() -> bool:
     """Returns whether torch finds a CUDA device. Programs use this name of Horovod although it is private."""
     return bool(_torch.cuda.is_available())
+
+
+def as_gloo() -> None:
+    """Makes the backend `gloo` of torch.distributed mean perseus for tensors on the CPU, from this call on.
+
+    It holds for `init_process_group` and `new_group` with `gloo`, with `cpu:gloo,cuda:nccl`, and without a backend if
+    there is no GPU. Groups that exist stay as they are. The environment variable PERSEUS_AS_GLOO=1 and
+    `perseusrun --as-gloo` do the same for whole programs. A second call does nothing.
+
+    Errors: UnavailableError if the installed torch has no torch.distributed, or one that this library does not know.
+    """
+    if not _dist.is_available():
+        raise _UnavailableError("as_gloo(): this torch has no torch.distributed; install another build of torch")
+    from perseus_like_autoload import use_as_gloo
+
+    try:
+        use_as_gloo(_dist)
+    except AttributeError as error:
+        raise _UnavailableError(
+            f"as_gloo(): this release of torch is not known ({error}); name the backend perseus instead of gloo"
+        ) from error
 
 
 __all__ = [

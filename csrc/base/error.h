@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/tables.h"
@@ -41,5 +42,8 @@ class [[nodiscard]] Status {
   ErrorKind kind_ = ErrorKind::transport;
   std::string text_;
 };
+
+// Returns the system's text for a value of errno. Thread-safe, unlike std::strerror.
+inline std::string system_error_text(int error) { return std::system_category().message(error); }
 
 }  // namespace perseus

@@ -5,7 +5,6 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "base/system_error.h"
 
 namespace perseus {
 

@@ -3,8 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/runtime.h"
 
@@ -49,6 +53,10 @@ pybind11::object make_handle_type();
 PyObject* new_handle(PythonHandle&& pending);
 // Returns the content of a Handle; null for another object.
 const PythonHandle* python_handle_in(PyObject* object);
+
+// Wraps `function(mine: bytes) -> list[bytes]`, whose result is by rank, as the bootstrap allgather by which ranks find
+// each other. The result may be called and destroyed by threads that do not hold the GIL.
+std::function<std::vector<std::string>(std::string_view mine)> bootstrap_allgather_by(pybind11::function function);
 
 // Sets the Python error for the exception that is being handled.
 void raise_in_python() noexcept;

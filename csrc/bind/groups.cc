@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "bind/bind.h"
-#include "bind/bootstrap_allgather.h"
 #include "bootstrap/launcher.h"
 
 namespace perseus::bind {

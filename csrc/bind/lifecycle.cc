@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "bind/bind.h"
-#include "bind/bootstrap_allgather.h"
 #include "bootstrap/mpi.h"
 #include "capi/api.h"
 #include "capi/callbacks.h"

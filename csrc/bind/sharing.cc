@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/system_error.h"
 #include "base/write_report.h"
 #include "bind/bind.h"
 #include "bootstrap/local_rendezvous.h"

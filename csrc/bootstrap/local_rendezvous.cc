@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "base/system_error.h"
 #include "bootstrap/authentication.h"
 
 namespace perseus {

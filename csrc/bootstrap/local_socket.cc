@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/system_error.h"
 
 namespace perseus {
 

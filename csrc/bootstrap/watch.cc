@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/system_error.h"
 
 namespace perseus {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "base/system_error.h"
 
 namespace perseus {
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "base/system_error.h"
 
 namespace perseus {
 

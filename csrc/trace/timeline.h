@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "trace/chrome.h"
-#include "trace/event.h"
 #include "trace/json_array.h"
 
 namespace perseus {

@@ -10,7 +10,6 @@
 #include <unordered_set>
 
 #include "tune/search.h"
-#include "tune/tunables.h"
 
 namespace perseus {
 

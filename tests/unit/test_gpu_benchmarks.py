@@ -57,7 +57,7 @@ def test_the_overlap_of_kernels() -> None:
 def test_packing_begins_with_a_tensor_of_odd_size() -> None:
     """Without padding, all tensors after it would be packed byte by byte."""
     from benchmarks.gpu import shapes_to_pack
-    from benchmarks.shapes import resnet_shapes
+    from benchmarks.harness import resnet_shapes
 
     shapes = shapes_to_pack()
     assert shapes[0] == (1,)

@@ -156,9 +156,8 @@ def test_the_command_that_starts_the_processes(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_the_learning_rate(options: str, rates: list[float]) -> None:
     from rapidformer import options as table
-    from rapidformer import schedule
 
-    share = schedule.factor(table.parse(["--lr", "1", *options.split()]), 8)
+    share = table.learning_rates(table.parse(["--lr", "1", *options.split()]), 8)
     assert [share(iteration) for iteration in range(8)] == pytest.approx(rates, abs=1e-4)
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from . import launch
 from .checks import check
-from .errors import InputError
-from .options import parse_known
+from .options import InputError, parse_known
 
 RESULT_VARIABLE = "RAPIDFORMER_RESULT"
 

@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from . import state
-from .errors import InputError
-from .options import SHARDING
+from .options import SHARDING, InputError
 from .world import World
 
 LATEST = "latest_checkpointed_iteration.txt"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from .errors import InputError
-from .options import SHARDING
+from .options import SHARDING, InputError
 
 POSITIVE = (
     *("epochs", "train_iters", "micro_batch_size", "global_batch_size", "seq_length", "max_position_embeddings"),

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from . import launch
 from .checks import check
-from .errors import InputError
-from .options import parse, parse_known
+from .options import InputError, parse, parse_known
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,9 +14,8 @@ from torch import nn
 
 from . import state, world
 from .checks import check
-from .errors import InputError
 from .loading import EvaluationLoader
-from .options import parse
+from .options import InputError, learning_rates, parse
 from .parallel import (
     average_gradients,
     clip_gradients,
@@ -25,7 +24,6 @@ from .parallel import (
     parameter_groups,
     wrap,
 )
-from .schedule import factor
 
 Optimizer = torch.optim.Optimizer
 SchedulerOf = Callable[..., Any]
@@ -87,7 +85,7 @@ class RapidformerEngine:
             groups = [{**group, "params": [by_name[name] for name in group["params"]]} for group in wanted]
             optimizer = make_optimizer(groups, type(optimizer_obj), self.args)
         if lr_scheduler_fn is None:
-            share = factor(self.args, iterations or self.args.train_iters or 1)
+            share = learning_rates(self.args, iterations or self.args.train_iters or 1)
             scheduler: Any = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
         else:
             scheduler = lr_scheduler_fn(optimizer=optimizer)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import InputError
+from .options import InputError
 
 # This file exists if the driver of NVIDIA's GPUs is loaded. NCCL's jobs are started by torchrun.
 NVIDIA = Path("/proc/driver/nvidia/version")

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from . import state
-from .errors import InputError
+from .options import InputError
 from .world import World, current
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import state
-from .errors import InputError
+from .options import InputError
 
 # The names of these options in the configs of transformers.
 SIZES = {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .errors import InputError
-
 TASKS = ("sequence_classification", "token_classification", "question_answering", "language_modeling", "pretraining")
 TOKENIZERS = ("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer", "PretrainedFromHF")
 DECAYS = ("linear", "cosine", "constant")
+
+
+class InputError(Exception):
+    """Reports wrong input in one line: what is wrong, and what to do. Every rank raises the same one."""
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,23 @@ def parse(
 def parse_known(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parses what the table has. Returns also the rest, which belongs to a user script."""
     return build_parser().parse_known_args(arguments)
+
+
+def learning_rates(args: argparse.Namespace, iterations: int) -> Callable[[int], float]:
+    """Returns the function from an iteration to its share of --lr, by Megatron's options."""
+    decay = args.lr_decay_iters or iterations
+    warmup = args.lr_warmup_iters or 0
+    if args.lr_warmup_fraction is not None:
+        warmup = int(args.lr_warmup_fraction * decay)
+    lowest = args.min_lr / args.lr if args.lr else 0.0
+
+    def share(iteration: int) -> float:
+        if warmup and iteration < warmup:
+            return (iteration + 1) / warmup
+        if args.lr_decay_style == "constant":
+            return 1.0
+        done = min(1.0, (iteration - warmup) / max(1, decay - warmup))
+        left = 1 - done if args.lr_decay_style == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return lowest + (1 - lowest) * float(left)
+
+    return share

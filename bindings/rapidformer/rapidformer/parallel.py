@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import InputError
+from .options import InputError
 from .world import World
 
 NO_DECAY = ("bias", "norm", "ln_", "layernorm")

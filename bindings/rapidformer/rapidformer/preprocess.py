@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .indexed import indexed_dataset
-from .options import TOKENIZERS
+from .options import TOKENIZERS, InputError
+from .pretraining_data import indexed_dataset
 from .state import make_tokenizer
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")

@@ -5,7 +5,9 @@ Every sample is computed from the seed and its number, so all processes and all 
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +17,23 @@ from torch.utils.data import Dataset
 
 from . import state
 from .checks import split_parts
-from .errors import InputError
-from .indexed import open_indexed
+from .options import InputError
 
 IGNORED = -100
 Sample = dict[str, torch.Tensor]
+
+
+def indexed_dataset() -> Any:
+    """Returns the module of megatron-core that reads and writes PREFIX.bin and PREFIX.idx."""
+    with warnings.catch_warnings():
+        # At import, megatron-core warns that its optimizers are slow without Transformer Engine. They are not used.
+        warnings.simplefilter("ignore")
+        return importlib.import_module("megatron.core.datasets.indexed_dataset")
+
+
+def open_indexed(prefix: str) -> Any:
+    """Opens PREFIX.bin and PREFIX.idx."""
+    return indexed_dataset().IndexedDataset(prefix, mmap=True)
 
 
 def split_documents(indexed: Any, splits: str) -> list[range]:

@@ -8,7 +8,7 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from .errors import InputError
+from .options import InputError
 
 _args: Namespace | None = None
 _tokenizer: Any = None

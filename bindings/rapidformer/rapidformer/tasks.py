@@ -12,9 +12,9 @@ from torch.utils.data import default_collate
 from . import finetuning_data as data
 from . import mpu, state
 from .engine import RapidformerEngine
-from .errors import InputError
 from .loading import EvaluationLoader
 from .models import is_masked, make_config, make_model
+from .options import InputError
 from .pretraining_data import build_gpt_datasets, build_train_valid_test_datasets_for_huggingface
 from .trainer import Finetuner, PreTrainer, Trainer
 

@@ -19,8 +19,8 @@ from torch import nn
 
 from . import checkpoint, state
 from .engine import RapidformerEngine
-from .errors import InputError
 from .loading import EvaluationLoader, TrainingBatches, evaluation_loader, make_loader, to_device, training_batches
+from .options import InputError
 from .parallel import without_reduction
 from .pipeline import Pipeline, next_token_loss
 

@@ -2,7 +2,6 @@
 #include <numeric>
 
 #include "transport/shm/group.h"
-#include "transport/shm/overlap.h"
 
 namespace perseus::shm {
 

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "transport/shm/group.h"
-#include "transport/shm/overlap.h"
 
 namespace perseus::shm {
 

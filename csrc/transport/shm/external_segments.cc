@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/system_error.h"
 
 namespace perseus::shm {
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/system_error.h"
 
 namespace perseus::shm {
 

@@ -117,7 +117,7 @@ def test_channels_last(dtype: Any, rank: int, size: int) -> None:
 
 
 def test_parameters_of_16_bits(rank: int, size: int) -> None:
-    """As of a model that was converted as a whole by `model.bfloat16()`."""
+    """`model.bfloat16()` converts all parameters of a model."""
     alone, together = pair(torch.float32)
     together.bfloat16()
     everything = batches(size, (4, 3), torch.bfloat16)
