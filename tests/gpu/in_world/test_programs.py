@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,9 @@ def test_batch_norm_over_all_ranks(
     assert whole.grad is not None
     assert part.grad is not None
     assert synced.weight.grad is not None
-    close = {"rtol": tolerance, "atol": tolerance}
+    close: dict[str, Any] = {"rtol": tolerance, "atol": tolerance}
+    assert synced.running_mean is not None
+    assert synced.running_var is not None
     torch.testing.assert_close(part.grad.double(), mine(whole.grad), **close)
     weights = hvd.allreduce(synced.weight.grad.double(), op=hvd.Sum).cpu()
     torch.testing.assert_close(weights, alone.weight.grad, rtol=tolerance, atol=tolerance * len(images))
