@@ -93,6 +93,33 @@ def test_trainer_that_says_gloo(bin_of: Callable[[str], Path], run: Run) -> None
             assert number(result) == pytest.approx(number(over_gloo[0]), rel=1e-7)
 
 
+def test_programs_that_name_gloo_have_the_same_weights(bin_of: Callable[[str], Path]) -> None:
+    """DDP, the Trainer, accelerate, DeepSpeed, Lightning and Ray run over gloo and over this library."""
+    command: list[str | Path] = [bin_of("clients") / "python", "-m", "benchmarks.says_gloo", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"(?m)^\| .* \| [\d.]+ ms \| [\d.]+ ms \|", done.stdout)) == 6, done.stdout
+
+
+def test_a_llama_is_divided_among_ranks(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+    """transformers divides the model by its `tp_plan`, and the tokens are those of one process."""
+    python = bin_of("clients") / "python"
+    program = [PROGRAMS / "llama_generate.py", tmp_path / "model"]
+    (alone,) = run(python, *program)
+    whole, tokens = re.match(r"one process: (\d+) parameters, (.*)", alone).groups()  # type: ignore[union-attr]
+    for size in (2, 4):
+        launcher = [python.with_name("perseusrun"), "--no-prefix", "-np", size, "--as-gloo"]
+        results = run(*launcher, python, *program)
+        assert len(results) == size
+        for result in results:
+            assert result.startswith("gloo ")
+            assert "PerseusGroup" in result
+            assert result.endswith(tokens)
+            found = re.search(r"(\d+) parameters", result)
+            assert found is not None
+            assert int(found[1]) < int(whole) * 1.01 / size + 1000, "each rank has its part only"
+
+
 def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
     """Training gives the same result with each stage of ZeRO."""
     folder = bin_of("clients")

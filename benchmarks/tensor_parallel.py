@@ -1,0 +1,168 @@
+"""Tensor parallelism on CPUs: tokens of a Llama that its `tp_plan` divides among the ranks, and the allreduces in it.
+
+    perseusrun -np 2 python -m benchmarks.tensor_parallel
+
+Needs transformers. If DeepSpeed and ninja are installed, DeepSpeed's kernel in shared memory takes part. The model is
+made from a config. Backends take turns in one run, and each of them must give the tokens of one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+import perseus_like.torch as hvd
+
+PROMPT = torch.arange(8)[None]
+KIB = (8, 16, 32, 64)  # a token has 8 KiB in a model with 2048 hidden channels
+CALLS = 200
+
+
+def make_model(folder: Path, layers: int) -> None:
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 8}
+    config = LlamaConfig(vocab_size=512, num_hidden_layers=layers, max_position_embeddings=256, **shape)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def load(folder: Path, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+@torch.no_grad()
+def generate(model: Any, tokens: int) -> tuple[list[int], float]:
+    """Returns the tokens, and the milliseconds that one took."""
+    begin = time.perf_counter()
+    found = model.generate(PROMPT, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    took = (time.perf_counter() - begin) * 1e3 / tokens
+    return found[0, PROMPT.shape[1] :].tolist(), took
+
+
+class Job:
+    """Process groups of all ranks, one after the other."""
+
+    def __init__(self) -> None:
+        hvd.init()
+        rank, size = str(hvd.rank()), str(hvd.size())
+        os.environ.update(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, MASTER_ADDR="127.0.0.1")
+
+    def begin(self, backend: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            os.environ["MASTER_PORT"] = str(hvd.broadcast_object(free.getsockname()[1], root_rank=0))
+        dist.init_process_group(backend)
+
+    def end(self) -> None:
+        hvd.barrier()
+        dist.destroy_process_group()
+
+
+def tokens_per_backend(job: Job, folder: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
+    """Returns the milliseconds per token of each round: of one process alone, and of each backend."""
+    times: dict[str, list[float]] = {"one process": [], "perseus": [], "gloo": []}
+    expected = None
+    for _ in range(rounds):
+        if hvd.rank() == 0:
+            expected, took = generate(load(folder), tokens)
+            times["one process"].append(took)
+        for backend in ("perseus", "gloo"):
+            job.begin(backend)
+            model = load(folder, tp_plan="auto")
+            generate(model, 4)
+            found, took = generate(model, tokens)
+            job.end()
+            times[backend].append(took)
+            if expected is not None and found != expected:
+                raise SystemExit(f"{backend}: tokens {found} in place of {expected}")
+    return times
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Returns the median time of a call; all ranks begin together."""
+    took = []
+    for _ in range(7):
+        hvd.barrier()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        took.append((time.perf_counter() - begin) * 1e6 / CALLS)
+    return statistics.median(took)
+
+
+def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
+    group: Any = dist.group.WORLD
+    wait: Any = functional.wait_tensor
+    return {
+        f"{backend}, all_reduce": lambda: dist.all_reduce(tensor),
+        f"{backend}, functional": lambda: wait(functional.all_reduce(tensor, "sum", group)),
+    }
+
+
+def deepspeed_call() -> Callable[[torch.Tensor], object] | None:
+    """Returns DeepSpeed's allreduce for inference, in shared memory; None if it is not installed."""
+    if importlib.util.find_spec("deepspeed") is None:
+        return None
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo")
+    inference: Callable[[torch.Tensor], object] = deepspeed.comm.inference_all_reduce
+    return inference if hasattr(torch.ops.deepspeed, "inference_all_reduce_") else None
+
+
+def allreduces(job: Job) -> dict[str, list[float]]:
+    """Returns the microseconds of each way, for each size."""
+    rows: dict[str, list[float]] = {}
+    tensors = [torch.zeros(size * 256) for size in KIB]
+    rows["hvd.allreduce_"] = [microseconds(lambda t=t: hvd.allreduce_(t, op=hvd.Sum, name="t")) for t in tensors]  # type: ignore[misc]
+    for backend in ("perseus", "gloo"):
+        job.begin(backend)
+        for tensor in tensors:
+            for name, call in calls_over(backend, tensor).items():
+                rows.setdefault(name, []).append(microseconds(call))
+        if backend == "gloo" and (reduce := deepspeed_call()) is not None:
+            rows["DeepSpeed's kernel"] = [microseconds(lambda t=t: reduce(t)) for t in tensors]  # type: ignore[misc]
+        job.end()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="see if it runs")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    job = Job()
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(hvd.broadcast_object(own, root_rank=0))
+        if hvd.rank() == 0:
+            make_model(folder, layers=2 if quick else 8)
+        hvd.barrier()
+        times = tokens_per_backend(job, folder, *((1, 4) if quick else (5, 64)))
+        rows = allreduces(job)
+        hvd.barrier()
+    if hvd.rank() == 0:
+        for way, taken in times.items():
+            print(f"{way:12} {statistics.median(taken):7.2f} ms per token")
+        print(f"{'allreduce of':24}" + "".join(f"{size:5d} KiB" for size in KIB))
+        for name, each in rows.items():
+            print(f"{name:24}" + "".join(f"{value:6.1f} us" for value in each))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
