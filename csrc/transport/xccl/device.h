@@ -41,8 +41,8 @@ class Device {
     return count;
   }
 
-  // Returns true if pack() leaves gaps, so that each piece begins at aligned memory. The pieces then have the same sizes
-  // on all ranks.
+  // Returns true if pack() leaves gaps, so that each piece begins at aligned memory. The pieces then have the same
+  // sizes on all ranks.
   virtual bool aligns_pieces() const { return false; }
 
   // Multiplies all elements of `from` (reduction.dtype) by scale.pre, converts them to reduction.wire_dtype and writes
