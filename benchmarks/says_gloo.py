@@ -75,9 +75,8 @@ def batches(rank: int) -> Iterator[torch.Tensor]:
         yield torch.stack(listed[begin : begin + ROWS])
 
 
-def plain_ddp() -> None:
-    torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(Model())
+def train(model: Any) -> None:
+    """Trains a model that torch's DDP has wrapped."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     steps = Steps()
     for values in batches(torch.distributed.get_rank()):
@@ -86,6 +85,11 @@ def plain_ddp() -> None:
         optimizer.step()
         steps.end()
     steps.report(model.module)
+
+
+def plain_ddp() -> None:
+    torch.distributed.init_process_group("gloo")
+    train(torch.nn.parallel.DistributedDataParallel(Model()))
     torch.distributed.destroy_process_group()
 
 
@@ -177,22 +181,14 @@ def ray() -> None:
     from ray.train import ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
-    def train() -> None:
+    def worker() -> None:
         torch.set_num_threads(1)
-        model = prepare_model(Model())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        steps = Steps()
-        for values in batches(torch.distributed.get_rank()):
-            optimizer.zero_grad()
-            model(values)["loss"].backward()
-            optimizer.step()
-            steps.end()
-        steps.report(model.module)
+        train(prepare_model(Model()))
 
     environment = {"PERSEUS_AS_GLOO": os.environ.get("PERSEUS_AS_GLOO", ""), "PYTHONPATH": str(ROOT)}
     package.init(num_cpus=RANKS, include_dashboard=False, runtime_env={"env_vars": environment})
     scaling = ScalingConfig(num_workers=RANKS, use_gpu=False)
-    TorchTrainer(train, torch_config=TorchConfig(backend="gloo"), scaling_config=scaling).fit()
+    TorchTrainer(worker, torch_config=TorchConfig(backend="gloo"), scaling_config=scaling).fit()
     package.shutdown()
 
 

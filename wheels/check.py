@@ -99,6 +99,17 @@ def problems(elf: ELFFile, exported: re.Pattern[str]) -> Iterator[str]:
     if not defined:
         yield "it exports nothing"
     yield from (f"it exports {name}" for name in defined if not exported.match(name))
+    yield from (f"it needs {name}, which glibc {GLIBC} does not have" for name in unversioned(sections))
+
+
+def unversioned(sections: dict[str, Any]) -> Iterator[str]:
+    """Yields what a library must have, but the linker has found in none, apart from Python's functions."""
+    versions = sections[".gnu.version"]
+    for number, symbol in enumerate(sections[".dynsym"].iter_symbols()):
+        is_needed = symbol.entry.st_shndx == "SHN_UNDEF" and symbol.entry.st_info.bind == "STB_GLOBAL"
+        without = versions.get_symbol(number).entry.ndx in ("VER_NDX_LOCAL", "VER_NDX_GLOBAL")
+        if is_needed and without and not re.match("_?Py", symbol.name):
+            yield symbol.name
 
 
 def unequal(wheels: list[Path]) -> Iterator[str]:

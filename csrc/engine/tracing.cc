@@ -1,5 +1,6 @@
 #include "engine/tracing.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,7 +144,7 @@ void WaitTracing::mark(TraceEvent::Kind kind) const {
   TraceEvent event;
   event.kind = kind;
   event.at = TraceEvent::Clock::now();
-  const auto thread = gettid();
+  const auto thread = static_cast<pid_t>(syscall(SYS_gettid));  // glibc has gettid() from 2.30 on
   event.track = thread == getpid() ? "main thread" : "thread " + std::to_string(thread);
   if (kind == TraceEvent::Kind::begin) event.what = "synchronize";
   timeline_->record(std::move(event));
