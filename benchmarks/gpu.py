@@ -109,7 +109,7 @@ def model() -> torch.nn.Module:
 
 
 class StepTimes(NamedTuple):
-    """The medians of one way to train, in microseconds."""
+    """The times of a step, in microseconds."""
 
     backward: float  # until backward() returns
     queued: float  # until the step is queued

@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,7 +104,9 @@ def trainer() -> None:
             steps.end()
 
     options: dict[str, Any] = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
-    arguments = TrainingArguments("out", per_device_train_batch_size=ROWS, max_steps=STEPS, optim="sgd", **options)
+    arguments = TrainingArguments(
+        tempfile.gettempdir(), per_device_train_batch_size=ROWS, max_steps=STEPS, optim="sgd", **options
+    )
     training = Trainer(Model(), arguments, train_dataset=rows(), callbacks=[Clock()])
     training.train()
     steps.report(training.accelerator.unwrap_model(training.model))

@@ -103,7 +103,7 @@ def problems(elf: ELFFile, exported: re.Pattern[str]) -> Iterator[str]:
 
 
 def unversioned(sections: dict[str, Any]) -> Iterator[str]:
-    """Yields what a library must have, but the linker has found in none, apart from Python's functions."""
+    """Yields the symbols that no library had when the module was linked. Python's own are left out."""
     versions = sections[".gnu.version"]
     for number, symbol in enumerate(sections[".dynsym"].iter_symbols()):
         is_needed = symbol.entry.st_shndx == "SHN_UNDEF" and symbol.entry.st_info.bind == "STB_GLOBAL"

@@ -1,4 +1,4 @@
-"""Traces a step of DDP over `perseus`, and prints how long NCCL and backward run at once, in parts of what is possible.
+"""Traces a step of DDP over `perseus`, and prints how much of the possible overlap of NCCL and backward it has.
 
 perseusrun -np 2 python -m benchmarks.first_hour.overlap --trace trace.json
 """
@@ -38,10 +38,10 @@ def length(spans: Sequence[Span]) -> float:
 
 
 def overlap(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """Returns how long both run, in parts of the longest possible time.
+    """Returns how long both run, as a fraction of the longest possible time.
 
-    That is the time of `some`, or the time of `others` from the begin of `some` on, whichever is shorter: where NCCL is
-    slow, backward ends long before it.
+    The longest possible time is the shorter one of two: the time of `some`, and the time of `others` after `some` has
+    started. If NCCL is slow, backward ends long before it.
     """
     ours, theirs = merged(some), merged(others)
     if not ours:

@@ -27,8 +27,8 @@ class Scattered {
   // Returns the memory of element `at` if all elements lie in one piece, else null.
   std::byte* contiguous(std::int64_t at = 0) const;
 
-  // Returns where a chunk ends that begins at `begin` and has at most `most` elements: at the end of a piece, or a
-  // multiple of `grain` elements after its begin. The next chunk then begins at aligned memory, where the piece does.
+  // Returns the end of a chunk that starts at `begin` and has at most `most` elements. The end is the end of a piece,
+  // or a multiple of `grain` elements after its start. The next chunk then starts at aligned memory if the piece does.
   std::int64_t chunk_end(std::int64_t begin, std::int64_t most, std::int64_t grain) const;
 
   // Returns the non-empty pieces of a range.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;  // most bytes of scattered memory staged at once
-constexpr std::int64_t kGrain = 64;                            // they are cut at multiples of these bytes in a piece
+constexpr std::int64_t kGrain = 64;                            // a chunk ends at a multiple of it within a piece
 constexpr std::int64_t kPaddedBytes = std::int64_t{64} << 10;  // parts up to this size are padded and sent together
 constexpr std::int64_t kRoundBytes = std::int64_t{1} << 20;    // bytes to each rank in a round of an uneven alltoall
 
