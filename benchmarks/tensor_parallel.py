@@ -108,8 +108,11 @@ def microseconds(call: Callable[[], object]) -> float:
 def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
     group: Any = dist.group.WORLD
     wait: Any = functional.wait_tensor
+    compiled: Any = torch.ops._c10d_functional.all_reduce_.default
+    wait_compiled: Any = torch.ops._c10d_functional.wait_tensor.default
     return {
         f"{backend}, all_reduce": lambda: dist.all_reduce(tensor),
+        f"{backend}, compiled code": lambda: wait_compiled(compiled(tensor, "sum", group.group_name)),
         f"{backend}, functional": lambda: wait(functional.all_reduce(tensor, "sum", group)),
     }
 

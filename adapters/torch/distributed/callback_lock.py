@@ -18,6 +18,10 @@ _log = logging.getLogger("perseus_like")
 _PATIENCE_SECONDS = 30.0
 
 
+class _OfThread(threading.local):
+    held = False  # looking up a missing attribute takes longer
+
+
 class CallbackLock:
     """A fair lock: threads get it in the order of their requests. A wait for it ends after `patience_seconds`."""
 
@@ -26,12 +30,12 @@ class CallbackLock:
         self._lock = threading.Lock()  # guards the following attributes
         self._is_taken = False
         self._waiting: deque[threading.Event] = deque()
-        self._mine = threading.local()
+        self._mine = _OfThread()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Holds the lock while a callback runs. A callback within a callback uses the same lock."""
-        if self._is_mine():
+        if self._mine.held:
             yield
             return
         self._take()
@@ -42,16 +46,13 @@ class CallbackLock:
 
     def lend(self, wait: Callable[..., T], *arguments: Any) -> T:
         """Calls `wait`. Inside a callback, other callbacks may run meanwhile."""
-        if not self._is_mine():
+        if not self._mine.held:
             return wait(*arguments)
         self._give_back()
         try:
             return wait(*arguments)
         finally:
             self._take()
-
-    def _is_mine(self) -> bool:
-        return getattr(self._mine, "held", False)
 
     def _take(self) -> None:
         with self._lock:
@@ -71,7 +72,7 @@ class CallbackLock:
         self._mine.held = True
 
     def _give_back(self) -> None:
-        if not self._is_mine():  # the wait for the lock had ended without it
+        if not self._mine.held:  # the wait for the lock had ended without it
             return
         self._mine.held = False
         with self._lock:

@@ -33,12 +33,18 @@ class CallbackOrigin:
 
 
 _origins: weakref.WeakKeyDictionary[Any, CallbackOrigin] = weakref.WeakKeyDictionary()
-_running = threading.local()
+
+
+class _OfThread(threading.local):
+    origin: CallbackOrigin | None = None
+
+
+_running = _OfThread()
 
 
 def current() -> CallbackOrigin | None:
     """Returns the origin of the callback that runs on this thread, or None."""
-    return getattr(_running, "origin", None)
+    return _running.origin
 
 
 def remember(future: Any, origin: CallbackOrigin) -> None:

@@ -57,10 +57,19 @@ def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
     return finish
 
 
+def is_direct(tensor: Tensor) -> bool:
+    """Returns whether the core reads and writes this tensor on the CPU as it is. `check` accepts all such tensors."""
+    return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in _CORE and _is_row_major(tensor)
+
+
+def _is_row_major(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def dense(what: str, tensor: Tensor) -> Tensor:
     """Returns the tensor if its memory is row-major, else such a copy. ValueError if the tensor is not supported."""
     check(what, tensor)
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if _is_row_major(tensor):
         return tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
@@ -74,7 +83,7 @@ def in_place(what: str, tensor: Tensor) -> Flat:
 def for_output(what: str, tensor: Tensor) -> Flat:
     """Prepares a tensor that is only written."""
     check(what, tensor)
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if _is_row_major(tensor):
         return Flat(tensor, None)
     return Flat(tensor.new_empty(tensor.shape), tensor)
 
@@ -118,8 +127,7 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
     first = tensors[0]
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for tensor in tensors:
-        is_dense = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        if not is_dense or tensor.dtype != first.dtype or tensor.get_device() != first.get_device():
+        if not _is_row_major(tensor) or tensor.dtype != first.dtype or tensor.get_device() != first.get_device():
             return None
         if tensor.data_ptr() != end or tensor.untyped_storage().data_ptr() != storage:
             return None
@@ -159,7 +167,7 @@ def written_directly(outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: 
     Outputs must be row-major. An input must not overlap with its output, unless it is the output's part number `rank`.
     """
     for output, source in zip(outputs, inputs, strict=True):
-        if output.get_device() < 0 or not output.is_contiguous() or output.is_conj() or output.is_neg():
+        if output.get_device() < 0 or not _is_row_major(output):
             return None
         size = source.dtype.itemsize
         start, bytes_in = source.data_ptr() - output.data_ptr(), source.numel() * size

@@ -22,6 +22,7 @@ from .layout_conversion import (
     for_output,
     from_buffer,
     in_place,
+    is_direct,
     joined,
     require_same_place,
     sizes_text,
@@ -39,6 +40,7 @@ class _Plan(NamedTuple):
     reduction: Reduction
     fallbacks: list[DTypeFallback | None]  # by tensor
     options: ReduceOptions
+    keeps_dtypes: bool
 
     def there(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [
@@ -51,8 +53,15 @@ class Reductions(Engine):
 
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
         listed = _listed(tensors)
-        if len(listed) == 1 and listed[0].layout is torch.sparse_coo:
-            return sparse_allreduce(self, listed[0], opts)
+        if len(listed) != 1:
+            return self._all_reduce("all_reduce", listed, opts)
+        (tensor,) = listed
+        if tensor.layout is torch.sparse_coo:
+            return sparse_allreduce(self, tensor, opts)
+        # Tensor parallelism waits for one small tensor after the other. This is all that such a call needs.
+        if is_direct(tensor) and (plan := self._plan_of_one("all_reduce", of(opts), tensor.dtype)).keeps_dtypes:
+            tail = (plan.options, self._number, tensor, self._start_of(opts))
+            return self._start("all_reduce", self._core.allreduce, [view(tensor)], None, *tail, result=listed)
         return self._all_reduce("all_reduce", listed, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> PerseusWork:
@@ -92,7 +101,7 @@ class Reductions(Engine):
                     flat.tensor.view(-1).copy_(way.back(target).view(-1))
                 flat.finish()
 
-        finish = (bring_back if any(plan.fallbacks) else finish_all(flats)) if is_root else None
+        finish = (finish_all(flats) if plan.keeps_dtypes else bring_back) if is_root else None
         inputs = [view(source) for source in sources]
         outputs = [view(target) for target in targets] if root is not None else None
         return self._start(call, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
@@ -168,7 +177,7 @@ class Reductions(Engine):
                     flat.tensor.view(-1).copy_(found if way is None else way.back(found))
                     flat.finish()
 
-        direct = None if any(plan.fallbacks) else written_directly(outputs, sources)
+        direct = written_directly(outputs, sources) if plan.keeps_dtypes else None
         return self._start(
             call,
             self._core.reduce_scatter,
@@ -180,7 +189,7 @@ class Reductions(Engine):
 
     def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
         """Returns a plan. Plans are kept, because training repeats few of them."""
-        key = (getattr(given, "op", given), dtype)
+        key = (getattr(given, "op", given).value, dtype)  # the enumeration's own comparison takes longer
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
@@ -214,7 +223,7 @@ class Reductions(Engine):
 
 def _plan(reduction: Reduction, fallbacks: list[DTypeFallback | None]) -> _Plan:
     options = ReduceOptions(reduction.op, reduction.average, reduction.prescale)
-    return _Plan(reduction, fallbacks, options)
+    return _Plan(reduction, fallbacks, options, not any(fallbacks))
 
 
 def _listed(tensors: Sequence[Tensor] | Tensor) -> list[Tensor]:
