@@ -86,7 +86,7 @@ def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: S
     for result in [submit(each, b"") for each in ranks]:
         result.result()
     waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
-    ranks[rank].fail("no memory")
+    ranks[rank].fail(RuntimeError("no memory"))
     for each in waiting:
         with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
             each.result()
@@ -102,6 +102,18 @@ def test_a_loss_that_one_rank_notices_reaches_the_others(rank: int, start: Start
     os.eventfd_write(ranks[rank].lost, 1)
     for each in (submit(ranks[rank], b""), *waiting):
         with pytest.raises(PeerLostError, match="a rank ended while the group was being made"):
+            each.result()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_loss_that_the_core_of_one_rank_notices_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
+    ranks = [start(each) for each in range(3)]
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
+    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number not in (1, rank)]
+    ranks[rank].fail(PeerLostError("rank 1 was killed"))
+    for each in waiting:
+        with pytest.raises(PeerLostError, match=rf"a rank ended while .* Rank {rank} reports: rank 1 was killed"):
             each.result()
 
 
@@ -123,11 +135,11 @@ def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
     failing = start(rank)
     others = [start(other) for other in range(3) if other != rank]
     if fails_first:
-        failed = submit(failing.fail, "no memory")
+        failed = submit(failing.fail, RuntimeError("no memory"))
         results = [submit(other, b"") for other in others]
     else:
         results = [submit(other, b"") for other in others]
-        failed = submit(failing.fail, "no memory")
+        failed = submit(failing.fail, RuntimeError("no memory"))
     failed.result()
     for each in results:
         with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
@@ -137,7 +149,7 @@ def test_a_rank_that_fails_before_the_ranks_have_met_reaches_the_others(
 def test_a_rank_that_comes_after_the_failure_learns_of_it(start: Start, submit: Submit) -> None:
     rank_0, rank_1, rank_2 = map(start, range(3))  # connected first, because rank 0 waits for 5 s
     first = submit(rank_0, b"")
-    submit(rank_2.fail, "no memory").result()
+    submit(rank_2.fail, RuntimeError("no memory")).result()
     while not has_keys(rank_1._store, [rank_0._key("0/answer")]):
         assert not first.done()
     for each in (submit(rank_1, b""), first):
@@ -153,7 +165,7 @@ def test_a_rank_that_gave_up_after_its_contribution_ends_the_round(start: Start,
     for each in ranks[1:]:
         each._timeout = timedelta(seconds=-5)  # one look at the store
         assert isinstance(submit(each, b"contributed").exception(), TimedOutError)
-    ranks[1].fail("gave up")
+    ranks[1].fail(RuntimeError("gave up"))
     with pytest.raises(UnavailableError, match=r"rank 1 failed to join\. gave up"):
         ranks[0](b"")
 

@@ -60,7 +60,7 @@ def make_group(
             _start_session(rendezvous, rank, size)
         number = session.core.add_group(list(ranks) or list(range(size)), rendezvous, timeout.total_seconds())
     except Exception as error:
-        rendezvous.fail(str(error))
+        rendezvous.fail(error)
         raise
     return PerseusGroup(store, number, rank, size, timeout, is_default=not ranks)
 

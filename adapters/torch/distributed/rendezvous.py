@@ -87,20 +87,23 @@ class StoreRendezvous:
         self._round += 1
         return parts
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: Exception) -> None:
         """Reports to the other ranks that this rank cannot continue, unless they know. They raise in this round.
 
+        If this rank has noticed that another rank is lost, they raise PeerLostError, as if they had noticed it first.
         Blocks for up to 5 seconds if the ranks have not met yet.
         """
         if self._is_over or self._size == 1:
             return
-        text = f"process group of {self._size} ranks: rank {self._rank} failed to join. {reason}"
+        kind, text = _FAILED, f"process group of {self._size} ranks: rank {self._rank} failed to join. {error}"
+        if isinstance(error, PeerLostError):
+            kind, text = _PEER_LOST, f"{self._lost_text()}. Rank {self._rank} reports: {error}"
         with contextlib.suppress(RuntimeError):  # the store is gone, and the other ranks notice that by themselves
             if self._rank == 0:
-                self._answer(_FAILED, text.encode())
+                self._answer(kind, text.encode())
                 self._invite_before_leaving()
             elif self._rendezvous or self._is_invited_in_time():
-                self._report(_FAILED, text)
+                self._report(kind, text)
 
     def _report(self, kind: bytes, text: str) -> None:
         """Tells the other ranks that this rank, which was invited, cannot continue."""
