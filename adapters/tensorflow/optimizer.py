@@ -18,6 +18,7 @@ from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
 from .gradient_reduction import OPS, TensorFlowReducer
 from .ops import reduce_dense
+from .twin import twin_of
 from .variables import key_of, plain
 
 _LegacyOptimizer: Any = tf.compat.v1.train.Optimizer
@@ -153,15 +154,13 @@ def DistributedOptimizer(  # noqa: N802
         )
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("DistributedOptimizer: the optimizer is one already; pass the optimizer that it wraps")
-    cls = type(optimizer)
     rules = gradient_rules(
         *(OPS, op, gradient_predivide_factor, number_of_groups(num_groups, groups), key_of, process_set, compression),
         *(sparse_as_dense, scale_local_gradients),
     )
-    reduction = TensorFlowReducer(name or f"Distributed{cls.__name__}", rules, device_dense, device_sparse)
+    reduction = TensorFlowReducer(name or f"Distributed{type(optimizer).__name__}", rules, device_dense, device_sparse)
     added = _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer
-    distributed: Any = object.__new__(type(cls.__name__, (added, cls), {"__module__": cls.__module__}))
-    distributed.__dict__ = vars(optimizer)
+    distributed = twin_of(optimizer, added)
     distributed._perseus_reduction = reduction
     distributed._perseus_wrapped = optimizer
     if backward_passes_per_step != 1:

@@ -14,6 +14,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_reduction import OPS, TensorFlowReducer
+from .twin import twin_of
 from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]
@@ -99,9 +100,8 @@ def DistributedGradientTape(  # noqa: N802
         >>> tape.gradient(loss, [weights])[0].numpy()
         array([2., 4.], dtype=float32)
     """
-    cls = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(f"DistributedGradientTape takes a tf.GradientTape, not {cls.__name__}")
+        raise ValueError(f"DistributedGradientTape takes a tf.GradientTape, not {type(gradtape).__name__}")
     if isinstance(gradtape, _DistributedGradientTape):
         raise ValueError(
             "DistributedGradientTape: the tape is a DistributedGradientTape already; pass a tf.GradientTape"
@@ -111,9 +111,7 @@ def DistributedGradientTape(  # noqa: N802
         *(sparse_as_dense, scale_local_gradients),
     )
     reduction = TensorFlowReducer("DistributedGradientTape", rules, device_dense, device_sparse)
-    tape: Any = object.__new__(type(cls.__name__, (_DistributedGradientTape, cls), {}))
-    # The two tapes share their state, so either may be used while the tape records.
-    tape.__dict__ = vars(gradtape)
+    tape = twin_of(gradtape, _DistributedGradientTape)  # either may be used while the tape records
     tape._perseus_reduction = reduction
     return tape
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,18 @@ def train_in_a_session(rank: int, size: int, make: Callable[[Any], Any], hook: b
                 session.run(train, {inputs: mine[half:], targets: wanted[half:]})
             assert session.run(step) == 2 * STEPS
             return list(session.run(weights))
+
+
+def test_tapes_and_optimizers_keep_their_attributes_when_garbage_is_collected(rank: int, size: int) -> None:
+    """CPython 3.13.0 clears attributes if two objects share the dictionary that one of them was made with."""
+    weight, inner = tf.Variable([rank + 1.0]), tf.GradientTape()
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
+    with hvd.DistributedGradientTape(inner) as tape:
+        gc.collect()
+        loss = tf.reduce_sum(weight * weight)
+    assert tape.gradient(loss, [weight])[0].numpy() == [size + 1]
+    ((reduced, _),) = optimizer.compute_gradients(lambda: weight * weight, [weight])
+    assert reduced.numpy() == [size + 1]
 
 
 def test_a_monitored_session_trains_like_one_process(rank: int, size: int) -> None:
