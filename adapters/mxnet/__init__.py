@@ -1,5 +1,7 @@
 """perseus_like.mxnet: Horovod's MXNet API. `import perseus_like.mxnet as hvd`."""
 
+from . import mxnet_setup  # noqa: F401, I001  # first, because the others import MXNet
+
 from perseus_like import HorovodInternalError, common_api
 from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *

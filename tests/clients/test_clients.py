@@ -120,6 +120,17 @@ def test_a_llama_is_divided_among_ranks(bin_of: Callable[[str], Path], run: Run,
             assert int(found[1]) < int(whole) * 1.01 / size + 1000, "each rank has its part only"
 
 
+def test_vllm(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+    """The tokens are those of one process, on 2 ranks and on more ranks than this machine has cores."""
+    program = [bin_of("vllm") / "python", PROGRAMS / "vllm_generate.py", tmp_path / "model"]
+    (alone,) = run(*program, 1)
+    tokens = alone.removeprefix("['NoneType']: ")
+    assert len(tokens.split()) == 24
+    for ranks in (2, 4):
+        (divided,) = run(*program, ranks, VLLM_PLUGINS="perseus")
+        assert divided == f"{['PerseusCommunicator'] * ranks}: {tokens}"
+
+
 def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
     """Training gives the same result with each stage of ZeRO."""
     folder = bin_of("clients")

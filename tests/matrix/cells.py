@@ -68,8 +68,9 @@ def cells() -> Iterator[Cell]:
             yield Cell(python, "tensorflow", release, (f"tensorflow-cpu=={release}",))
         for release, requirements in KERAS.items():
             yield Cell(python, "keras", release, requirements, {"KERAS_BACKEND": "tensorflow"})
-        numpy = "numpy==1.23.5" if python in ("3.10", "3.11") else "numpy==1.26.4"
-        yield Cell(python, "mxnet", "1.9.1", ("mxnet==1.9.1", numpy))
+        # From Python 3.12 on, setuptools has the module distutils, which MXNet imports.
+        old = ("numpy==1.23.5",) if python in ("3.10", "3.11") else ("numpy==1.26.4", "setuptools<81")
+        yield Cell(python, "mxnet", "1.9.1", ("mxnet==1.9.1", *old))
         for release, requirement in MPI.items():
             yield Cell(python, "mpi", release, (requirement, "numpy"))
         yield Cell(

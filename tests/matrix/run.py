@@ -31,7 +31,8 @@ ROOT = HERE.parents[1]
 NEEDS = ("cloudpickle", "pytest>=8", "pytest-timeout", "hypothesis", "ml_dtypes", "scikit-learn")
 INSTALL_SECONDS, RUN_SECONDS = 1800, 900
 OURS = re.compile(r"perseus_like\S*Error|UnavailableError|perseus_like.*(install|needs)")
-ROOT_MAY_RUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# Open MPI 4 wants a program to reach other hosts by, although there are none.
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_agent": "sh"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def on_two_ranks(folder: Path, cell: Cell, command: list[str]) -> tuple[int, str
     kept = {
         name: value for name, value in os.environ.items() if not re.match(r"(OMPI|PMI|PMIX|I_MPI|MPI|HYDRA)_", name)
     }
-    variables = {**kept, **ROOT_MAY_RUN, "PATH": f"{folder / 'bin'}:{kept['PATH']}", "PERSEUS_IN_WORLD": "1"}
+    variables = {**kept, **OPEN_MPI, "PATH": f"{folder / 'bin'}:{kept['PATH']}", "PERSEUS_IN_WORLD": "1"}
     variables |= {"OMP_NUM_THREADS": "1", "I_MPI_PIN": "0", **cell.variables}
     with subprocess.Popen(
         [*starter, python, *command],

@@ -40,6 +40,19 @@ def register(name: str = NAME) -> None:
         logger.debug("the torch.distributed backend %r is not registered: %s", name, error)
 
 
+def vllm_platform() -> str | None:
+    """Returns the name of the platform with which vLLM communicates by this library, if VLLM_PLUGINS asks for it.
+
+    vLLM calls this by the entry point `vllm.platform_plugins`. After None it takes its own platform.
+    """
+    if NAME not in os.environ.get("VLLM_PLUGINS", "").split(","):
+        return None  # vLLM loads all plugins if the variable is not set
+    from vllm.platforms import cpu_platform_plugin
+
+    is_plain_cpu = cpu_platform_plugin() == "vllm.platforms.cpu.CpuPlatform"
+    return "perseus_like.torch.vllm.PerseusCpuPlatform" if is_plain_cpu else None
+
+
 def _register(dist: Any, name: str) -> None:
     is_first = not compat.is_registered(dist, NAME)
     for each in dict.fromkeys((NAME, name)):
