@@ -1,9 +1,14 @@
 """Measures how long a job takes to start: import, init, and launchers.
 
-python -m benchmarks.start --horovod .venv-horovod/bin/python
+    python -m benchmarks.start [--horovod HOROVOD/bin/python]
 
-Each launcher starts two processes of `true`, and launchers take turns. torchrun comes with torch. horovodrun is there
-if a Python that has Horovod is named.
+Each launcher starts two processes of `true`, and launchers take turns. torchrun comes with torch. horovodrun takes part
+if a Python that has Horovod is named. Horovod 0.28.1 can still be built for MXNet, with Python 3.11 and PATH beginning
+with its environment:
+
+    pip install mxnet==1.9.1 numpy==1.23.5 "cmake<4" "setuptools<70" wheel cloudpickle cffi pyyaml psutil packaging
+    HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 \\
+        HOROVOD_WITHOUT_TENSORFLOW=1 pip install --no-build-isolation --no-deps horovod==0.28.1
 """
 
 from __future__ import annotations
