@@ -9,7 +9,6 @@ import torch.distributed as dist
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
 from ..mpi_ops import Sum
-from ..nn.parallel.group import process_set_of
 from ..reductions import allreduce_
 
 _WITH_KERNEL = ("tp", "pp")  # the groups, by the beginning of their names, for which vLLM starts its own kernel
@@ -25,7 +24,7 @@ class PerseusCommunicator(CpuCommunicator):  # type: ignore[misc]
         self,
         cpu_group: dist.ProcessGroup,
         device: torch.device | None = None,
-        device_group: dist.ProcessGroup | None = None,
+        device_group: Any = None,
         unique_name: str = "",
         **options: Any,
     ) -> None:
@@ -33,7 +32,7 @@ class PerseusCommunicator(CpuCommunicator):  # type: ignore[misc]
         name = "" if unique_name.startswith(_WITH_KERNEL) else unique_name
         super().__init__(cpu_group, device, device_group, name, **options)
         self.unique_name = unique_name
-        self._process_set = process_set_of(device_group)
+        self._process_set = device_group.process_set  # the platform makes only groups of this library
 
     def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
         """Sums in place. Returns `input_`."""
