@@ -101,10 +101,14 @@ def load(model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Na
 
 def layout(args: Namespace, world: World) -> str:
     """Returns how the job divides its state, in words."""
-    switches = [
-        f"--{name.replace('_', '-')} {getattr(args, name)}" for name in LAYOUT if getattr(args, name) not in (False, 1)
-    ]
-    return " ".join([f"{world.size} processes", *switches]).replace(" True", "")
+    words = [f"{world.size} processes"]
+    for name in LAYOUT:
+        value, option = getattr(args, name), f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value > 1:  # False is 0
+            words.append(f"{option} {value}")
+    return " ".join(words)
 
 
 def _save_model(model: Any, whole: dict[str, Any], folder: Path, world: World) -> None:
