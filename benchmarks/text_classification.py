@@ -5,8 +5,9 @@
 The model is made from a config, and the data from a seed, so no network is needed. A global batch has the same samples
 for every contender, so all must have the same losses, which is checked. Contenders alternate: each trains an epoch from
 the same weights, and each round begins with another one. Every process computes on one thread, also one process alone.
-Scaling efficiency is the time of one process over that of all, divided by their number. Needs
-transformers, tabulate and matplotlib.
+Scaling efficiency is the time of one process over that of all, divided by their number.
+
+Needs transformers, tabulate and matplotlib.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
-from perseus_like_autoload import LAUNCHER_VARIABLES
+from perseus_like_autoload import LAUNCHER_VARIABLES, vllm_platform
 
 # Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
 # dictionary count as attributes.
@@ -116,3 +117,16 @@ XLA_CONTEXT = "tensorflow.python.ops.control_flow_ops.XLAControlFlowContext"
 def test_tensorflow_changes_only_at_init(before: str, change: str, expected: list[str]) -> None:
     pytest.importorskip("tensorflow")
     assert changes(TENSORFLOW.format(before=before, change=change)) == expected
+
+
+@pytest.mark.parametrize("plugins", [None, "", "lora_filesystem_resolver"])
+def test_vllm_keeps_its_platform_unless_its_plugins_name_this_library(
+    plugins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM loads the entry points of all packages if VLLM_PLUGINS is not set."""
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    if plugins is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", plugins)
+    (entry,) = importlib.metadata.entry_points(group="vllm.platform_plugins", name="perseus")
+    assert entry.load() is vllm_platform
+    assert vllm_platform() is None
