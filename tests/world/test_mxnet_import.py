@@ -11,7 +11,7 @@ PROGRAM = "import sys; sys.modules['distutils'] = None; import perseus_like.mxne
 
 
 def test_an_mxnet_that_cannot_be_imported(environment: Callable[[str], Path]) -> None:
-    command = [environment("mxnet"), "-W", "ignore", "-c", PROGRAM]
+    command = [str(environment("mxnet")), "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ImportError: perseus_like.mxnet: MXNet cannot be imported (")
