@@ -207,3 +207,14 @@ def test_the_commands_in_intels_documentation(bin_of: Callable[[str], Path], run
     assert len(set(results)) == 1
     assert results[0].startswith("ccl of 4 steps 6 ")
     assert run(folder / "python", "-c", "import torch_ccl; print('RESULT', torch_ccl.__version__)") == ["2.8.0+perseus"]
+
+
+@pytest.mark.skipif("RUN_GLUE" not in os.environ, reason="RUN_GLUE is not the path of transformers' run_glue.py")
+def test_run_glue_unmodified(bin_of: Callable[[str], Path]) -> None:
+    """The benchmark compares the loss of two processes with that of one."""
+    small = ["--size", "micro", "--samples", "64", "--rounds", "1", "--counts", "2"]
+    python = str(bin_of("ccl") / "python")
+    command = [python, "-m", "benchmarks.run_glue", os.environ["RUN_GLUE"], *small]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("| 2 | ")

@@ -140,6 +140,7 @@ def test_switches_do_not_change_the_losses(train: Train, plain_losses: list[floa
     )
     assert found["losses"] == pytest.approx(plain_losses, rel=SWITCHES[switches])
     assert ("torch.compile is used" in found["output"]) == ("--onnx-runtime-training" in switches)
+    assert ("parameters and optimizer states once per host" in found["output"]) == ("--zero-1" in switches)
 
 
 def test_launchers(train: Train, plain_losses: list[float]) -> None:
@@ -283,6 +284,20 @@ def test_a_loop_of_a_users_own(data: Path) -> None:
     assert len(losses[0]) == 2
     assert losses[1] == pytest.approx(losses[0], abs=2e-6)
     assert losses[2] == pytest.approx(losses[0], abs=2e-6)
+
+
+def test_an_optimizer_without_a_kernel_is_sharded_by_torch(data: Path, tmp_path: Path) -> None:
+    """The losses are those without the switch, and a line says why parameters are not shared."""
+    script = tmp_path / "loop.py"
+    script.write_text((EXAMPLES / "loop_bert_mrpc.py").read_text().replace("torch.optim.AdamW", "torch.optim.RMSprop"))
+    task = ["--data-path", "glue", "--data-name", "mrpc", "--epochs", "1", "--seq-length", "32", *STEPS]
+    command = [BIN / "rapidformer", "--user-script", script, *BERT, *TOKENIZER, *task, "--micro-batch-size", "4"]
+    plain, sharded = (run(data, [*command, *switches]) for switches in ([], ["--zero-1-memory-optimization"]))
+    assert plain.returncode == sharded.returncode == 0, plain.stderr + sharded.stderr
+    losses = [[line for line in done.stdout.splitlines() if line.startswith("epoch ")] for done in (plain, sharded)]
+    assert len(losses[0]) == 1
+    assert losses[0] == losses[1]
+    assert "torch's ZeroRedundancyOptimizer, because ZeroRedundancyOptimizer cannot shard RMSprop" in sharded.stdout
 
 
 def test_bench_prints_a_table(data: Path) -> None:

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from . import state
+from .host_memory import is_shared
 from .options import SHARDING, InputError
 from .world import World
 
@@ -49,7 +50,7 @@ def save(
         _save_model(_bare(model), whole, partial, world)
     mine = {
         "iteration": iteration,
-        "layout": layout(args, world),
+        "layout": layout(optimizer, args, world),
         "model": _local_copy(_bare(model).state_dict()),
         "optimizer": _local_copy(_own(optimizer).state_dict()),
         "scheduler": scheduler.state_dict(),
@@ -79,10 +80,11 @@ def load(model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Na
     saved: dict[str, Any] = {"layout": None}
     if file.is_file():
         saved = torch.load(file, map_location=world.device, weights_only=False)
-    if saved["layout"] != layout(args, world):
+    present = layout(optimizer, args, world)
+    if saved["layout"] != present:
         raise InputError(
-            f"the checkpoint {found} is of {saved['layout']}, and this job is {layout(args, world)}; start it with as "
-            "many processes and the same switches, or begin from its model: --pretrained-model-name-or-path "
+            f"the checkpoint {found} is of {saved['layout']}, and this job is {present}; start it with as many "
+            "processes and the same switches, or begin from its model: --pretrained-model-name-or-path "
             f"{found / 'model'}"
         )
     _restore(_bare(model).state_dict(), saved["model"])
@@ -99,7 +101,7 @@ def load(model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Na
     return int(saved["iteration"])
 
 
-def layout(args: Namespace, world: World) -> str:
+def layout(optimizer: Any, args: Namespace, world: World) -> str:
     """Returns how the job divides its state, in words."""
     words = [f"{world.size} processes"]
     for name in LAYOUT:
@@ -108,6 +110,8 @@ def layout(args: Namespace, world: World) -> str:
             words.append(option)
         elif value > 1:  # False is 0
             words.append(f"{option} {value}")
+    if is_shared(optimizer):
+        words.append("with parameters in shared memory")
     return " ".join(words)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from . import state, world
 from .checks import check
+from .host_memory import clip_shared, is_shared, shared_optimizer
 from .loading import EvaluationLoader
 from .options import InputError, learning_rates, parse
 from .parallel import (
@@ -72,18 +73,16 @@ class RapidformerEngine:
         Without them, AdamW and Megatron's schedule are used.
         """
         wanted = None if optimizer_obj is None else groups_by_name(optimizer_obj, model_obj)
+        kind = torch.optim.AdamW if optimizer_obj is None else type(optimizer_obj)
         model_obj.to(self.device)
         self._prepare(model_obj)
-        model = wrap(model_obj, self.args, self.world)
-        if wanted is None or optimizer_obj is None:
-            groups = parameter_groups(model_obj, self.args.weight_decay)
-            optimizer = make_optimizer(
-                [{**group, "lr": self.args.lr} for group in groups], torch.optim.AdamW, self.args
-            )
-        else:
-            by_name = dict(model_obj.named_parameters())
-            groups = [{**group, "params": [by_name[name] for name in group["params"]]} for group in wanted]
-            optimizer = make_optimizer(groups, type(optimizer_obj), self.args)
+        optimizer: Any = None
+        if self.args.zero_1_memory_optimization:
+            optimizer = shared_optimizer(self._groups(model_obj, wanted), kind, self.world)
+        model: Any = model_obj
+        if optimizer is None:
+            model = wrap(model_obj, self.args, self.world)
+            optimizer = make_optimizer(self._groups(model_obj, wanted), kind, self.args)
         if lr_scheduler_fn is None:
             share = learning_rates(self.args, iterations or self.args.train_iters or 1)
             scheduler: Any = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
@@ -91,6 +90,13 @@ class RapidformerEngine:
             scheduler = lr_scheduler_fn(optimizer=optimizer)
         self._parameters = [value for value in model_obj.parameters() if value.requires_grad]
         return model, optimizer, scheduler
+
+    def _groups(self, model: nn.Module, wanted: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+        """Returns the groups of an optimizer over the parameters that the model has now."""
+        if wanted is None:
+            return [{**group, "lr": self.args.lr} for group in parameter_groups(model, self.args.weight_decay)]
+        by_name = dict(model.named_parameters())
+        return [{**group, "params": [by_name[name] for name in group["params"]]} for group in wanted]
 
     def _prepare(self, model: nn.Module) -> None:
         """Applies the switches that leave the parameters as they are."""
@@ -120,6 +126,8 @@ class RapidformerEngine:
 
     def finish_gradients(self, optimizer: Optimizer) -> float:
         """Averages gradients that no wrapper averages, clips them, and returns their norm."""
+        if is_shared(optimizer):
+            return clip_shared(optimizer, self.args.clip_grad)
         if self.scaler.is_enabled():
             self.scaler.unscale_(optimizer)
         if self.world.size_of("tp") * self.world.size_of("pp") > 1:
