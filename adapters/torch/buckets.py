@@ -124,6 +124,10 @@ class GradientBuckets:
         return self._owner.name
 
     @property
+    def follows(self) -> str:
+        return ""
+
+    @property
     def is_open(self) -> bool:
         """True while hooks are installed on the parameters."""
         return bool(self._hooks)

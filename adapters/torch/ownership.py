@@ -16,6 +16,10 @@ class Holder(Protocol):
     @property
     def owner_name(self) -> str: ...
     @property
+    def follows(self) -> str:
+        """Returns the name of the kind of owner that reduces the gradients before this one uses them, or ""."""
+
+    @property
     def is_open(self) -> bool: ...
     def knows(self, parameter: torch.Tensor) -> bool: ...
 
@@ -41,6 +45,25 @@ def require_sole_owner(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]
         )
 
 
+def is_reduced_by(owner_name: str, holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> bool:
+    """Returns whether an owner of this name reduces the gradients of all these parameters.
+
+    Raises ValueError if it does so for some of them only, or if another owner does.
+    """
+    if next(_shared(holder, named), None) is None:
+        return False
+    gc.collect()  # an owner that nobody uses any more may still exist in a cycle
+    theirs = {name for name, other in _shared(holder, named) if other == owner_name}
+    require_sole_owner(holder, [(name, each) for name, each in named if name not in theirs])
+    without = [name for name, _ in named if name not in theirs]
+    if theirs and without:
+        raise ValueError(
+            f"the gradient of {without[0]!r} is reduced by the {holder.owner_name} alone, and that of {min(theirs)!r} "
+            f"by a {owner_name}, too; make one optimizer for each"
+        )
+    return bool(theirs)
+
+
 def _shared(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
-    others = [other for other in _all if other is not holder and other.is_open]
+    others = [other for other in _all if other is not holder and other.is_open and other.follows != holder.owner_name]
     return ((name, other.owner_name) for name, each in named for other in others if other.knows(each))

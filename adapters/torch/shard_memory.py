@@ -109,17 +109,31 @@ class ShardMemory:
                 found.append((new, kind))
         return [segment for segment, _ in found]
 
-    def sum_gradients(self, segments: Sequence[Segment]) -> float:
-        """Writes the sums over all ranks to this rank's row. Returns the sum of their squares."""
+    def piece(self, segment: Segment, kind: str | None) -> torch.Tensor:
+        """Returns the segment's elements of a state in one dimension, or those of the parameter itself."""
+        if segment.count == 0:
+            return torch.empty(0, dtype=segment.slot.parameter.dtype if kind is None else torch.float32)
+        if kind is None:
+            whole = segment.slot.parameter.detach()
+            place = whole.storage_offset() + segment.start
+            return torch.empty(0, dtype=whole.dtype).set_(whole.untyped_storage(), place, (segment.count,), (1,))
+        offset = self._states_at[kind] + segment.state_byte
+        return torch.frombuffer(self._mapping, dtype=torch.float32, count=segment.count, offset=offset)
+
+    def sum_gradients(self, segments: Sequence[Segment], ranks: Sequence[int]) -> float:
+        """Writes the sums over the ranks to this rank's row. Returns the sum of their squares."""
         squares = 0.0
         for segment in segments:
             for rows in self._pieces(segment):
-                total = rows[0].float()
-                for row in rows[1:]:
-                    total = total + row
+                total = _sum_of([rows[rank] for rank in ranks])
                 rows[self.index].copy_(total)
                 squares += float(torch.linalg.vector_norm(total)) ** 2
         return squares
+
+    def summed(self, segment: Segment, is_summed: bool) -> torch.Tensor:
+        """Returns the segment's sum over all ranks in float32. `is_summed`: `sum_gradients` has written it."""
+        parts = [rows[self.index].float() if is_summed else _sum_of(rows) for rows in self._pieces(segment)]
+        return torch.cat(parts) if parts else torch.empty(0)
 
     def _pieces(self, segment: Segment) -> Iterator[list[torch.Tensor]]:
         dtype = segment.slot.parameter.dtype
@@ -143,6 +157,13 @@ class ShardMemory:
             return torch.empty(parameter.shape, dtype=dtype)
         flat = torch.frombuffer(self._mapping, dtype=dtype, count=math.prod(parameter.shape), offset=offset)
         return flat.as_strided(parameter.shape, parameter.stride())
+
+
+def _sum_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = rows[0].float()
+    for row in rows[1:]:
+        total = total + row
+    return total
 
 
 def _continues(before: Segment, after: Segment) -> bool:

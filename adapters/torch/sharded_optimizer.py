@@ -18,8 +18,10 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
 from .compat.training import before_scaler_steps, mark_stepped
+from .group_process_set import process_set_of
 from .ownership import register
-from .shard_rules import check_options, states_of
+from .shard_by_torch import TorchRule
+from .shard_rules import KernelRule, Rule, check_options
 from .sharded_update import ShardedUpdate
 
 
@@ -32,8 +34,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
 
     Args:
         params: parameters or parameter groups, as for `optimizer_class`; the same on all ranks.
-        optimizer_class: torch.optim.SGD, Adam or AdamW.
-        process_group: has to be None; `process_set` takes its place.
+        optimizer_class: torch.optim.SGD, Adam or AdamW, which the core updates in one pass, or another optimizer that
+            updates each element by itself.
+        process_group: a group of torch.distributed over the backend perseus, in place of `process_set`.
         process_set: the ranks that train together, which are on one host. The default is all ranks of the job.
         op: Average or Sum, over the gradients of the ranks.
         backward_passes_per_step: has no effect: gradients are added locally until `step`.
@@ -57,15 +60,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self,
         params: Iterable[Any],
         optimizer_class: type[torch.optim.Optimizer],
-        process_group: None = None,
+        process_group: Any = None,
         process_set: ProcessSet = global_process_set,
         op: int = Average,
         backward_passes_per_step: int = 1,
         **defaults: Any,
     ) -> None:
         if process_group is not None:
-            raise ValueError("ZeroRedundancyOptimizer takes no process_group here; pass process_set")
-        states_of(optimizer_class)
+            process_set = process_set_of(process_group, "ZeroRedundancyOptimizer")
         self._use(optimizer_class(params, **defaults), process_set, op, backward_passes_per_step, {})
 
     def _use(
@@ -75,9 +77,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         chosen = resolve_op(op)
         if chosen not in (Average, Sum):
             raise ValueError(f"a sharded optimizer reduces gradients by Average or Sum, not {chosen.name}")
-        kinds = states_of(type(inner))
         for group in inner.param_groups:
             check_options(type(inner), group)
+        has_kernel = KernelRule.has(type(inner), inner.param_groups)
+        rule: Rule = KernelRule(type(inner)) if has_kernel else TorchRule(inner)
         member_id(process_set)
         require_one_host("ZeroRedundancyOptimizer", process_set)
         self.backward_passes_per_step = checked_passes(passes)
@@ -85,7 +88,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self.optim, self.param_groups, self.state = inner, inner.param_groups, inner.state
         self._step_supports_amp_scaling = True
         self._clip = 1.0
-        self._update = ShardedUpdate(self, type(inner), kinds, process_set, chosen is Average, names)
+        self._update = ShardedUpdate(self, rule, process_set, chosen is Average, names)
         register(self._update)
         weakref.finalize(self, self._update.close)
         if not is_elastic():  # workers that come later do not take part in what others have made before
@@ -165,9 +168,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self.state.clear()
         for number, parameter in zip(numbers, parameters, strict=True):
             if number in state_dict["state"]:
-                self.state[parameter] = dict(state_dict["state"][number])
-                if "step" in self.state[parameter]:
-                    self.state[parameter]["step"] = torch.tensor(float(self.state[parameter]["step"]))
+                self.state[parameter] = {
+                    name: value.clone() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+                    for name, value in state_dict["state"][number].items()
+                }
         with torch.no_grad():
             self._update.adopt_loaded()
 

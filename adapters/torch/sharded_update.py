@@ -13,17 +13,16 @@ from perseus_like.collectives import Max, Sum
 from perseus_like.errors import DisagreementError, HorovodInternalError, UnavailableError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
-from perseus_like.tables import DType
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
 from .gradient_memory import fill
-from .ownership import require_sole_owner
+from .ownership import is_reduced_by
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
-from .shard_memory import Segment, ShardMemory, Slot
-from .shard_rules import MASTER, check_dtype, kernel_options, states_used
+from .shard_memory import ShardMemory, Slot
+from .shard_rules import MASTER, Rule, check_dtype
 
-_DTYPES = {torch.float32: int(DType.float32), torch.bfloat16: int(DType.bfloat16)}
+_DDP = "DistributedDataParallel"
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
 
@@ -35,25 +34,23 @@ class ShardedUpdate:
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        optimizer_class: type[torch.optim.Optimizer],
-        kinds: tuple[str, ...],
+        rule: Rule,
         process_set: ProcessSet,
         averages: bool,
         names: dict[int, str],
     ) -> None:
         self._groups, self._state = optimizer.param_groups, optimizer.state
-        self._class, self._kinds, self._set, self._averages = optimizer_class, kinds, process_set, averages
+        self._rule, self._set, self._averages = rule, process_set, averages
         self._names = names
         self._memory: ShardMemory | None = None
         self._generation = -1
         self._name = ""
         self._hooks: list[Any] = []
         self._known: dict[int, tuple[Slot, torch.Tensor]] = {}  # by id() of the parameter: its place and gradient
-        self._segments: list[Segment] = []
-        self._pattern: tuple[tuple[int, int], ...] = ()  # by parameter: group and relative step, of the segments
         self._addresses: list[int] = []
         self._versions: list[int] = []
         self._squares = 0.0  # the sum of the squares of this rank's sums
+        self._is_reduced = False  # a DistributedDataParallel has averaged the gradients before `step`
         self._summed = False  # this rank's gradients have been replaced by sums
         self._torn = False  # parameters may be updated in part
         self._closed = False
@@ -61,6 +58,10 @@ class ShardedUpdate:
             check_dtype(name, parameter)
             require_dense(name, parameter)
         _all.add(self)
+
+    @property
+    def follows(self) -> str:
+        return _DDP if self._is_reduced else ""
 
     @property
     def is_open(self) -> bool:
@@ -95,19 +96,21 @@ class ShardedUpdate:
     def prepare(self) -> None:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
-        require_sole_owner(self, named)
+        self._is_reduced = is_reduced_by(_DDP, self, named)
         share_parameters(named, self._set)
         self.forget_memory()
         if self._generation != session.generation:
             self._name, self._generation = reserve_name(self._set), session.generation
-        used = {kind for _, each, group in self._each() for kind in states_used(self._kinds, group, each)}
-        kinds = [kind for kind in (*self._kinds, MASTER) if kind in used]
+        used = {kind for _, each, group in self._each() for kind in self._rule.used(group, each)}
+        kinds = [kind for kind in (*self._rule.kinds, MASTER) if kind in used]
         groups = [self._named(number) for number in range(len(self._groups))]
-        memory = ShardMemory(groups, kinds, self._set, [f"{self._class.__name__} with the states {kinds}"])
+        memory = ShardMemory(groups, kinds, self._set, [f"{self._rule.name} with the states {kinds}"])
         with torch.no_grad():
             for slot, view in zip(memory.slots, memory.gradients, strict=True):
                 parameter = slot.parameter
                 self._known[id(parameter)] = (slot, view)
+                if self._is_reduced:
+                    continue
                 if parameter.grad is not None:
                     self._adopt_gradient(parameter)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook()))  # type: ignore[no-untyped-call]
@@ -116,7 +119,7 @@ class ShardedUpdate:
                 self._adopt_states()
             self._meet()
             self._adopt_states(copies=memory.index == 0)
-        self._segments, self._pattern, self._summed = [], (), False
+        self._summed = False
         self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
         self._versions = [slot.parameter._version for slot in memory.slots]
 
@@ -201,21 +204,7 @@ class ShardedUpdate:
         memory = self._memory
         assert memory is not None
         for slot in memory.slots:
-            parameter = slot.parameter
-            state = self._state[parameter]
-            used = states_used(self._kinds, self._groups[slot.group], parameter)
-            if not isinstance(state.get("step"), torch.Tensor):
-                known = any(isinstance(state.get(kind), torch.Tensor) for kind in used if kind != MASTER)
-                state["step"] = torch.tensor(float(state.get("step") or known))
-            for kind in used:
-                given, view = state.get(kind), memory.state(slot, kind)
-                if isinstance(given, torch.Tensor) and given.data_ptr() == view.data_ptr():
-                    continue
-                if copies:
-                    view.copy_(given if isinstance(given, torch.Tensor) else parameter if kind == MASTER else 0 * view)
-                state[kind] = view
-            for kind in set(state) - {"step", *used}:
-                del state[kind]
+            self._rule.adopt(memory, slot, self._groups[slot.group], self._state[slot.parameter], copies)
 
     def _complete(self, memory: ShardMemory) -> None:
         """Makes every gradient of this rank ready for the others. Missing ones become zeros."""
@@ -223,13 +212,11 @@ class ShardedUpdate:
             gradient = slot.parameter.grad
             if gradient is None:
                 view.zero_()
+            elif self._is_reduced:
+                fill(view, gradient.detach())
             elif gradient is not view:
                 self._adopt_gradient(slot.parameter)
         self._adopt_states()
-        steps = tuple(int(self._state[slot.parameter]["step"]) for slot in memory.slots)
-        pattern = tuple((slot.group, step - steps[0]) for slot, step in zip(memory.slots, steps, strict=True))
-        if pattern != self._pattern:
-            self._segments, self._pattern = memory.segments(pattern), pattern
 
     # --- steps
 
@@ -242,8 +229,9 @@ class ShardedUpdate:
             skips = self._meet(found_infinity, loss_scale)
             if not skips:
                 self._refresh_masters(memory)
-                scale = clip / loss_scale / (memory.size if self._averages else 1)
-                self._update_shard(memory, scale)
+                is_summed = self._summed or self._is_reduced
+                scale = clip / loss_scale / self._divisor(memory)
+                self._rule.update(memory, self._groups, self._state, scale, is_summed)
             self._summed = False
             self._meet()
         except DisagreementError:
@@ -261,16 +249,21 @@ class ShardedUpdate:
             if not self._summed:
                 self._complete(memory)
                 self._meet()
-                self._squares = memory.sum_gradients(self._segments)
-                self._summed = True
+                ranks = [memory.index] if self._is_reduced else range(memory.size)
+                self._squares = memory.sum_gradients(self._rule.segments(memory, self._state), ranks)
+                self._summed = not self._is_reduced
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
             total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, wait=True).result()
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
-        norm: float = float(total[0]) ** 0.5 / (memory.size if self._averages else 1)
+        norm: float = float(total[0]) ** 0.5 / self._divisor(memory)
         return norm
+
+    def _divisor(self, memory: ShardMemory) -> int:
+        """Returns the number by which sums become the gradients of the step."""
+        return memory.size if self._averages and not self._is_reduced else 1
 
     def spread_infinities(self) -> None:
         """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
@@ -317,25 +310,8 @@ class ShardedUpdate:
                 self._state[slot.parameter][MASTER].copy_(slot.parameter)
         self._meet()  # no rank updates masters that another rank still writes
 
-    def _update_shard(self, memory: ShardMemory, scale: float) -> None:
-        for segment in self._segments:
-            slot = segment.slot
-            group = self._groups[slot.group]
-            used = states_used(self._kinds, group, slot.parameter)
-            moments = [memory.state_address(segment, kind) for kind in used if kind != MASTER]
-            step = int(self._state[slot.parameter]["step"]) + 1
-            session.core.optimizer_step(
-                kernel_options(self._class, group, step, scale),
-                _DTYPES[slot.parameter.dtype],
-                memory.gradient_addresses(segment, of_all=not self._summed),
-                segment.parameter_address,
-                memory.state_address(segment, MASTER) if MASTER in used else 0,
-                *(*moments, 0, 0)[:2],
-                segment.count,
-            )
-
     def _count(self, memory: ShardMemory) -> None:
-        torch._foreach_add_([self._state[slot.parameter]["step"] for slot in memory.slots], 1)
+        self._rule.count(memory, self._state)
         for slot in memory.slots:
             torch.autograd.graph.increment_version(slot.parameter)
         self._versions = [slot.parameter._version for slot in memory.slots]

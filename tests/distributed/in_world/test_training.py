@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from .training import adam, assert_as_alone, batch, make_model, mine, train
+import perseus_like.torch as hvd
+from perseus_like.torch.nn import parallel
+
+from .training import STEPS, adam, assert_as_alone, batch, make_model, mine, train
 
 checkpoint: Any = importlib.import_module("torch.distributed.checkpoint")
 
@@ -67,6 +71,39 @@ def test_zero() -> None:
     model = DistributedDataParallel(make_model())
     train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01), mine)
     assert_as_alone(model.module.state_dict())
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, DistributedDataParallel, parallel.DistributedDataParallel])
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.NAdam])
+def test_parameters_once_per_host(wrap: Callable[[nn.Module], nn.Module], cls: Any, size: int) -> None:
+    """Gradients that a DistributedDataParallel has averaged are not averaged again."""
+    model, alone = wrap(make_model()), make_model()
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, process_group=dist.group.WORLD, lr=0.01)
+    plain = cls(alone.parameters(), lr=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        model(mine(batch(step, size))).pow(2).mean().backward()
+        alone(batch(step, size)).pow(2).mean().backward()
+        expected = nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
+        torch.testing.assert_close(optimizer.clip_grad_norm_(0.05), expected)
+        optimizer.step()
+        plain.step()
+    for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sharded_optimizer_beside_our_ddp(size: int) -> None:
+    model = make_model()
+    optimizer = hvd.ZeroRedundancyOptimizer(model[2].parameters(), torch.optim.SGD, lr=0.01)
+    whole = parallel.DistributedDataParallel(model)  # too late: the optimizer adds gradients already
+    with pytest.raises(ValueError, match="is in a DistributedDataParallel and a ZeroRedundancyOptimizer"):
+        whole(mine(batch(0, size))).sum().backward()
+    assert optimizer.param_groups
+    other = make_model()
+    part = parallel.DistributedDataParallel(other[0])
+    with pytest.raises(ValueError, match="is reduced by the ZeroRedundancyOptimizer alone, and that of"):
+        hvd.ZeroRedundancyOptimizer([*part.parameters(), *other[2].parameters()], torch.optim.SGD, lr=0.01)
 
 
 def sharded(mesh: DeviceMesh | None = None, **options: Any) -> Any:

@@ -13,6 +13,29 @@ import perseus_like.torch as hvd
 from .training import grad_scaler
 
 STEPS = 200
+
+
+class Lion(torch.optim.Optimizer):
+    """An optimizer of a user, with an integer in its state."""
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                momentum = state.setdefault("momentum", torch.zeros_like(parameter))
+                state["steps"] = state.get("steps", 0) + 1
+                update = torch.sign(momentum * first + parameter.grad * (1 - first))
+                parameter.add_(update, alpha=-group["lr"] / state["steps"] ** 0.5)
+                momentum.mul_(second).add_(parameter.grad, alpha=1 - second)
+
+
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
     "momentum": (torch.optim.SGD, {"lr": 0.005, "momentum": 0.9, "weight_decay": 0.01}),
@@ -20,6 +43,16 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adam": (torch.optim.Adam, {"lr": 0.003, "weight_decay": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.003}),
     "maximize": (torch.optim.SGD, {"lr": 1e-4, "maximize": True}),
+    "amsgrad": (torch.optim.Adam, {"lr": 0.003, "amsgrad": True}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.001, "momentum": 0.5, "centered": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.01, "initial_accumulator_value": 0.1}),
+    "adadelta": (torch.optim.Adadelta, {"lr": 1.0}),
+    "adamax": (torch.optim.Adamax, {"lr": 0.003}),
+    "nadam": (torch.optim.NAdam, {"lr": 0.003}),
+    "radam": (torch.optim.RAdam, {"lr": 0.003}),
+    "asgd": (torch.optim.ASGD, {"lr": 0.01}),
+    "rprop": (torch.optim.Rprop, {"lr": 0.001}),
+    "user's": (Lion, {"lr": 0.001}),
 }
 
 
@@ -151,13 +184,14 @@ def test_views_of_one_storage_stay_views() -> None:
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-def test_bfloat16_has_a_float32_master() -> None:
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.Adamax])
+def test_bfloat16_has_a_float32_master(cls: Any) -> None:
     model = model_of(dtype=torch.bfloat16)
-    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=1e-4)
     master = [parameter.detach().float() for parameter in model_of(dtype=torch.bfloat16).parameters()]
     for each in master:
         each.requires_grad_()
-    expected = torch.optim.AdamW(master, lr=1e-4)
+    expected = cls(master, lr=1e-4)
     for step in range(20):
         optimizer.zero_grad()
         loss_of(model, own_part(batch_of(step, torch.bfloat16))).backward()
@@ -179,10 +213,11 @@ def test_bfloat16_has_a_float32_master() -> None:
     assert float((flat(model).float() - 1).abs().max()) < 0.01
 
 
-def test_the_norm_is_clipped() -> None:
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.ASGD])
+def test_the_norm_is_clipped(cls: Any) -> None:
     model, alone = model_of(), model_of()
-    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.5)
-    plain = torch.optim.SGD(alone.parameters(), lr=0.5)
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.5)
+    plain = cls(alone.parameters(), lr=0.5)
     for step in range(5):
         backward(optimizer, model, step)
         norm = optimizer.clip_grad_norm_(0.1)
@@ -201,11 +236,12 @@ def test_the_norm_is_clipped() -> None:
         loss_of(model, own_part(batch_of(0))).backward()
 
 
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.ASGD])
 @pytest.mark.parametrize("unscales", [False, True])
-def test_a_scaler_skips_the_step_on_all_ranks(unscales: bool) -> None:
+def test_a_scaler_skips_the_step_on_all_ranks(unscales: bool, cls: Any) -> None:
     model, alone = model_of(), model_of()
-    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.1)
+    plain = cls(alone.parameters(), lr=0.1)
     scaler = grad_scaler(init_scale=2.0**10)
     for step in range(4):
         optimizer.zero_grad()
@@ -225,10 +261,11 @@ def test_a_scaler_skips_the_step_on_all_ranks(unscales: bool) -> None:
     hvd.barrier()
 
 
-def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer() -> None:
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.NAdam])
+def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer(cls: Any) -> None:
     model, alone = model_of(), model_of()
-    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
-    plain = torch.optim.Adam(alone.parameters(), lr=0.01)
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01)
+    plain = cls(alone.parameters(), lr=0.01)
 
     def both(step: int) -> None:
         backward(optimizer, model, step)
@@ -256,9 +293,9 @@ def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer() -> None:
     both(3)
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="other parameter groups"):
-        optimizer.load_state_dict(torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]).state_dict())
+        optimizer.load_state_dict(cls([torch.nn.Parameter(torch.ones(1))]).state_dict())
     # torch's optimizer continues with the state of the sharded one.
-    successor = torch.optim.Adam(alone.parameters(), lr=0.01)
+    successor = cls(alone.parameters(), lr=0.01)
     successor.load_state_dict(optimizer.state_dict())
     assert int(successor.state_dict()["state"][0]["step"]) == 4
 
@@ -303,12 +340,13 @@ def test_distributed_optimizer_with_shard() -> None:
         optimizer.synchronize()
 
 
-def test_parameters_may_be_frozen_and_added_later() -> None:
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.Adamax])
+def test_parameters_may_be_frozen_and_added_later(cls: Any) -> None:
     model, alone = model_of(), model_of()
     for each in (model, alone):
         each.middle.requires_grad_(False)
-    optimizer = hvd.ZeroRedundancyOptimizer(model.embedding.parameters(), torch.optim.Adam, lr=0.01)
-    plain = torch.optim.Adam(alone.embedding.parameters(), lr=0.01)
+    optimizer = hvd.ZeroRedundancyOptimizer(model.embedding.parameters(), cls, lr=0.01)
+    plain = cls(alone.embedding.parameters(), lr=0.01)
     for step in range(6):
         if step == 2:
             optimizer.add_param_group({"params": model.head.parameters()})

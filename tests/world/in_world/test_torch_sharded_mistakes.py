@@ -18,10 +18,58 @@ def model_of() -> torch.nn.ModuleDict:
     return torch.nn.ModuleDict({"middle": torch.nn.Linear(4, 4)})
 
 
+class Plain(torch.optim.Optimizer):
+    """Steps of optimizers that cannot be sharded."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(self.update_of(parameter), alpha=group["lr"])
+
+    def update_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Lars(Plain):
+    def update_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        assert parameter.grad is not None
+        ratio: torch.Tensor = parameter.norm() / (parameter.grad.norm() + 1e-6)
+        return parameter.grad * ratio
+
+
+class Langevin(Plain):
+    def update_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        assert parameter.grad is not None
+        return parameter.grad + torch.randn_like(parameter)
+
+
+class Halves(Plain):
+    def update_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        assert parameter.grad is not None
+        momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter, dtype=torch.float16))
+        momentum.add_(parameter.grad)
+        return parameter.grad
+
+
+class Broken(Plain):
+    def update_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter / (1 // 0)
+
+
 REFUSED: dict[str, tuple[Make, str]] = {
     "LBFGS": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.LBFGS, lr=1), "needs all gradients at once"),
-    "RMSprop": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.RMSprop, lr=1), "no kernel for it"),
-    "amsgrad": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.Adam, amsgrad=True), "omit amsgrad"),
+    "norms": (lambda p: hvd.ZeroRedundancyOptimizer(p, Lars), "its update of an element depends on other elements"),
+    "chance": (lambda p: hvd.ZeroRedundancyOptimizer(p, Langevin), "on other elements or on chance"),
+    "halves": (
+        lambda p: hvd.ZeroRedundancyOptimizer(p, Halves),
+        "'momentum' is not a float32 tensor",
+    ),
+    "broken": (lambda p: hvd.ZeroRedundancyOptimizer(p, Broken), "failed with ZeroDivisionError"),
+    "capturable": (lambda p: hvd.ZeroRedundancyOptimizer(p, torch.optim.NAdam, capturable=True), "omit capturable"),
     "double": (
         lambda _: hvd.ZeroRedundancyOptimizer([torch.nn.Parameter(torch.ones(2).double())], torch.optim.SGD, lr=1),
         "only float32 and bfloat16",

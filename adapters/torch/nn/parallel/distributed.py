@@ -15,8 +15,8 @@ from perseus_like.buckets import BUCKET_BYTES
 
 from ...buckets import Communicate
 from ...compat.dynamo import not_compiled
+from ...group_process_set import process_set_of
 from .comm_hook import built_in, checked, communicating
-from .group import process_set_of
 from .join import Uneven
 from .joinable import Attendance, group_for_join
 from .reducer import Named, Reducer
