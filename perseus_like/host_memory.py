@@ -32,20 +32,24 @@ class _Offer:
     failure: str = ""
 
 
-def require_one_host(what: str, process_set: ProcessSet) -> int:
-    """Returns the number of ranks of the set. UnavailableError unless all of them are on this host."""
+def is_on_one_host(process_set: ProcessSet) -> bool:
+    """Returns whether all ranks of the set are on this host. Collective over the set if the job has several hosts."""
     member_id(process_set)
     core = session.core
-    ranks = process_set.ranks or [0]
     if core.local_size() == core.size():
-        return len(ranks)
+        return True
     mine = (core.is_homogeneous(), core.cross_rank())
     gathered = allgather_object(mine, "host_memory.hosts", process_set)
-    if all(each[0] for each in gathered) and len({host for _, host in gathered}) == 1:
-        return len(ranks)
+    return all(each[0] for each in gathered) and len({host for _, host in gathered}) == 1
+
+
+def require_one_host(what: str, process_set: ProcessSet) -> int:
+    """Returns the number of ranks of the set. UnavailableError unless all of them are on this host."""
+    if is_on_one_host(process_set):
+        return len(process_set.ranks or [0])
     raise UnavailableError(
-        f"{what}: the ranks are on several hosts, but only ranks of one host can share parameters; pass a process set "
-        "of ranks of one host, or use DistributedOptimizer without shard=True"
+        f"{what}: the ranks are on several hosts, but only ranks of one host can share memory; pass a process set of "
+        "ranks of one host"
     )
 
 

@@ -1,4 +1,4 @@
-"""Process sets that follow the hosts: the ranks of one host, and one rank of each host."""
+"""Process sets that follow the hosts: the ranks of one host, and ranks of which each host has one."""
 
 from __future__ import annotations
 
@@ -43,6 +43,19 @@ def leaders_process_set() -> ProcessSet:
     return known
 
 
+def peers_process_set() -> ProcessSet:
+    """Returns the ranks that have this rank's place in the order of their host, one of each host.
+
+    The hosts have equally many ranks. The first call of a session is collective over the job.
+    """
+    known = _peers.get(session.generation)
+    if known is None or known.process_set_id is None:
+        _peers.clear()
+        sets = [_registered(sorted(ranks)) for ranks in zip(*_hosts(), strict=True)]
+        known = _peers[session.generation] = next(each for each in sets if each.included())
+    return known
+
+
 def _hosts() -> list[list[int]]:
     core = session.core
     if core.local_size() == core.size():
@@ -58,3 +71,4 @@ def _registered(ranks: list[int]) -> ProcessSet:
 
 _host: dict[int, ProcessSet] = {}  # the keys are generations of the session
 _leaders: dict[int, ProcessSet] = {}
+_peers: dict[int, ProcessSet] = {}

@@ -130,6 +130,19 @@ class ShardMemory:
                 squares += float(torch.linalg.vector_norm(total)) ** 2
         return squares
 
+    def own_rows(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        """Returns this rank's row of gradients, in the segments' parts."""
+        return [
+            torch.frombuffer(
+                self._mapping,
+                dtype=each.slot.parameter.dtype,
+                count=each.count,
+                offset=self._row(self.index) + each.gradient_byte,
+            )
+            for each in segments
+            if each.count
+        ]
+
     def summed(self, segment: Segment, is_summed: bool) -> torch.Tensor:
         """Returns the segment's sum over all ranks in float32. `is_summed`: `sum_gradients` has written it."""
         parts = [rows[self.index].float() if is_summed else _sum_of(rows) for rows in self._pieces(segment)]

@@ -13,7 +13,6 @@ from perseus_like.arguments import member_id
 from perseus_like.collectives import Average, Sum, resolve_op
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients import checked_passes
-from perseus_like.host_memory import require_one_host
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
@@ -37,14 +36,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         optimizer_class: torch.optim.SGD, Adam or AdamW, which the core updates in one pass, or another optimizer that
             updates each element by itself.
         process_group: a group of torch.distributed over the backend perseus, in place of `process_set`.
-        process_set: the ranks that train together, which are on one host. The default is all ranks of the job.
+        process_set: the ranks that train together: all ranks of the job, which is the default, or ranks of one host.
         op: Average or Sum, over the gradients of the ranks.
         backward_passes_per_step: has no effect: gradients are added locally until `step`.
         defaults: options of `optimizer_class`.
 
     Raises:
-        UnavailableError: the optimizer, an option, a dtype or a device cannot be sharded, or the ranks are on several
-            hosts.
+        UnavailableError: the optimizer, an option, a dtype or a device cannot be sharded, or the hosts have different
+            numbers of ranks.
         ValueError: this rank is not in `process_set`, or an argument is wrong.
         HorovodInternalError: the ranks passed different parameters (DisagreementError), or a rank has ended.
 
@@ -82,7 +81,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         has_kernel = KernelRule.has(type(inner), inner.param_groups)
         rule: Rule = KernelRule(type(inner)) if has_kernel else TorchRule(inner)
         member_id(process_set)
-        require_one_host("ZeroRedundancyOptimizer", process_set)
         self.backward_passes_per_step = checked_passes(passes)
         super().__init__(inner.param_groups, inner.defaults)
         self.optim, self.param_groups, self.state = inner, inner.param_groups, inner.state

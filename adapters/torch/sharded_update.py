@@ -19,6 +19,7 @@ from .compat.dynamo import not_compiled
 from .gradient_memory import fill
 from .ownership import is_reduced_by
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
+from .shard_group import ShardGroup
 from .shard_memory import ShardMemory, Slot
 from .shard_rules import MASTER, Rule, check_dtype
 
@@ -43,6 +44,7 @@ class ShardedUpdate:
         self._rule, self._set, self._averages = rule, process_set, averages
         self._names = names
         self._memory: ShardMemory | None = None
+        self._group = ShardGroup(process_set, process_set, None)
         self._generation = -1
         self._name = ""
         self._hooks: list[Any] = []
@@ -97,14 +99,16 @@ class ShardedUpdate:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
         self._is_reduced = is_reduced_by(_DDP, self, named)
-        share_parameters(named, self._set)
-        self.forget_memory()
         if self._generation != session.generation:
             self._name, self._generation = reserve_name(self._set), session.generation
+        group = self._group = ShardGroup.of(self._set)
+        group.spread_first_values(named, self._name)
+        share_parameters(named, group.host)
+        self.forget_memory()
         used = {kind for _, each, group in self._each() for kind in self._rule.used(group, each)}
         kinds = [kind for kind in (*self._rule.kinds, MASTER) if kind in used]
         groups = [self._named(number) for number in range(len(self._groups))]
-        memory = ShardMemory(groups, kinds, self._set, [f"{self._rule.name} with the states {kinds}"])
+        memory = ShardMemory(groups, kinds, group.host, [f"{self._rule.name} with the states {kinds}"])
         with torch.no_grad():
             for slot, view in zip(memory.slots, memory.gradients, strict=True):
                 parameter = slot.parameter
@@ -227,10 +231,12 @@ class ShardedUpdate:
             if not self._summed:
                 self._complete(memory)
             skips = self._meet(found_infinity, loss_scale)
+            if not skips and self._group.peers is not None and not self._is_reduced:
+                self._sum(memory)
             if not skips:
                 self._refresh_masters(memory)
                 is_summed = self._summed or self._is_reduced
-                scale = clip / loss_scale / self._divisor(memory)
+                scale = clip / loss_scale / self._divisor()
                 self._rule.update(memory, self._groups, self._state, scale, is_summed)
             self._summed = False
             self._meet()
@@ -249,21 +255,34 @@ class ShardedUpdate:
             if not self._summed:
                 self._complete(memory)
                 self._meet()
-                ranks = [memory.index] if self._is_reduced else range(memory.size)
-                self._squares = memory.sum_gradients(self._rule.segments(memory, self._state), ranks)
-                self._summed = not self._is_reduced
+                self._sum(memory)
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
-            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, wait=True).result()
+            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._group.host, wait=True).result()
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
-        norm: float = float(total[0]) ** 0.5 / self._divisor(memory)
+        norm: float = float(total[0]) ** 0.5 / self._divisor()
         return norm
 
-    def _divisor(self, memory: ShardMemory) -> int:
+    def _sum(self, memory: ShardMemory) -> None:
+        """Makes this rank's shard of its row the sum over all ranks, and notes the squares. Idempotent in a step."""
+        if self._summed:
+            return
+        segments = self._rule.segments(memory, self._state)
+        ranks = [memory.index] if self._is_reduced else range(memory.size)
+        self._squares = memory.sum_gradients(segments, ranks)
+        if self._is_reduced:  # the sums of this rank's own gradients are these gradients
+            return
+        if self._group.peers is not None:
+            rows = memory.own_rows(segments)
+            self._group.add_between_hosts(rows, self._name)
+            self._squares = sum(float(torch.linalg.vector_norm(row.float())) ** 2 for row in rows)
+        self._summed = True
+
+    def _divisor(self) -> int:
         """Returns the number by which sums become the gradients of the step."""
-        return memory.size if self._averages and not self._is_reduced else 1
+        return (self._set.size() or 1) if self._averages and not self._is_reduced else 1
 
     def spread_infinities(self) -> None:
         """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
