@@ -47,8 +47,11 @@ class TorchRule:
     def used(self, group: Group, parameter: torch.Tensor) -> tuple[str, ...]:
         return (*self.kinds, MASTER) if parameter.dtype is torch.bfloat16 else self.kinds
 
-    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, state: dict[str, Any], copies: bool) -> None:
+    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, states: States, copies: bool) -> None:
         """States that the optimizer has not made yet stay missing, because it gives them their first values."""
+        if slot.parameter not in states:
+            return
+        state = states[slot.parameter]
         present = [kind for kind in self.kinds if isinstance(state.get(kind), torch.Tensor)]
         master = [MASTER] if slot.parameter.dtype is torch.bfloat16 else []
         adopt_kinds(memory, slot, [*present, *master], state, copies)
@@ -71,7 +74,11 @@ class TorchRule:
             group.update(_options(given))
         for segment, piece in zip(segments, self._pieces, strict=True):
             piece.grad = memory.summed(segment, is_summed).mul_(scale)
-            shard.state[piece] = self._state_of_piece(memory, segment, states[segment.slot.parameter])
+            state = states[segment.slot.parameter]
+            if self._target(segment.slot) == MASTER and MASTER not in state:
+                piece.data.copy_(memory.piece(segment, None))
+                state[MASTER] = memory.state(segment.slot, MASTER)
+            shard.state[piece] = self._state_of_piece(memory, segment, state)
         with torch.enable_grad():  # as in a plain step, so that the optimizer chooses its own mode
             shard.step()
         for segment, piece in zip(segments, self._pieces, strict=True):

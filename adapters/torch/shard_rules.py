@@ -32,7 +32,7 @@ class Rule(Protocol):
     def used(self, group: Group, parameter: torch.Tensor) -> tuple[str, ...]:
         """Returns the states of a parameter that have a value for each element, with the master copy."""
 
-    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, state: dict[str, Any], copies: bool) -> None:
+    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, states: States, copies: bool) -> None:
         """Makes the states of a parameter views of the host's memory. `copies`: with the values they had before."""
 
     def segments(self, memory: ShardMemory, states: States) -> list[Segment]:
@@ -78,7 +78,8 @@ class KernelRule:
         used = () if "momentum" in group and not group["momentum"] else self.kinds
         return (*used, MASTER) if parameter.dtype is torch.bfloat16 else used
 
-    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, state: dict[str, Any], copies: bool) -> None:
+    def adopt(self, memory: ShardMemory, slot: Slot, group: Group, states: States, copies: bool) -> None:
+        state = states[slot.parameter]
         used = self.used(group, slot.parameter)
         if not isinstance(state.get("step"), torch.Tensor):
             known = any(isinstance(state.get(kind), torch.Tensor) for kind in used if kind != MASTER)

@@ -161,7 +161,7 @@ class ShardedUpdate:
         for slot, view in zip(memory.slots, memory.gradients, strict=True):
             if slot.parameter.grad is view:
                 slot.parameter.grad = None
-            state = self._state[slot.parameter]
+            state = self._state.get(slot.parameter, {})
             state.update({key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)})
         self._torn = is_torn
         self.forget_memory()
@@ -208,7 +208,7 @@ class ShardedUpdate:
         memory = self._memory
         assert memory is not None
         for slot in memory.slots:
-            self._rule.adopt(memory, slot, self._groups[slot.group], self._state[slot.parameter], copies)
+            self._rule.adopt(memory, slot, self._groups[slot.group], self._state, copies)
 
     def _complete(self, memory: ShardMemory) -> None:
         """Makes every gradient of this rank ready for the others. Missing ones become zeros."""
@@ -325,7 +325,7 @@ class ShardedUpdate:
         if not changed:
             return
         for slot in memory.slots:
-            if id(slot.parameter) in changed:
+            if id(slot.parameter) in changed and MASTER in self._state[slot.parameter]:
                 self._state[slot.parameter][MASTER].copy_(slot.parameter)
         self._meet()  # no rank updates masters that another rank still writes
 

@@ -15,6 +15,7 @@ from torch import nn
 
 pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks FSDP2, pipelines or meshes")
 # isort: split
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -91,6 +92,30 @@ def test_parameters_once_per_host(wrap: Callable[[nn.Module], nn.Module], cls: A
         plain.step()
     for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.NAdam])
+def test_a_checkpoint_of_the_sharded_optimizer(cls: Any, size: int) -> None:
+    """Each rank writes a part of the parameters and states, and a new optimizer continues."""
+    model, restored = make_model(), make_model()
+    torch.nn.init.ones_(next(restored.parameters()))
+    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01)
+    train(model, optimizer, mine)
+    folder = Path(f"sharded-{cls.__name__}")
+    weights, states = get_state_dict(model, optimizer)
+    checkpoint.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
+    assert len(list(folder.glob("__*.distcp"))) == size
+    successor = hvd.ZeroRedundancyOptimizer(restored.parameters(), cls, lr=0.02)
+    weights, states = get_state_dict(restored, successor)
+    checkpoint.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
+    hvd.barrier()
+    set_state_dict(restored, successor, model_state_dict=weights, optim_state_dict=states)
+    hvd.barrier()
+    train(model, optimizer, mine)
+    train(restored, successor, mine)
+    for found, wanted in zip(restored.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted)
+    dist.barrier()
 
 
 def test_a_sharded_optimizer_beside_our_ddp(size: int) -> None:
