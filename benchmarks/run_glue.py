@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hosts", action="store_true", help="one process on each of as many hosts; needs root")
     parser.add_argument("--rate", default="10gbit", help="of a host's link (default %(default)s)")
     parser.add_argument("--size", default="small", choices=SIZES, help="of the model (default %(default)s)")
-    parser.add_argument("--samples", type=int, default=640, help="of the epoch (default %(default)s)")
+    parser.add_argument("--samples", type=int, default=320, help="of the epoch (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
     options = parser.parse_args(arguments)
     if bad := [count for count in options.counts if count < 2 or BATCH % count]:

@@ -11,27 +11,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
-from . import harness
+from . import harness, peers
 from .harness import Contender, World, measure
 from .record import Bar, Result, Row, publish, ratio
 
 ALONE = "one process alone"
 SHARDED = "ZeroRedundancyOptimizer"
 DISTRIBUTED = "DistributedOptimizer"
-LAYERS, WIDTH, BATCH = 12, 1536, 64
+DDP, DDP_ZERO = "DDP over gloo", "DDP and torch's ZeroRedundancyOptimizer over gloo"
+LAYERS, WIDTH, BATCH = 12, 1536, 4  # as in benchmarks.training_step
 
 
 class Training:
     """Trains a perceptron by Adam. `seconds_in_step` has the time of the steps of the optimizer alone."""
 
-    def __init__(self, quick: bool, wrap: Callable[[torch.nn.Module], Any]) -> None:
+    def __init__(self, quick: bool, optimizer_of: Callable[[torch.nn.Module], Any], ddp: bool = False) -> None:
         width, layers = (64, 2) if quick else (WIDTH, LAYERS)
         torch.manual_seed(0)
         modules = [each for _ in range(layers) for each in (torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())]
-        self._model = torch.nn.Sequential(*modules)
+        model = torch.nn.Sequential(*modules)
+        self._model = DistributedDataParallel(model) if ddp else model
         self._batch = torch.randn(BATCH, width)
-        self._optimizer = wrap(self._model)
+        self._optimizer = optimizer_of(self._model)
 
     def step(self) -> float:
         """Makes one step of training. Returns the seconds in the step of the optimizer."""
@@ -59,21 +63,32 @@ def on_every_rank(options: Any) -> None:
         SHARDED: lambda model: hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4),
         DISTRIBUTED: lambda model: hvd.DistributedOptimizer(adam(model)),
     }
+    peers.start_gloo(world)
     trainings = {name: Training(options.quick, make) for name, make in makers.items()}
+    trainings[DDP] = Training(options.quick, adam, ddp=True)
+    trainings[DDP_ZERO] = Training(
+        options.quick,
+        lambda model: ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4, fused=True),
+        ddp=True,
+    )
     result = Result("sharded_optimizer", "Sharded optimizer", world, (SHARDED,), quick=options.quick)
     budget = harness.budget_of(options, untimed=1)
     whole = [Contender(name, Contender.of(name, each.step).run, name == ALONE) for name, each in trainings.items()]
-    updates = [Contender(name, each.steps_only) for name, each in trainings.items() if name != ALONE]
+    updates = [Contender(name, trainings[name].steps_only) for name in (SHARDED, DISTRIBUTED)]
     rows = [Row("step of training", measure(world, whole, budget)), Row("step()", measure(world, updates, budget))]
     result.rows = rows
     if not options.quick and world.size == 2:
         against_alone = ratio(rows[0].median(SHARDED), rows[0].median(ALONE))
         result.bars.append(Bar(rows[0].work, "time / one process alone", "≤", 0.97, against_alone))
+        for peer, limit in ((DDP, 2.3), (DDP_ZERO, 3.0)):
+            faster = ratio(rows[0].median(peer), rows[0].median(SHARDED))
+            result.bars.append(Bar(rows[0].work, f"faster than {peer}", "≥", limit, faster))
     if not options.quick and world.size == 4:
         against_ours = ratio(rows[1].median(SHARDED), rows[1].median(DISTRIBUTED))
         result.bars.append(Bar(rows[1].work, "time / DistributedOptimizer", "≤", 0.35, against_ours))
     publish(result, options.output)
     world.barrier()
+    peers.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -215,7 +215,8 @@ def on_every_rank(options: Any) -> None:
     trained = list(contenders(world, size))
     summaries = alternate(world, trained, data, 1 if options.quick else options.rounds)
     work = f"BERT {size}, {count} pairs of {LENGTH} tokens"
-    result = Result("text_classification", "One epoch of fine-tuning", world, (OURS,), quick=options.quick)
+    ours = (OURS, OUR_DDP, OVER_OURS)
+    result = Result("text_classification", "One epoch of fine-tuning", world, ours, quick=options.quick)
     result.rows.append(Row(work, summaries))
     result.facts.update(facts(world, trained, summaries, count, valid))
     result.facts["losses"] = f"equal for all contenders, in each of {count // whole} steps"

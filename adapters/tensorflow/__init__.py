@@ -42,6 +42,7 @@ from .optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimize
 from .optimizer import _DistributedOptimizer as _DistributedOptimizer
 from .optimizer import _LegacyOptimizer as _LegacyOptimizer
 from .session_hook import BroadcastGlobalVariablesHook
+from .sharing import shared
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
 from .tape import _DistributedGradientTape as _DistributedGradientTape
 from .util import _cache as _cache
@@ -85,6 +86,7 @@ __all__ = [
     "reducescatter",
     "refs_to_vars",
     "run",
+    "shared",
     "size_op",
     "util",
     "vars_to_refs",

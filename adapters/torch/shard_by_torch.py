@@ -39,7 +39,8 @@ class TorchRule:
         self._optimizer = optimizer
         self.name = type(optimizer).__name__
         self.kinds = tuple(sorted({kind for group in optimizer.param_groups for kind in _kinds(optimizer, group)}))
-        self._memory: weakref.ref[ShardMemory] | None = None
+        self._memory: weakref.ref[ShardMemory] | None = None  # of the segments
+        self._present: tuple[int, ...] = ()  # the ranks of the segments
         self._segments: list[Segment] = []
         self._pieces: Pieces = []
         self._shard: torch.optim.Optimizer | None = None
@@ -57,8 +58,8 @@ class TorchRule:
         adopt_kinds(memory, slot, [*present, *master], state, copies)
 
     def segments(self, memory: ShardMemory, states: States) -> list[Segment]:
-        if self._memory is None or self._memory() is not memory:
-            self._memory = weakref.ref(memory)
+        if self._memory is None or self._memory() is not memory or self._present != memory.present:
+            self._memory, self._present = weakref.ref(memory), memory.present
             mine = {id(each.slot): each for each in memory.segments(range(len(memory.slots)))}
             self._segments = [mine.get(id(slot), Segment(slot, 0, 0)) for slot in memory.slots]
             self._pieces = [torch.nn.Parameter(memory.piece(each, self._target(each.slot))) for each in self._segments]
@@ -69,7 +70,7 @@ class TorchRule:
         self, memory: ShardMemory, groups: Sequence[Group], states: States, scale: float, is_summed: bool
     ) -> None:
         segments = self.segments(memory, states)
-        shard = self._shard_of(groups)
+        shard = self._shard = self._shard or self._over(segments, self._pieces, groups)
         for group, given in zip(shard.param_groups, groups, strict=True):
             group.update(_options(given))
         for segment, piece in zip(segments, self._pieces, strict=True):
@@ -90,18 +91,33 @@ class TorchRule:
     def count(self, memory: ShardMemory, states: States) -> None:
         """Does nothing: the optimizer has counted."""
 
+    def catch_up(self, memory: ShardMemory, groups: Sequence[Group], states: States, steps: int) -> None:
+        """Makes the steps with empty pieces."""
+        segments = [Segment(slot, 0, 0) for slot in memory.slots]
+        pieces = [torch.nn.Parameter(torch.empty(0)) for _ in segments]
+        optimizer = self._over(segments, pieces, groups)
+        for segment, piece in zip(segments, pieces, strict=True):
+            piece.grad = torch.empty(0)
+            optimizer.state[piece] = self._state_of_piece(memory, segment, states[segment.slot.parameter])
+        for _ in range(steps):
+            with torch.enable_grad():
+                optimizer.step()
+        for segment, piece in zip(segments, pieces, strict=True):
+            state = states[segment.slot.parameter]
+            self._keep(memory, segment, optimizer.state[piece], state)
+            if self._target(segment.slot) == MASTER:
+                state[MASTER] = memory.state(segment.slot, MASTER)
+
     @staticmethod
     def _target(slot: Slot) -> str | None:
         return MASTER if slot.parameter.dtype is torch.bfloat16 else None
 
-    def _shard_of(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        if self._shard is None:
-            members: list[Pieces] = [[] for _ in groups]
-            for segment, piece in zip(self._segments, self._pieces, strict=True):
-                members[segment.slot.group].append(piece)
-            described = [{**_options(group), "params": each} for group, each in zip(groups, members, strict=True)]
-            self._shard = _alike(self._optimizer, described)
-        return self._shard
+    def _over(self, segments: Sequence[Segment], pieces: Pieces, groups: Sequence[Group]) -> torch.optim.Optimizer:
+        members: list[Pieces] = [[] for _ in groups]
+        for segment, piece in zip(segments, pieces, strict=True):
+            members[segment.slot.group].append(piece)
+        described = [{**_options(group), "params": each} for group, each in zip(groups, members, strict=True)]
+        return _alike(self._optimizer, described)
 
     def _state_of_piece(self, memory: ShardMemory, segment: Segment, state: dict[str, Any]) -> dict[str, Any]:
         kinds = {kind: memory.piece(segment, kind) for kind in self.kinds if kind in state}

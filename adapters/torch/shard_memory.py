@@ -57,6 +57,7 @@ class ShardMemory:
     ) -> None:
         """`kinds` are the names of states. `options` describes the optimizer. Collective over the set."""
         self.size, self.index = process_set.size() or 1, process_set.rank() or 0
+        self.present = tuple(range(self.size))  # the ranks that divide the elements: those that have not joined
         self.slots: list[Slot] = []
         self._elements = row_bytes = 0
         contents = list(options)
@@ -89,12 +90,13 @@ class ShardMemory:
 
     def gradient_addresses(self, segment: Segment, of_all: bool) -> list[int]:
         """Returns where the gradients of all ranks begin, or the sum of them, which `sum_gradients` has written."""
-        ranks = range(self.size) if of_all else [self.index]
+        ranks = self.present if of_all else [self.index]
         return [self._address + self._row(rank) + segment.gradient_byte for rank in ranks]
 
     def segments(self, kind_of: Sequence[object]) -> list[Segment]:
         """Returns this rank's shard. Neighbours of one kind, whose memory has the same distances, are merged."""
-        start, end = self._bound(self.index), self._bound(self.index + 1)
+        place = self.present.index(self.index)
+        start, end = self._bound(place), self._bound(place + 1)
         found: list[tuple[Segment, object]] = []
         for slot, kind in zip(self.slots, kind_of, strict=True):
             first, last = max(start - slot.element, 0), min(end - slot.element, slot.parameter.numel())
@@ -145,7 +147,8 @@ class ShardMemory:
 
     def summed(self, segment: Segment, is_summed: bool) -> torch.Tensor:
         """Returns the segment's sum over all ranks in float32. `is_summed`: `sum_gradients` has written it."""
-        parts = [rows[self.index].float() if is_summed else _sum_of(rows) for rows in self._pieces(segment)]
+        ranks = [self.index] if is_summed else self.present
+        parts = [_sum_of([rows[rank] for rank in ranks]) for rows in self._pieces(segment)]
         return torch.cat(parts) if parts else torch.empty(0)
 
     def _pieces(self, segment: Segment) -> Iterator[list[torch.Tensor]]:
@@ -161,8 +164,9 @@ class ShardMemory:
     def _row(self, rank: int) -> int:
         return rank * self._row_bytes
 
-    def _bound(self, index: int) -> int:
-        return self._elements if index == self.size else _aligned(index * self._elements // self.size, _PAGE_ELEMENTS)
+    def _bound(self, place: int) -> int:
+        count = len(self.present)
+        return self._elements if place == count else _aligned(place * self._elements // count, _PAGE_ELEMENTS)
 
     def _view(self, slot: Slot, offset: int, dtype: torch.dtype) -> torch.Tensor:
         parameter = slot.parameter

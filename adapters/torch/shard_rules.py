@@ -46,6 +46,9 @@ class Rule(Protocol):
     def count(self, memory: ShardMemory, states: States) -> None:
         """Counts a step, after all ranks have updated their shards."""
 
+    def catch_up(self, memory: ShardMemory, groups: Sequence[Group], states: States, steps: int) -> None:
+        """Counts steps that other ranks have made while this rank had joined."""
+
 
 def adopt_kinds(memory: ShardMemory, slot: Slot, kinds: Sequence[str], state: dict[str, Any], copies: bool) -> None:
     """Makes states of a parameter views of the host's memory. Missing ones begin with 0, the master with the values."""
@@ -66,7 +69,7 @@ class KernelRule:
         self.name, self.kinds = optimizer_class.__name__, _STATES[optimizer_class]
         self._class = optimizer_class
         self._memory: weakref.ref[ShardMemory] | None = None  # of the segments
-        self._pattern: list[tuple[int, int]] = []  # by parameter: group and relative step, of the segments
+        self._pattern: object = None  # of the segments: the ranks; by parameter: group and relative step
         self._segments: list[Segment] = []
 
     @staticmethod
@@ -90,9 +93,10 @@ class KernelRule:
 
     def segments(self, memory: ShardMemory, states: States) -> list[Segment]:
         steps = tuple(int(states[slot.parameter]["step"]) for slot in memory.slots)
-        pattern = [(slot.group, step - steps[0]) for slot, step in zip(memory.slots, steps, strict=True)]
+        kinds = [(slot.group, step - steps[0]) for slot, step in zip(memory.slots, steps, strict=True)]
+        pattern = (memory.present, kinds)
         if self._memory is None or self._memory() is not memory or pattern != self._pattern:
-            self._memory, self._pattern, self._segments = weakref.ref(memory), pattern, memory.segments(pattern)
+            self._memory, self._pattern, self._segments = weakref.ref(memory), pattern, memory.segments(kinds)
         return self._segments
 
     def update(
@@ -131,6 +135,9 @@ class KernelRule:
 
     def count(self, memory: ShardMemory, states: States) -> None:
         torch._foreach_add_([states[slot.parameter]["step"] for slot in memory.slots], 1)
+
+    def catch_up(self, memory: ShardMemory, groups: Sequence[Group], states: States, steps: int) -> None:
+        torch._foreach_add_([states[slot.parameter]["step"] for slot in memory.slots], steps)
 
 
 def check_options(optimizer_class: type[torch.optim.Optimizer], group: Group) -> None:

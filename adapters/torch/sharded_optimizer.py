@@ -99,7 +99,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         rank updates. Returns the loss of this rank's closure.
 
         Raises:
-            UnavailableError: a rank has joined.
+            UnavailableError: a rank has joined, and the job has several hosts.
             HorovodInternalError: a rank has ended. Parameters may then be updated in part; restore the last commit.
         """
         loss = None

@@ -20,6 +20,7 @@ from .gradient_memory import fill
 from .ownership import is_reduced_by
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
+from .shard_meeting import Meeting
 from .shard_memory import ShardMemory, Slot
 from .shard_rules import MASTER, Rule, check_dtype
 
@@ -51,6 +52,8 @@ class ShardedUpdate:
         self._known: dict[int, tuple[Slot, torch.Tensor]] = {}  # by id() of the parameter: its place and gradient
         self._addresses: list[int] = []
         self._versions: list[int] = []
+        self._partial_steps = 0  # without ranks that had joined, since all ranks met
+        self._has_loaded = False  # a state, since then
         self._squares = 0.0  # the sum of the squares of this rank's sums
         self._is_reduced = False  # a DistributedDataParallel has averaged the gradients before `step`
         self._summed = False  # this rank's gradients have been replaced by sums
@@ -118,10 +121,10 @@ class ShardedUpdate:
                 if parameter.grad is not None:
                     self._adopt_gradient(parameter)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook()))  # type: ignore[no-untyped-call]
-            self._memory = memory
+            self._memory, self._partial_steps, self._has_loaded = memory, 0, False
             if memory.index == 0:
                 self._adopt_states()
-            self._meet()
+            self._meet(memory)
             self._adopt_states(copies=memory.index == 0)
         self._summed = False
         self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
@@ -200,7 +203,7 @@ class ShardedUpdate:
 
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
-        self._torn = False
+        self._torn, self._has_loaded = False, True
         if self._memory is not None and self._generation == session.generation:
             self._adopt_states()
 
@@ -230,7 +233,7 @@ class ShardedUpdate:
         try:
             if not self._summed:
                 self._complete(memory)
-            skips = self._meet(found_infinity, loss_scale)
+            skips = self._meet(memory, found_infinity, loss_scale)
             if not skips and self._group.peers is not None and not self._is_reduced:
                 self._sum(memory)
             if not skips:
@@ -239,7 +242,7 @@ class ShardedUpdate:
                 scale = clip / loss_scale / self._divisor()
                 self._rule.update(memory, self._groups, self._state, scale, is_summed)
             self._summed = False
-            self._meet()
+            self._meet(memory)
         except DisagreementError:
             raise
         except HorovodInternalError:
@@ -254,7 +257,7 @@ class ShardedUpdate:
         try:
             if not self._summed:
                 self._complete(memory)
-                self._meet()
+                self._meet(memory)
                 self._sum(memory)
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
@@ -270,7 +273,7 @@ class ShardedUpdate:
         if self._summed:
             return
         segments = self._rule.segments(memory, self._state)
-        ranks = [memory.index] if self._is_reduced else range(memory.size)
+        ranks = [memory.index] if self._is_reduced else memory.present
         self._squares = memory.sum_gradients(segments, ranks)
         if self._is_reduced:  # the sums of this rank's own gradients are these gradients
             return
@@ -296,24 +299,27 @@ class ShardedUpdate:
             if bool(found[0]) and not bad and gradients:
                 next(each for each in gradients if each.numel()).fill_(float("inf"))
 
-    def _meet(self, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
-        """Blocks until all ranks are here. Returns whether one of them has found an infinity."""
-        words = [1.0, float(found_infinity), loss_scale, loss_scale * loss_scale]
-        values = torch.tensor(words, dtype=torch.float64)
-        name = f"{self._name}.barrier"
-        total = verbs.reduce_in_place(values, Sum, name, process_set=self._set, wait=True).result().tolist()
-        size = self._set.size() or 1
-        if total[0] < size:
+    def _meet(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
+        """Blocks until all ranks are here. Returns whether one of them has found an infinity.
+
+        The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
+        """
+        mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded)
+        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine)
+        is_complete = len(meeting.present) == (self._set.size() or 1)
+        if not is_complete and self._group.peers is not None:
             raise UnavailableError(
-                "ZeroRedundancyOptimizer: a rank has joined, but every rank has to update its shard of the parameters; "
-                "give all ranks equally many batches"
+                "ZeroRedundancyOptimizer: a rank has joined, but on several hosts every rank has to update its shard "
+                "of the parameters; give all ranks equally many batches"
             )
-        if abs(size * total[3] - total[2] * total[2]) > 1e-9 * total[2] * total[2] and not total[1]:
-            raise DisagreementError(
-                "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
-                "on all ranks, and call its functions equally often"
-            )
-        return bool(total[1])
+        if self._group.peers is None:
+            memory.present = meeting.present
+        if is_complete:
+            missed = 0 if meeting.has_loaded else meeting.partial_steps - self._partial_steps
+            if missed:
+                self._rule.catch_up(memory, self._groups, self._state, missed)
+            self._partial_steps, self._has_loaded = 0, False
+        return meeting.found_infinity
 
     def _refresh_masters(self, memory: ShardMemory) -> None:
         """Takes the values of bfloat16 parameters that the program has changed since the last step."""
@@ -327,9 +333,10 @@ class ShardedUpdate:
         for slot in memory.slots:
             if id(slot.parameter) in changed and MASTER in self._state[slot.parameter]:
                 self._state[slot.parameter][MASTER].copy_(slot.parameter)
-        self._meet()  # no rank updates masters that another rank still writes
+        self._meet(memory)  # no rank updates masters that another rank still writes
 
     def _count(self, memory: ShardMemory) -> None:
+        self._partial_steps += len(memory.present) < memory.size
         self._rule.count(memory, self._state)
         for slot in memory.slots:
             torch.autograd.graph.increment_version(slot.parameter)

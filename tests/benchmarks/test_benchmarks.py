@@ -108,7 +108,15 @@ def test_the_sharded_optimizer_is_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
     run("sharded_optimizer", "--quick", "--output", tmp_path)
     rows = result_of(tmp_path, "sharded_optimizer")["rows"]
-    assert [len(row["contenders"]) for row in rows] == [3, 2]
+    assert [len(row["contenders"]) for row in rows] == [5, 2]
+
+
+def test_one_copy_per_host_is_measured(tmp_path: Path) -> None:
+    require_fused_optimizers()
+    picture = tmp_path / "picture.svg"
+    table = run("one_copy_per_host", "--quick", "--counts", 1, 2, "--output", tmp_path, "--picture", picture)
+    assert [line.split(" | ")[0] for line in table.splitlines()[-2:]] == ["| 1", "| 2"]
+    assert "ZeroRedundancyOptimizer" in picture.read_text()
 
 
 def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ folder=${DEBIAN_FOLDER:-/var/tmp/perseus_like-debian}/testing
 rm -rf "$folder/srv/dist"
 cp -r "$root/dist" "$root/tests/matrix/results.json" "$folder/srv/"
 chmod -R a+rwX "$folder/srv"
-trap 'python3 "$root/tests/matrix/run.py" --add "$folder/srv/results.json"' EXIT
+# Of this Python only: other cells may have run meanwhile.
+trap 'python3 "$root/tests/matrix/run.py" --python "$python" --add "$folder/srv/results.json"' EXIT
 "$root/tests/debian/run.sh" testing \
   "python3 tests/matrix/run.py --python $python --wheels /srv/dist --results /srv/results.json $*"

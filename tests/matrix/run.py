@@ -57,7 +57,9 @@ def main() -> int:
         print("\n".join(cell.name for cell in chosen))
         return 0
     if arguments.add:
-        keep(arguments.results, json.loads(arguments.add.read_text()))
+        found = json.loads(arguments.add.read_text())
+        of_python = f"{arguments.python}-" if arguments.python else ""
+        keep(arguments.results, {name: cell for name, cell in found.items() if name.startswith(of_python)})
     failed = 0 if arguments.add else run_cells(chosen, arguments)
     write_table(results_in(arguments.results), ROOT / "docs" / "compatibility.md")
     return failed

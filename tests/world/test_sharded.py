@@ -54,28 +54,61 @@ def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, report
     assert 0.95 * copies <= float(reports_of(0)) <= 1.05 * copies
 
 
-def test_a_rank_that_joins(ranks: Ranks, reports_of: ReportsOf) -> None:
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "NAdam"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: ReportsOf) -> None:
+    """The others update the shards of a rank that has joined, whose gradients count as zeros, until it comes back."""
     world = ranks(
-        2,
-        """
+        size,
+        f"""
         import torch
         import perseus_like.torch as hvd
         hvd.init()
-        model = torch.nn.Linear(4, 2)
-        optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-        try:
-            if hvd.rank() == 0:
-                model(torch.ones(1, 4)).sum().backward()
+        rank, size = hvd.rank(), hvd.size()
+        cls = torch.optim.{optimizer}
+
+        def model_of():
+            torch.manual_seed(0)
+            return torch.nn.Sequential(torch.nn.Linear(4, 900), torch.nn.Tanh(), torch.nn.Linear(900, 2))
+
+        def loss_of(model, epoch, step, by):
+            generator = torch.Generator().manual_seed(100 * epoch + 10 * step + by)
+            return (model(torch.randn(8, 4, generator=generator)) ** 2).mean()
+
+        def batches(by):
+            return 2 + by  # so rank 0 joins first
+
+        model, alone = model_of(), model_of()
+        optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01)
+        plain = cls(alone.parameters(), lr=0.01)
+        for epoch in range(2):
+            for step in range(batches(rank)):
+                optimizer.zero_grad()
+                loss_of(model, epoch, step, rank).backward()
+                norm = optimizer.clip_grad_norm_(0.05) if step == 2 else None
                 optimizer.step()
-                report("has stepped")
-        except RuntimeError as error:
-            report(type(error).__name__, error)
-        hvd.join()
+            assert hvd.join() == size - 1
+            for step in range(batches(size - 1)):
+                plain.zero_grad()
+                for by in range(size):
+                    if step < batches(by):
+                        (loss_of(alone, epoch, step, by) / size).backward()
+                if step == 2:
+                    expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
+                    assert norm is None or torch.allclose(norm, expected, rtol=1e-4)
+                plain.step()
+            for found, wanted in zip(model.parameters(), alone.parameters()):
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        optimizer.zero_grad()
+        loss_of(model, 2, 0, rank).backward()
+        optimizer.step()  # all ranks again
+        steps = [int(each["step"]) for each in optimizer.state_dict()["state"].values()]
+        report(set(steps) == {{2 * batches(size - 1) + 1}})
         """,
         seconds=120,
     )
     assert world.returncode == 0, world.stderr
-    assert reports_of(0).startswith("UnavailableError ZeroRedundancyOptimizer: a rank has joined")
+    assert [reports_of(rank).strip() for rank in range(size)] == ["True"] * size
 
 
 def test_after_the_loss_of_a_rank_no_step_uses_the_parameters(

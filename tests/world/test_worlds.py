@@ -43,7 +43,7 @@ GROUPS = {
     "mxnet-2": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_2.py"],
     "tensorflow": [
         *["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
-        *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py"],
+        *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py", "test_tensorflow_shared.py"],
     ],
     "keras": [
         *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
