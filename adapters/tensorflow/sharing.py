@@ -73,7 +73,8 @@ def _tensor_over(memory: memoryview, datatype: int, shape: tuple[int, ...]) -> t
     exported.memory = view  # type: ignore[attr-defined]
     dtype = tf.dtypes.as_dtype(datatype)
     # dlpack has no bfloat16, so that numbers travel as unsigned integers. There are none of 16 bytes.
-    words: np.dtype[Any] = np.dtype(f"u{dtype.size}") if dtype.size <= _LARGEST_INTEGER else np.dtype(dtype.as_numpy_dtype)
+    is_short = dtype.size <= _LARGEST_INTEGER
+    words: np.dtype[Any] = np.dtype(f"u{dtype.size}" if is_short else dtype.as_numpy_dtype)
     with tf.device("CPU:0"):
         tensor = tf.experimental.dlpack.from_dlpack(np.frombuffer(memoryview(exported), words).__dlpack__())
         return tf.reshape(tf.bitcast(tensor, dtype), shape)
