@@ -29,7 +29,7 @@ Handler = Callable[..., Iterator[tuple[Store, int, int]]]
 def rendezvous(
     original: Handler, url: str, timeout: timedelta = default_pg_timeout, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """Handles `env://` without MASTER_ADDR, which neither mpirun nor perseusrun on several hosts sets.
+    """Handles `env://` without MASTER_ADDR or the rank, which neither mpirun nor perseusrun on several hosts sets.
 
     Yields the store, the rank and the number of ranks. Ranks exchange the store's address through the core. Without a
     launcher, `original` (torch's handler) runs.

@@ -5,8 +5,8 @@ therefore imports nothing of perseus_like until a process group is made, and it 
 is installed as a top-level package beside `perseus_like`, because importing `perseus_like` would take too long.
 
 torch behaves as without this package, with two exceptions. In a process that a launcher has started, `env://` also
-finds the other ranks if MASTER_ADDR is not set, and on one host its store is a private file. With PERSEUS_AS_GLOO=1,
-the name `gloo` means this backend.
+finds the other ranks if MASTER_ADDR or the rank is not set, and on one host its store is a private file. With
+PERSEUS_AS_GLOO=1, the name `gloo` means this backend.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _rendezvous(original: Callable[..., Iterator[Any]], url: str, *arguments: An
     """Handles `env://` by torch's own handler, unless the launcher has to help."""
     if local_store.is_wanted(url):
         return local_store.rendezvous(url, *arguments, **options)
-    if "MASTER_ADDR" in os.environ:
+    if "MASTER_ADDR" in os.environ and all(local_store.fact(url, name) for name in ("rank", "world_size")):
         return original(url, *arguments, **options)
     from perseus_like.torch.distributed import env
 

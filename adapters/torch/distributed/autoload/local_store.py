@@ -18,7 +18,7 @@ def is_wanted(url: str) -> bool:
     """Returns whether all ranks of the job take part, at the address that perseusrun has set."""
     port, _, folder = os.environ.get(_VARIABLE, "").partition(" ")
     given = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
-    return bool(folder) and given == ("127.0.0.1", port) and _fact(url, "world_size") == os.environ.get("PERSEUS_SIZE")
+    return bool(folder) and given == ("127.0.0.1", port) and fact(url, "world_size") == os.environ.get("PERSEUS_SIZE")
 
 
 def rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
@@ -27,7 +27,7 @@ def rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[Any]:
     from torch.distributed.constants import default_pg_timeout
 
     folder = os.environ[_VARIABLE].partition(" ")[2]
-    rank, size = int(_fact(url, "rank")), int(_fact(url, "world_size"))
+    rank, size = int(fact(url, "rank")), int(fact(url, "world_size"))
     store = FileStore(f"{folder}/{_count(folder, rank)}", size)
     store.set_timeout(timeout or default_pg_timeout)
     yield store, rank, size
@@ -44,6 +44,7 @@ def _count(folder: str, rank: int) -> int:
         return counted.tell() - 1
 
 
-def _fact(url: str, name: str) -> str:
+def fact(url: str, name: str) -> str:
+    """Returns the rank or world_size of a URL or of the environment, or "" if neither has it."""
     query = dict(parse_qsl(urlparse(url).query))
     return query.get(name) or os.environ.get(name.upper(), "")
