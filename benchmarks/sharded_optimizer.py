@@ -5,6 +5,8 @@ python -m benchmarks.sharded_optimizer -np 2
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ ALONE = "one process alone"
 SHARDED = "ZeroRedundancyOptimizer"
 DISTRIBUTED = "DistributedOptimizer"
 DDP, DDP_ZERO = "DDP over gloo", "DDP and torch's ZeroRedundancyOptimizer over gloo"
+PLAIN, QUICK = "plain", "quick"  # the arguments of the process that `PlainProcess` starts
 LAYERS, WIDTH, BATCH = 12, 1536, 4  # as in benchmarks.training_step
 
 
@@ -49,17 +52,46 @@ class Training:
         return sum(self.step() for _ in range(count))
 
 
+def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+
+class PlainProcess:
+    """A process of torch without this library, which changes how memory is allocated. It trains when it is asked to."""
+
+    def __init__(self, quick: bool) -> None:
+        command = [sys.executable, "-m", "benchmarks.sharded_optimizer", PLAIN, *([QUICK] if quick else [])]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PERSEUS_")}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    def run(self, count: int) -> float:
+        """Makes steps, and returns their seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(count, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def end(self) -> None:
+        self._process.communicate()  # the end of its input ends it
+
+    @staticmethod
+    def main(quick: bool) -> None:
+        torch.set_num_threads(1)
+        training = Training(quick, adam)
+        for line in sys.stdin:
+            begin = time.perf_counter()
+            training.steps_only(int(line))
+            print(time.perf_counter() - begin, flush=True)
+
+
 def on_every_rank(options: Any) -> None:
     import perseus_like.torch as hvd
 
     torch.set_num_threads(1)
     world = World()
 
-    def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
-
     makers: dict[str, Callable[[torch.nn.Module], Any]] = {
-        ALONE: adam,
         SHARDED: lambda model: hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4),
         DISTRIBUTED: lambda model: hvd.DistributedOptimizer(adam(model)),
     }
@@ -73,7 +105,9 @@ def on_every_rank(options: Any) -> None:
     )
     result = Result("sharded_optimizer", "Sharded optimizer", world, (SHARDED,), quick=options.quick)
     budget = harness.budget_of(options, untimed=1)
-    whole = [Contender(name, Contender.of(name, each.step).run, name == ALONE) for name, each in trainings.items()]
+    plain = PlainProcess(options.quick) if world.rank == 0 else None
+    whole = [Contender(name, Contender.of(name, each.step).run) for name, each in trainings.items()]
+    whole.insert(0, Contender(ALONE, lambda count: plain.run(count) if plain else None, alone=True))
     updates = [Contender(name, trainings[name].steps_only) for name in (SHARDED, DISTRIBUTED)]
     rows = [Row("step of training", measure(world, whole, budget)), Row("step()", measure(world, updates, budget))]
     result.rows = rows
@@ -87,12 +121,17 @@ def on_every_rank(options: Any) -> None:
         against_ours = ratio(rows[1].median(SHARDED), rows[1].median(DISTRIBUTED))
         result.bars.append(Bar(rows[1].work, "time / DistributedOptimizer", "≤", 0.35, against_ours))
     publish(result, options.output)
+    if plain is not None:
+        plain.end()
     world.barrier()
     peers.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if PLAIN in arguments:
+        PlainProcess.main(QUICK in arguments)
+        return 0
     options = harness.parser("Steps of training with a sharded optimizer.", seconds=20).parse_args(arguments)
     if harness.in_world():
         on_every_rank(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import io
 import mmap
@@ -75,13 +74,6 @@ def map_together(nbytes: int, contents: Sequence[str], what: str, process_set: P
             raise type(error)(f"{what}: cannot get the memory from the first rank of this host: {error}") from error
         with io.FileIO(found, "r+") as received:
             return _mapped_by_all(received, nbytes, what, process_set)
-
-
-def return_freed_memory() -> None:
-    """Makes the C library return memory that was freed to the system, which it would keep in its heap."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
 
 
 def _first_offer(file: io.FileIO, offer: _Offer) -> _Offer:

@@ -40,14 +40,22 @@ def allocate(elements: int, kind: Kind) -> torch.Tensor:
         return torch.zeros(elements, dtype=dtype)
 
 
+def has_layout_of(gradient: torch.Tensor, place: torch.Tensor) -> bool:
+    """Returns whether the bytes of the gradient are those that `place` would have after copying it there."""
+    return (
+        gradient.layout is torch.strided
+        and gradient.dtype == place.dtype
+        and gradient.stride() == place.stride()
+        and not gradient.is_neg()
+    )
+
+
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient into its bucket. A large one bypasses the caches, which it would leave before the reduction."""
     if (
         not is_compiling()  # compiled autograd traces hooks, too
         and place.nbytes >= LARGE_BYTES
-        and place.dtype == gradient.dtype
-        and place.stride() == gradient.stride()
-        and not gradient.is_neg()
+        and has_layout_of(gradient, place)
     ):
         target, source = tensors.view(place), tensors.view(gradient)
         if target[3] < 0 and source[3] < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,17 +15,19 @@ from .parameter_memory import ALIGNED_ELEMENTS, Named
 
 _PAGE_ELEMENTS = 1024  # shards begin at multiples of it, so that ranks seldom write to the same page
 _PIECE = 1 << 16  # elements whose gradients of all ranks fit into a cache
+_STAYING_BYTES = 1 << 17  # smaller gradients are copied, so that neighbours are updated together
 STATE_BYTES = 4  # states are float32
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter's place: its first element among all elements, and its first byte in a rank's gradients."""
+    """A parameter's place: its first element among all elements, and its first byte in a rank's row of gradients."""
 
     parameter: torch.Tensor
     group: int
     element: int
     byte: int
+    is_own: bool = False  # no other rank needs this rank's gradient, which stays in `parameter.grad`
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,27 @@ class Segment:
 
 
 class ShardMemory:
-    """One row of gradients for each rank, then one array for each kind of state. All ranks have the same layout."""
+    """One row of gradients for each rank, then one array for each kind of state. All ranks have the same layout.
+
+    A rank's row has its gradients of other ranks' shards, and the small ones of its own.
+    """
 
     def __init__(
-        self, groups: Sequence[Sequence[Named]], kinds: Sequence[str], process_set: ProcessSet, options: Sequence[str]
+        self,
+        groups: Sequence[Sequence[Named]],
+        kinds: Sequence[str],
+        process_set: ProcessSet,
+        options: Sequence[str],
+        is_reduced: bool,
     ) -> None:
-        """`kinds` are the names of states. `options` describes the optimizer. Collective over the set."""
+        """`kinds` are the names of states. `options` describes the optimizer. Collective over the set.
+
+        `is_reduced`: each rank has the reduced gradients, and reads those of no other rank.
+        """
         self.size, self.index = process_set.size() or 1, process_set.rank() or 0
+        self._is_reduced = is_reduced
         self.present = tuple(range(self.size))  # the ranks that divide the elements: those that have not joined
+        self.staying: dict[int, torch.Tensor] = {}  # this step's gradients outside of the row, by id() of the parameter
         self.slots: list[Slot] = []
         self._elements = row_bytes = 0
         contents = list(options)
@@ -69,9 +84,10 @@ class ShardMemory:
                 row_bytes += parameter.numel() * parameter.element_size()
                 self._elements = _aligned(self._elements + parameter.numel(), ALIGNED_ELEMENTS)
                 contents.append(f"{name!r} {parameter.dtype}{list(parameter.shape)} in group {number}")
-        self._row_bytes = _aligned(row_bytes, 4096)
+        self.slots = [replace(slot, is_own=self._is_own(slot)) for slot in self.slots]
+        self.row_bytes = _aligned(row_bytes, 4096)
         state_bytes = _aligned(self._elements * STATE_BYTES, 4096)
-        states_at = self.size * self._row_bytes
+        states_at = self.size * self.row_bytes
         self._states_at = {kind: states_at + place * state_bytes for place, kind in enumerate(kinds)}
         self._mapping = map_together(
             states_at + len(kinds) * state_bytes, contents, "ZeroRedundancyOptimizer", process_set
@@ -88,10 +104,18 @@ class ShardMemory:
     def state_address(self, segment: Segment, kind: str) -> int:
         return self._address + self._states_at[kind] + segment.state_byte
 
+    def stays(self, slot: Slot) -> bool:
+        """Returns whether this rank's gradient stays where autograd has put it."""
+        return slot.is_own and (self._is_reduced or len(self.present) == self.size)
+
     def gradient_addresses(self, segment: Segment, of_all: bool) -> list[int]:
         """Returns where the gradients of all ranks begin, or the sum of them, which `sum_gradients` has written."""
         ranks = self.present if of_all else [self.index]
-        return [self._address + self._row(rank) + segment.gradient_byte for rank in ranks]
+        addresses = [self._address + self._row(rank) + segment.gradient_byte for rank in ranks]
+        gradient = self._staying_gradient(segment)
+        if gradient is not None:
+            addresses[ranks.index(self.index)] = gradient.data_ptr() + segment.start * gradient.element_size()
+        return addresses
 
     def segments(self, kind_of: Sequence[object]) -> list[Segment]:
         """Returns this rank's shard. Neighbours of one kind, whose memory has the same distances, are merged."""
@@ -104,7 +128,8 @@ class ShardMemory:
                 continue
             new = Segment(slot, first, last - first)
             before = found[-1] if found else None
-            if before is not None and before[1] == kind and _continues(before[0], new):
+            is_near = before is not None and not self.stays(slot) and not self.stays(before[0].slot)
+            if before is not None and is_near and before[1] == kind and _continues(before[0], new):
                 whole = new.slot.element + new.start + new.count - before[0].slot.element - before[0].start
                 found[-1] = (Segment(before[0].slot, before[0].start, whole), kind)
             else:
@@ -116,14 +141,12 @@ class ShardMemory:
         if segment.count == 0:
             return torch.empty(0, dtype=segment.slot.parameter.dtype if kind is None else torch.float32)
         if kind is None:
-            whole = segment.slot.parameter.detach()
-            place = whole.storage_offset() + segment.start
-            return torch.empty(0, dtype=whole.dtype).set_(whole.untyped_storage(), place, (segment.count,), (1,))
+            return _elements(segment.slot.parameter.detach(), segment.start, segment.count)
         offset = self._states_at[kind] + segment.state_byte
         return torch.frombuffer(self._mapping, dtype=torch.float32, count=segment.count, offset=offset)
 
     def sum_gradients(self, segments: Sequence[Segment], ranks: Sequence[int]) -> float:
-        """Writes the sums over the ranks to this rank's row. Returns the sum of their squares."""
+        """Replaces this rank's gradients by the sums over the ranks. Returns the sum of the sums' squares."""
         squares = 0.0
         for segment in segments:
             for rows in self._pieces(segment):
@@ -133,17 +156,8 @@ class ShardMemory:
         return squares
 
     def own_rows(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
-        """Returns this rank's row of gradients, in the segments' parts."""
-        return [
-            torch.frombuffer(
-                self._mapping,
-                dtype=each.slot.parameter.dtype,
-                count=each.count,
-                offset=self._row(self.index) + each.gradient_byte,
-            )
-            for each in segments
-            if each.count
-        ]
+        """Returns this rank's gradients of the segments."""
+        return [self._gradient(each, self.index, 0, each.count) for each in segments if each.count]
 
     def summed(self, segment: Segment, is_summed: bool) -> torch.Tensor:
         """Returns the segment's sum over all ranks in float32. `is_summed`: `sum_gradients` has written it."""
@@ -152,17 +166,30 @@ class ShardMemory:
         return torch.cat(parts) if parts else torch.empty(0)
 
     def _pieces(self, segment: Segment) -> Iterator[list[torch.Tensor]]:
-        dtype = segment.slot.parameter.dtype
         for first in range(0, segment.count, _PIECE):
             count = min(_PIECE, segment.count - first)
-            offset = segment.gradient_byte + first * dtype.itemsize
-            yield [
-                torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=self._row(rank) + offset)
-                for rank in range(self.size)
-            ]
+            yield [self._gradient(segment, rank, first, count) for rank in range(self.size)]
+
+    def _gradient(self, segment: Segment, rank: int, first: int, count: int) -> torch.Tensor:
+        """Returns a rank's gradients of some elements of the segment, in one dimension."""
+        gradient = self._staying_gradient(segment) if rank == self.index else None
+        if gradient is not None:
+            return _elements(gradient, segment.start + first, count)
+        dtype = segment.slot.parameter.dtype
+        offset = self._row(rank) + segment.gradient_byte + first * dtype.itemsize
+        return torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=offset)
+
+    def _staying_gradient(self, segment: Segment) -> torch.Tensor | None:
+        """Returns this rank's gradient of the segment's parameter if it is not in its row."""
+        return self.staying.get(id(segment.slot.parameter))
+
+    def _is_own(self, slot: Slot) -> bool:
+        nbytes, end = slot.parameter.numel() * slot.parameter.element_size(), slot.element + slot.parameter.numel()
+        is_mine = self._bound(self.index) <= slot.element and end <= self._bound(self.index + 1)
+        return nbytes >= _STAYING_BYTES and (is_mine or self._is_reduced)
 
     def _row(self, rank: int) -> int:
-        return rank * self._row_bytes
+        return rank * self.row_bytes
 
     def _bound(self, place: int) -> int:
         count = len(self.present)
@@ -174,6 +201,12 @@ class ShardMemory:
             return torch.empty(parameter.shape, dtype=dtype)
         flat = torch.frombuffer(self._mapping, dtype=dtype, count=math.prod(parameter.shape), offset=offset)
         return flat.as_strided(parameter.shape, parameter.stride())
+
+
+def _elements(tensor: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """Returns elements of a tensor without gaps, in the order of memory."""
+    place = tensor.storage_offset() + first
+    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), place, (count,), (1,))
 
 
 def _sum_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:

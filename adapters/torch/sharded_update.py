@@ -11,12 +11,13 @@ import torch
 from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Max, Sum
 from perseus_like.errors import DisagreementError, HorovodInternalError, UnavailableError
+from perseus_like.heap import keep_freed_memory
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
-from .gradient_memory import fill
+from .gradient_memory import fill, has_layout_of
 from .ownership import is_reduced_by
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
@@ -111,7 +112,10 @@ class ShardedUpdate:
         used = {kind for _, each, group in self._each() for kind in self._rule.used(group, each)}
         kinds = [kind for kind in (*self._rule.kinds, MASTER) if kind in used]
         groups = [self._named(number) for number in range(len(self._groups))]
-        memory = ShardMemory(groups, kinds, group.host, [f"{self._rule.name} with the states {kinds}"])
+        options = [f"{self._rule.name} with the states {kinds}"]
+        memory = ShardMemory(groups, kinds, group.host, options, self._is_reduced)
+        # Parameters were in the heap of this process, and the gradients of a step are.
+        keep_freed_memory(max((view.nbytes for view in memory.gradients), default=0), 2 * memory.row_bytes)
         with torch.no_grad():
             for slot, view in zip(memory.slots, memory.gradients, strict=True):
                 parameter = slot.parameter
@@ -183,14 +187,16 @@ class ShardedUpdate:
 
     @not_compiled  # hooks run inside compiled training steps
     def _adopt_gradient(self, parameter: torch.Tensor) -> None:
-        """Copies a gradient that autograd has allocated to the memory of the host."""
+        """Copies a gradient that autograd has allocated to the memory of the host, if other ranks need it."""
         if self._summed:
             raise RuntimeError(
                 "backward() was called between clip_grad_norm_() and step() of a sharded optimizer; call "
                 "clip_grad_norm_() after the last backward pass of a step"
             )
-        gradient, (_, view) = parameter.grad, self._known[id(parameter)]
+        gradient, (slot, view) = parameter.grad, self._known[id(parameter)]
         if gradient is None or gradient is view:
+            return
+        if self._memory is not None and self._memory.stays(slot) and has_layout_of(gradient, view):
             return
         if gradient.layout is not torch.strided:
             gradient = gradient.to_dense()
@@ -200,6 +206,8 @@ class ShardedUpdate:
 
     def discard_sums(self) -> None:
         self._summed = False
+        if self._memory is not None:
+            self._memory.staying.clear()
 
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
@@ -214,14 +222,17 @@ class ShardedUpdate:
             self._rule.adopt(memory, slot, self._groups[slot.group], self._state, copies)
 
     def _complete(self, memory: ShardMemory) -> None:
-        """Makes every gradient of this rank ready for the others. Missing ones become zeros."""
+        """Makes every gradient of this rank ready for the update. Missing ones become zeros."""
+        memory.staying.clear()
         for slot, view in zip(memory.slots, memory.gradients, strict=True):
             gradient = slot.parameter.grad
             if gradient is None:
                 view.zero_()
+            elif memory.stays(slot) and has_layout_of(gradient, view):
+                memory.staying[id(slot.parameter)] = gradient.detach()
             elif self._is_reduced:
                 fill(view, gradient.detach())
-            elif gradient is not view:
+            else:
                 self._adopt_gradient(slot.parameter)
         self._adopt_states()
 
@@ -232,8 +243,9 @@ class ShardedUpdate:
         memory = self._ensure()
         try:
             if not self._summed:
-                self._complete(memory)
-            skips = self._meet(memory, found_infinity, loss_scale)
+                skips = self._gather(memory, found_infinity, loss_scale)
+            else:
+                skips = self._meet(memory, found_infinity, loss_scale)
             if not skips and self._group.peers is not None and not self._is_reduced:
                 self._sum(memory)
             if not skips:
@@ -241,7 +253,7 @@ class ShardedUpdate:
                 is_summed = self._summed or self._is_reduced
                 scale = clip / loss_scale / self._divisor()
                 self._rule.update(memory, self._groups, self._state, scale, is_summed)
-            self._summed = False
+            self.discard_sums()
             self._meet(memory)
         except DisagreementError:
             raise
@@ -251,13 +263,21 @@ class ShardedUpdate:
         if not skips:
             self._count(memory)
 
+    def _gather(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
+        """Waits until the gradients of all ranks are ready. Returns whether one of them has found an infinity."""
+        self._complete(memory)
+        skips = self._meet(memory, found_infinity, loss_scale)
+        if len(memory.present) < memory.size:  # the shards are others, so that other ranks need staying gradients
+            self._complete(memory)
+            self._meet(memory)
+        return skips
+
     def norm(self) -> float:
         """Returns the norm of the reduced gradients. This rank's shard of the gradients becomes their sum."""
         memory = self._ensure()
         try:
             if not self._summed:
-                self._complete(memory)
-                self._meet(memory)
+                self._gather(memory)
                 self._sum(memory)
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"

@@ -59,6 +59,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "objects": ("arguments", "collectives", "documentation", "process_sets", "session", "tensor"),
     "process_set_registration": ("errors", "objects", "process_sets", "session"),
     "hosts": ("objects", "process_set_registration", "process_sets", "session"),
+    "heap": (),
     "host_memory": ("arguments", "errors", "objects", "process_sets", "session"),
     "sharing": ("errors", "host_memory", "hosts", "objects", "session"),
     "buckets": (),
@@ -261,9 +262,9 @@ def test_no_modules_import_each_other() -> None:
 def test_only_these_files_read_the_environment() -> None:
     readers = [path for path in sources() if re.search(r"\bgetenv\b", path.read_text())]
     assert [path.relative_to(CSRC).as_posix() for path in readers] in ([], ["base/config.cc"])
-    # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, and the module that
-    # torch loads in every process.
-    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload"}
+    # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, the module that
+    # torch loads in every process, and the one that respects the C library's own variables.
+    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload", "heap.py"}
     for path in [*python_files("perseus_like"), *python_files("adapters")]:
         if not allowed & set(path.parts):
             assert not re.search(r"os\.environ|getenv", path.read_text()), path

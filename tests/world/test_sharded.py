@@ -69,7 +69,8 @@ def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: Re
 
         def model_of():
             torch.manual_seed(0)
-            return torch.nn.Sequential(torch.nn.Linear(4, 900), torch.nn.Tanh(), torch.nn.Linear(900, 2))
+            large = [torch.nn.Linear(200, 200) for _ in range(2)]  # two ranks have one each in their shards
+            return torch.nn.Sequential(torch.nn.Linear(4, 200), *large, torch.nn.Tanh(), torch.nn.Linear(200, 2))
 
         def loss_of(model, epoch, step, by):
             generator = torch.Generator().manual_seed(100 * epoch + 10 * step + by)

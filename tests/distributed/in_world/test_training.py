@@ -78,7 +78,16 @@ def test_zero() -> None:
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.NAdam])
 def test_parameters_once_per_host(wrap: Callable[[nn.Module], nn.Module], cls: Any, size: int) -> None:
     """Gradients that a DistributedDataParallel has averaged are not averaged again."""
-    model, alone = wrap(make_model()), make_model()
+
+    def wide_model() -> nn.Sequential:
+        first = make_model()
+        torch.manual_seed(1)
+        large = [nn.Linear(200, 200) for _ in range(size)]  # their gradients are not copied
+        return nn.Sequential(*first, nn.LazyLinear(200), *large)
+
+    first = wide_model()
+    first(batch(0, size))
+    model, alone = wrap(first), copy.deepcopy(first)
     optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, process_group=dist.group.WORLD, lr=0.01)
     plain = cls(alone.parameters(), lr=0.01)
     for step in range(STEPS):
