@@ -166,6 +166,16 @@ MOVED = {
     "perseus": "perseus_like/names/perseus",
     # Loaded by every `import torch`: a package of its own, so that it loads nothing else.
     "perseus_like_autoload": "adapters/torch/distributed/autoload",
+    # Headers that python -m perseus_like.torch.build_group compiles against.
+    "perseus_like.torch.native_group.capi": "csrc/capi",
+    "perseus_like.torch.native_group.base": "csrc/base",
+}
+DATA = {
+    "perseus_like": ["py.typed", "*.pyi"],
+    "perseus_like.names": ["*.json"],
+    "perseus_like.torch.native_group": ["*.cc"],
+    "perseus_like.torch.native_group.capi": ["perseus.h"],
+    "perseus_like.torch.native_group.base": ["tables.h"],
 }
 OWN = find_packages(str(ROOT), include=["perseus_like", "perseus_like.*"], exclude=["perseus_like.names.perseus"])
 # Lies in a folder that is no package, so that this folder alone can be put on the search path.
@@ -174,7 +184,7 @@ OWN.append("perseus_like.names.horovod.horovod")
 setup(
     packages=[*OWN, *MOVED],
     package_dir=MOVED,
-    package_data={"perseus_like": ["py.typed", "*.pyi"], "perseus_like.names": ["*.json"]},
+    package_data=DATA,
     ext_modules=extensions(),
     cmdclass={"build_py": BuildPy, "build_ext": CMakeBuild, "bdist_wheel": BdistWheel, "editable_wheel": EditableWheel},
 )

@@ -97,6 +97,9 @@ def is_mpi_multithreaded() -> bool:
 def c_api() -> int:
     """The address of the table of csrc/capi/perseus.h, for native code of adapters. Valid as long as the process."""
 
+def handle_at(address: int, tensors: object) -> Handle:
+    """Returns a handle of a request that native code has started; `address`: what start() of perseus.h has stored."""
+
 def set_stream_source(source: Callable[[int], int]) -> None:
     """`source(device)`: the handle of the stream on which the framework works on that device, on this thread."""
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bind/streams.h"
+#include "capi/handles.h"
 
 namespace perseus::bind {
 
@@ -115,6 +116,12 @@ void bind_handle(py::module_& module) {
     if (place) extend_alone(*place, current_stream(place->device->number()));
   });
   method("received_splits", [](const PythonHandle& self) { return self.handle.completion->received_splits; });
+  // Returns a handle of a request that native code has started; `address` is what perseus.h's start() has stored.
+  module.def("handle_at", [](std::uintptr_t address, py::object tensors) {
+    auto& native = *reinterpret_cast<NativeHandle*>(address);
+    native.notify();
+    return PythonHandle{native.handle, std::move(tensors)};
+  });
   method("number", [](const PythonHandle& self) { return self.handle.completion->number; });
 }
 

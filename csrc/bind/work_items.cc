@@ -159,7 +159,8 @@ PythonHandle submit(std::shared_ptr<WorkItem> work, int process_set, bool averag
 }
 
 PythonHandle submit_quietly(std::shared_ptr<WorkItem> work, int process_set, bool average, py::object tensors) {
-  PythonHandle pending{running_session()->submit(process_set, std::move(work), average, false), std::move(tensors)};
+  PythonHandle pending{running_session()->submit(process_set, std::move(work), average, Notify::never),
+                       std::move(tensors)};
   pending.quiet = true;
   return pending;
 }

@@ -32,6 +32,7 @@ enum PerseusErrorKind { PERSEUS_ERROR_KINDS(PERSEUS_ROW) PERSEUS_ERROR_COUNT };
 #undef PERSEUS_ROW
 
 #define PERSEUS_OK (-1)         /* no error; in the place of a PerseusErrorKind */
+#define PERSEUS_PENDING (-2)    /* the outcome is not there yet; in the place of a PerseusErrorKind */
 #define PERSEUS_SAME_DTYPE (-1) /* wire_dtype: no conversion for the transfer */
 
 /* A tensor in host memory, contiguous and row-major. */
@@ -87,6 +88,13 @@ typedef struct PerseusRequest {
                              * after a name replace this rank's dtype and shape in error texts */
 } PerseusRequest;
 
+/* The time at which the execution of a request of `start` begins, unless its caller waits before. */
+enum PerseusBegin {
+  PERSEUS_BEGIN_NOW,    /* the engine's thread is woken */
+  PERSEUS_BEGIN_SOON,   /* within less than a millisecond: the caller probably waits next, which then wakes no thread */
+  PERSEUS_BEGIN_AT_WAIT /* when the caller waits or asks, which must be its next call */
+};
+
 typedef struct PerseusApi {
   int32_t version;
 
@@ -117,6 +125,24 @@ typedef struct PerseusApi {
    * Returns a handle for release(), or NULL with the reason in `message`. Then use other memory; the other ranks need
    * not do so. */
   void* (*allocate)(size_t bytes, void** data, char* message, size_t capacity);
+
+  /* The functions from here on are for callers that wait for a handle. Earlier cores do not have them. */
+
+  /* Queues the request, without its `done`, and stores a handle. `call` is the caller's name of the collective, on
+   * which the ranks must agree; NULL: the verb's. `begin` is a PerseusBegin. Returns as `submit`. */
+  int32_t (*start)(const PerseusRequest* request, const char* call, int32_t begin, void** handle, char* message,
+                   size_t capacity);
+
+  /* Blocks until the request is done, at most for this time, and executes work meanwhile. Returns PERSEUS_OK, the
+   * PerseusErrorKind of its failure, or PERSEUS_PENDING. */
+  int32_t (*wait)(void* handle, int64_t limit_nanoseconds);
+
+  /* Returns not 0 if the request is done, successfully or not. */
+  int32_t (*is_done)(void* handle);
+
+  /* Ends the use of a handle. Calls `done` once if it is not NULL: here if the request is done, otherwise later on a
+   * thread of the core. The memory of the tensors must stay valid until then. */
+  void (*drop)(void* handle, PerseusDone done, void* context);
 } PerseusApi;
 
 #ifdef __cplusplus

@@ -128,13 +128,15 @@ void Driver::run() {
     // Read before stop_: stop() notifies after it has set stop_, so this thread cannot sleep through it.
     const auto seen = doorbell.notifications();
     if (stop_.load(std::memory_order_acquire)) return;
-    policy_.apply(Clock::now());
-    auto limit = kLook;  // a caller drives, and may stop at any moment
+    const auto now = Clock::now();
+    policy_.apply(now);
+    const auto period = deferred_.sleep_limit(now);
+    auto limit = std::min(kLook, period);  // a caller drives, and may stop at any moment
     auto delay = std::chrono::microseconds(0);
     auto result = Driven::Cycle::idle;
     if (const std::unique_lock driving(mutex_, std::try_to_lock); driving) {
       result = run_cycle();
-      limit = sleep_limit();
+      limit = std::min(sleep_limit(), period);
       delay = driven_.batching_delay();
       sleeping_ = limit > kLook;
     }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "engine/completion.h"
+#include "engine/deferred_work.h"
 #include "engine/thread_policy.h"
 #include "transport/control_channel.h"
 
@@ -53,6 +54,11 @@ class Driver {
   // Makes the current driver run a cycle soon. Thread-safe.
   void wake() { control_.doorbell().notify(); }
 
+  // Makes the driver's thread run a cycle within a fraction of a millisecond. Thread-safe.
+  void wake_later() {
+    if (deferred_.add()) wake();
+  }
+
   // Blocks until the completion is done, or until `until`. `notified`: wake() was called after its work was submitted.
   // Never throws. Thread-safe.
   void wait(Completion& completion, bool notified, Clock::time_point until);
@@ -80,6 +86,7 @@ class Driver {
   bool sleeping_ = false;  // the thread sleeps until it is notified, however long that takes
 
   ThreadPolicy policy_;
+  DeferredWork deferred_;  // the driver's thread looks after it
   std::atomic<bool> urgent_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -40,9 +40,13 @@ void ProcessSetEngine::choose_wire_dtype(Request& request) const {
   request.wire_dtype = static_cast<std::int8_t>(*options_.wire_dtype);
 }
 
-void ProcessSetEngine::submit(std::shared_ptr<WorkItem> work, bool notify) {
+void ProcessSetEngine::submit(std::shared_ptr<WorkItem> work, Notify notify) {
   pending_.put(std::move(work));
-  if (notify) wake();
+  switch (notify) {
+    case Notify::now: return wake();
+    case Notify::later: return driver_.wake_later();
+    case Notify::never: return;
+  }
 }
 
 std::shared_ptr<Completion> ProcessSetEngine::post(std::shared_ptr<PointToPointOp> operation) {

@@ -27,6 +27,13 @@
 
 namespace perseus {
 
+// The time at which the driver's thread is woken for new work. The caller drives the engine itself as soon as it waits.
+enum class Notify : std::uint8_t {
+  now,
+  later,  // within a fraction of a millisecond: for callers that probably wait at once
+  never,  // the caller waits at once, or calls wake()
+};
+
 using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
 
 // Engines are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
@@ -48,9 +55,8 @@ class ProcessSetEngine final : private Driven {
   // Sets the wire dtype of a request that names none, as the settings ask for.
   void choose_wire_dtype(Request& request) const;
 
-  // Throws Error(invalid_argument) for a name in flight, or the reason why the engine takes no more work. A caller that
-  // waits at once submits without `notify`: it drives the engine itself, so no thread need be woken.
-  void submit(std::shared_ptr<WorkItem> work, bool notify = true);
+  // Throws Error(invalid_argument) for a name in flight, or the reason why the engine takes no more work.
+  void submit(std::shared_ptr<WorkItem> work, Notify notify = Notify::now);
 
   // Sends a message to one rank of the set, or receives one. Throws Error, as submit().
   std::shared_ptr<Completion> post(std::shared_ptr<PointToPointOp> operation);

@@ -264,7 +264,7 @@ std::shared_ptr<Device> Session::device_for_zeros() {
   return device(number, "join");
 }
 
-Handle Session::submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, bool notify) {
+Handle Session::submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, Notify notify) {
   auto engine = engine_of(set);
   auto& request = work->request;
   if (average) request.scale.divisor = engine->size();

@@ -6,10 +6,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "capi/api.h"
 #include "capi/callbacks.h"
+#include "capi/handles.h"
+#include "engine/deferred_work.h"
 #include "engine/runtime.h"
 
 namespace perseus {
@@ -184,6 +187,91 @@ TEST_F(CApi, ACallbackMaySubmit) {
   chain.args.context = &chain;
   ASSERT_EQ(c_api().submit(&chain.args, nullptr, 0), PERSEUS_OK);
   chain.finished.get_future().get();
+}
+
+class CApiHandles : public CApi {
+ protected:
+  void* start(const char* name, PerseusBegin begin) {
+    auto args = request(PERSEUS_ALLREDUCE, name);
+    args.reduce.prescale = 2;
+    void* handle = nullptr;
+    std::array<char, 200> message{};
+    EXPECT_EQ(c_api().start(&args, "all_reduce", begin, &handle, message.data(), message.size()), PERSEUS_OK)
+        << message.data();
+    return handle;
+  }
+
+  static constexpr std::int64_t kLong = 10'000'000'000;
+};
+
+TEST_F(CApiHandles, WaitReturnsTheOutcome) {
+  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_SOON, PERSEUS_BEGIN_AT_WAIT}) {
+    values_ = {1, 2, 3, 4};
+    auto* handle = start("h", begin);
+    EXPECT_EQ(c_api().wait(handle, kLong), PERSEUS_OK);
+    EXPECT_EQ(c_api().wait(handle, 0), PERSEUS_OK);
+    EXPECT_NE(c_api().is_done(handle), 0);
+    EXPECT_EQ(values_, (std::array<float, 4>{2, 4, 6, 8}));
+    c_api().drop(handle, nullptr, nullptr);
+  }
+}
+
+// The second request is submitted while the engine's thread polls, and the fourth one when it sleeps again.
+TEST_F(CApiHandles, WorkIsExecutedThoughNobodyWaits) {
+  for (const int pause : {0, 0, 0, 30}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause));
+    auto* handle = start("s", PERSEUS_BEGIN_SOON);
+    const auto* completion = static_cast<NativeHandle*>(handle)->handle.completion.get();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!completion->done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_TRUE(completion->done());
+    c_api().drop(handle, nullptr, nullptr);
+  }
+}
+
+TEST_F(CApiHandles, DropCallsBackWhenTheWorkIsDone) {
+  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_SOON, PERSEUS_BEGIN_AT_WAIT}) {
+    for (const bool waits : {false, true}) {
+      values_ = {1, 2, 3, 4};
+      Waiter waiter;
+      auto* handle = start("d", begin);
+      if (waits) {
+        EXPECT_EQ(c_api().wait(handle, kLong), PERSEUS_OK);
+      }
+      c_api().drop(handle, &Waiter::done, &waiter);
+      auto seen = waiter.promise.get_future().get();
+      EXPECT_EQ(seen.error, PERSEUS_OK) << seen.message;
+      EXPECT_EQ(values_[3], 8);
+      c_api().release(seen.kept);
+    }
+  }
+}
+
+TEST_F(CApiHandles, ARejectedRequestHasNoHandle) {
+  auto args = request(PERSEUS_ALLREDUCE, "a");
+  void* handle = nullptr;
+  std::array<char, 200> message{};
+  EXPECT_EQ(c_api().start(&args, nullptr, 7, &handle, message.data(), message.size()),
+            static_cast<std::int32_t>(ErrorKind::invalid_argument));
+  EXPECT_STREQ(message.data(), "no PerseusBegin has the number 7");
+  stop_session();
+  EXPECT_EQ(c_api().start(&args, nullptr, PERSEUS_BEGIN_NOW, &handle, message.data(), message.size()),
+            static_cast<std::int32_t>(ErrorKind::not_initialized));
+  EXPECT_EQ(handle, nullptr);
+}
+
+TEST(DeferredWork, TheThreadPollsForSomeTimeAfterASubmission) {
+  using namespace std::chrono_literals;
+  const DeferredWork::Clock::time_point start{1h};
+  DeferredWork work;
+  EXPECT_EQ(work.sleep_limit(start), 1h);
+  EXPECT_TRUE(work.add()) << "the thread sleeps";
+  EXPECT_LT(work.sleep_limit(start), 1ms);
+  EXPECT_FALSE(work.add()) << "the thread polls";
+  EXPECT_LT(work.sleep_limit(start + 8ms), 1ms);
+  EXPECT_LT(work.sleep_limit(start + 16ms), 1ms) << "it continues after the second submission";
+  EXPECT_EQ(work.sleep_limit(start + 30ms), 1h);
+  EXPECT_TRUE(work.add());
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ class EngineRank {
   std::unique_ptr<Started> start(std::shared_ptr<WorkItem> work, std::unique_ptr<Started> started) {
     started->name = work->request.name;
     started->completion = completion_of(work);
-    engine_->submit(std::move(work), started->notifies);
+    engine_->submit(std::move(work), started->notifies ? Notify::now : Notify::never);
     return started;
   }
 

@@ -15,6 +15,7 @@ from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 
 from ..compat.stores import below_restarts
+from ..native_group.loading import warn_of_other_releases
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
 from .torch_setup import prepare_torch, restart_count, warn_of_nan_checks
@@ -52,6 +53,7 @@ def make_group(
     prepare_torch()
     if rank == 0:
         warn_of_nan_checks()
+        warn_of_other_releases()
     if ranks and not session.is_running():
         _check_below_other_backend(ranks)  # on all members alike
     rendezvous = StoreRendezvous(store, f"perseus/{name}", rank, size, _start_limit(timeout))

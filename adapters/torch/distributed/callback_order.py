@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..compat.futures import watch_futures
+from ..native_group import native
 from .callback_lock import callback_lock
 
 
@@ -47,6 +48,12 @@ def current() -> CallbackOrigin | None:
     return _running.origin
 
 
+def _set_current(origin: CallbackOrigin | None) -> None:
+    _running.origin = origin
+    if native is not None:
+        native.set_in_callback(origin is not None)
+
+
 def remember(future: Any, origin: CallbackOrigin) -> None:
     """Sets the origin of the callbacks of `future`, of the futures that its then() returns, and so on."""
     _watch_futures()
@@ -56,11 +63,12 @@ def remember(future: Any, origin: CallbackOrigin) -> None:
 def _within(origin: CallbackOrigin, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(future: Any) -> Any:
         with callback_lock.taken():
-            before, _running.origin = current(), origin
+            before = current()
+            _set_current(origin)
             try:
                 return callback(future)
             finally:
-                _running.origin = before
+                _set_current(before)
 
     return call
 

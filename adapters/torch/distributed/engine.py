@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from perseus_like.errors import CLASSES
 from perseus_like.session import session
+from perseus_like.tables import ErrorKind
 
+from ..native_group import native
 from .callback_order import current
-from .work import Finish, PerseusWork, SubmittedRequest
+from .work import MARGIN_SECONDS, Finish, PerseusWork, SubmittedRequest
 
 # The type is Any, because the names of the overloads' arguments differ between releases. Callers pass them by place.
 _ProcessGroup: Any = dist.ProcessGroup
@@ -26,14 +30,19 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
     """The base class of the verbs. Collectives of a group are numbered; if the n-th calls differ, all ranks fail."""
 
     def __init__(self, number: int, rank: int, size: int, timeout: float) -> None:
-        super().__init__(rank, size)
+        if native is None:
+            super().__init__(rank, size)
+        else:
+            native.init(self, rank, size)
+            native.set_members(self, weakref.ref(self), number)
+            native.set_limit(self, timeout + MARGIN_SECONDS)
         self._number = number
         self._rank = rank
         self._size = size
         self._timeout = timeout
         self._calls = 0
         self._coalesced: list[PerseusWork] | None = None  # the works inside a coalescing manager
-        self._numbering = threading.Lock()
+        self._numbering = threading.Lock()  # guards _calls
         self._plans: dict[Any, Any] = {}  # plans of reductions, by operation and dtype
         self._core = session.core
 
@@ -41,6 +50,14 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
     def job_ranks(self) -> list[int]:
         """Returns the members' ranks in the job, in the group's order."""
         return list(session.core.process_set_ranks(self._number))
+
+    def _next_call(self) -> int:
+        """Returns the number of this call: the number of earlier calls."""
+        if native is not None:
+            return int(native.next_call(self))
+        with self._numbering:
+            self._calls += 1
+            return self._calls - 1
 
     def _start(
         self,
@@ -60,10 +77,8 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
             name = origin.next_name(self._group_name)
             handle = self._submit(name, call, verb, arguments, options)
         else:
-            with self._numbering:
-                name = f"#{self._calls}"
-                self._calls += 1
-                handle = self._submit(name, call, verb, arguments, options)
+            name = f"#{self._next_call()}"
+            handle = self._submit(name, call, verb, arguments, options)
         request = SubmittedRequest(self._group_name, self._number, name)
         work = PerseusWork(f"{what or call} {name}", handle, result, self._timeout, finish, request=request)
         return self._begun(work)
@@ -89,6 +104,12 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         with contextlib.suppress(Exception):
             self._core.barrier((name, f"{call}, which it cannot: {str(error)[:_LONGEST_ERROR]}"), self._number)
 
+    def _reject(self, number: int, kind: int, text: str) -> None:
+        """Raises the error of an all_reduce that the core has not accepted from C++."""
+        error = CLASSES[ErrorKind(kind).name](text)
+        self._report_failure(f"#{number}", "all_reduce", error)
+        raise error
+
     def _report_early_failure(self, call: str, error: BaseException) -> None:
         """Reports an error of a call that was not submitted, unless it is reported already."""
         if getattr(error, "is_reported", False):
@@ -96,9 +117,7 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         if (origin := current()) is not None:
             self._report_failure(origin.next_name(self._group_name), call, error)
             return
-        with self._numbering:
-            self._calls += 1
-            self._report_failure(f"#{self._calls - 1}", call, error)
+        self._report_failure(f"#{self._next_call()}", call, error)
 
 
 def reporting_failures(**calls: str) -> Callable[[C], C]:

@@ -16,13 +16,15 @@ from perseus_like.session import session
 
 from ..compat.dynamo import no_dynamo
 from ..compat.process_groups import find_group
+from ..native_group import native
 from .engine import reporting_failures
 from .gathers import Gathers
 from .group_identity import GroupIdentity
 from .monitored_barrier import MonitoredBarrier
+from .native_works import executed_natively
 from .reductions import Reductions
 from .unsupported import OF_GROUPS, refusing
-from .work import Works
+from .work import MARGIN_SECONDS, Works
 
 _log = logging.getLogger("perseus_like")
 # destroy_process_group waits for the other ranks' answers for this time.
@@ -78,6 +80,7 @@ def _devices() -> list[torch.device]:
     return [torch.device(kind) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
 
 
+@executed_natively
 @no_dynamo(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
 @reporting_failures(**_COLLECTIVES)
 @refusing(OF_GROUPS)
@@ -120,11 +123,13 @@ class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
         return False
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._calls
+        return self._calls if native is None else int(native.calls(self))
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Changes the limit of this rank's waits from now on. The ranks' common limit stays that of the start."""
         self._timeout = timeout.total_seconds()
+        if native is not None:
+            native.set_limit(self, self._timeout + MARGIN_SECONDS)
 
     _set_default_timeout = set_timeout
 
@@ -144,9 +149,13 @@ class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
     # returns a work that is complete when they all are.
     def _start_coalescing(self, device: Any = None) -> None:
         self._coalesced = []
+        if native is not None:
+            native.set_coalescing(self, True)
 
     def _end_coalescing(self, device: Any = None) -> Works:
         works, self._coalesced = self._coalesced or [], None
+        if native is not None:
+            native.set_coalescing(self, False)
         return Works(works)
 
     def shutdown(self) -> None:

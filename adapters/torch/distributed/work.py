@@ -159,6 +159,10 @@ class PerseusWork(dist.Work):
             )
         streams.wait_for(0.0)
 
+    def give_up(self, limit: float) -> None:
+        """Does what `wait` does after a wait of `limit` seconds in vain."""
+        self._give_up(limit, self._handle)
+
     def comes_until(self, deadline: float) -> bool:
         """Waits until `deadline` (of time.monotonic), and returns whether the work is complete. Raises its error."""
         return bool(callback_lock.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))

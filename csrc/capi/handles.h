@@ -1,0 +1,28 @@
+// Requests whose caller waits for a handle: the functions start, wait, is_done and drop of perseus.h.
+#pragma once
+
+#include <utility>
+
+#include "capi/perseus.h"
+#include "engine/session.h"
+
+namespace perseus {
+
+// A request in progress, as native code holds it.
+struct NativeHandle {
+  Handle handle;
+  // No thread is woken for the work: a caller that waits drives the engine, and any other user calls notify() first.
+  bool quiet = false;
+
+  void notify() {
+    if (std::exchange(quiet, false)) handle.engine->wake();
+  }
+};
+
+std::int32_t start(const PerseusRequest* request, const char* call, std::int32_t begin, void** handle, char* message,
+                   std::size_t capacity);
+std::int32_t wait(void* handle, std::int64_t limit_nanoseconds);
+std::int32_t is_done(void* handle);
+void drop(void* handle, PerseusDone done, void* context);
+
+}  // namespace perseus

@@ -1,0 +1,88 @@
+#include "capi/requests.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace perseus {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+template <typename Enum>
+Enum checked(std::int32_t value, int count, const char* what) {
+  if (value < 0 || value >= count) {
+    refuse("invalid " + std::string(what) + " " + std::to_string(value) + "; pass a number from 0 to " +
+           std::to_string(count - 1));
+  }
+  return static_cast<Enum>(value);
+}
+
+DType dtype_of(std::int32_t value) { return checked<DType>(value, kDTypeCount, "dtype"); }
+
+bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
+
+}  // namespace
+
+std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {
+  auto work = std::make_shared<WorkItem>();
+  auto& request = work->request;
+  request.verb = checked<Verb>(asked.verb, PERSEUS_BARRIER + 1, "verb");
+  request.name = asked.name;
+  request.op = checked<ReduceOp>(asked.reduce.op, PERSEUS_OP_COUNT, "reduce op");
+  request.scale = {asked.reduce.prescale, asked.reduce.postscale, 1};
+  request.root = asked.root;
+  if (asked.tensor_names != nullptr) request.member_names = asked.tensor_names;
+  if (asked.reduce.wire_dtype != PERSEUS_SAME_DTYPE) {
+    request.wire_dtype = static_cast<std::int8_t>(dtype_of(asked.reduce.wire_dtype));
+  }
+  for (std::int32_t i = 0; i < asked.tensor_count; ++i) {
+    const auto& tensor = asked.inputs[i];
+    request.members.push_back({dtype_of(tensor.dtype), Shape(tensor.shape, tensor.shape + tensor.dimensions)});
+    work->inputs.push_back(tensor.data);
+  }
+  if (request.verb != Verb::barrier && request.members.empty()) refuse(request.label() + ": a tensor is needed");
+  if (asked.outputs == nullptr) {
+    if (writes_in_place(request.verb)) work->outputs = work->inputs;
+  } else {
+    work->outputs.assign(asked.outputs, asked.outputs + asked.tensor_count);
+  }
+  if (asked.splits != nullptr) work->splits.assign(asked.splits, asked.splits + ranks);
+  return work;
+}
+
+void tell(const Caller& caller, const std::shared_ptr<Completion>& completion) {
+  std::vector<PerseusTensor> results;
+  for (const auto& result : completion->results) {
+    const auto& shape = result->shape();
+    results.push_back({result->data(), static_cast<std::int32_t>(result->dtype()),
+                       static_cast<std::int32_t>(shape.size()), shape.data()});
+  }
+  const auto& status = completion->status();
+  auto kept = completion;
+  const PerseusOutcome outcome{
+      .error = status.ok() ? PERSEUS_OK : static_cast<std::int32_t>(status.kind()),
+      .message = status.text().c_str(),
+      .result_count = static_cast<std::int32_t>(results.size()),
+      .results = results.data(),
+      .received_splits = completion->received_splits.data(),
+      .split_count = static_cast<std::int32_t>(completion->received_splits.size()),
+      .number = completion->number,
+      .work = &kept,
+      .memory_is_lent = completion->memory_is_lent ? 1 : 0,
+  };
+  caller.done(caller.context, &outcome);
+}
+
+std::int32_t report(ErrorKind kind, std::string_view text, char* message, std::size_t capacity) {
+  if (capacity > 0) {
+    const auto length = std::min(text.size(), capacity - 1);
+    std::memcpy(message, text.data(), length);
+    message[length] = '\0';
+  }
+  return static_cast<std::int32_t>(kind);
+}
+
+}  // namespace perseus

@@ -1,0 +1,155 @@
+"""Compiles the process group in C++, and compares it with the group in Python in jobs of real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import start
+from .test_worlds import FILES
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PROGRAM = HERE / "native_group_program.py"
+BUILD = [sys.executable, "-m", "perseus_like.torch.build_group"]
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+ReportsOf = Callable[[int], str]
+
+
+def build(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # ninja may lie beside Python
+    environment = {**os.environ, "PATH": path, "TORCH_EXTENSIONS_DIR": str(folder)}
+    return subprocess.run(
+        [*BUILD, *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder of torch's extensions with the module in it."""
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no compiler {compiler}")
+    folder = tmp_path_factory.mktemp("extensions")
+    assert build(["--check"], folder).returncode == 1
+    done = build([], folder)
+    assert done.returncode == 0, done.stdout
+    checked = build(["--check"], folder)
+    assert checked.returncode == 0, checked.stdout
+    assert "is used" in checked.stdout
+    return folder
+
+
+def outcomes(folder: Path, extensions: Path, modes: list[str]) -> list[str]:
+    """Runs the program with a mode for each rank, and returns what each rank has written."""
+    folder.mkdir()
+    modes_by_rank = " ".join(modes)
+    script = f'modes=({modes_by_rank}); exec "{sys.executable}" "{PROGRAM}" rank$PERSEUS_RANK ${{modes[$PERSEUS_RANK]}}'
+    done = start("perseusrun", len(modes), ["bash", "-c", script], folder, 240, TORCH_EXTENSIONS_DIR=str(extensions))
+    assert done.returncode == 0, done.stdout
+    return [(folder / f"rank{rank}").read_text() for rank in range(len(modes))]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_results_and_errors_are_those_of_the_group_in_python(size: int, extensions: Path, tmp_path: Path) -> None:
+    """Ranks with and without the module may be in one job."""
+    expected = outcomes(tmp_path / "off", extensions, ["off"] * size)
+    assert outcomes(tmp_path / "on", extensions, ["on"] * size) == expected
+    assert outcomes(tmp_path / "mixed", extensions, ["on", "off"] * (size // 2)) == expected
+
+
+def test_the_tests_of_groups_pass(extensions: Path, tmp_path: Path) -> None:
+    files = [str(HERE / "in_world" / file) for file in FILES]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
+    command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
+    environment = {"PERSEUS_IN_WORLD": "1", "TORCH_EXTENSIONS_DIR": str(extensions)}
+    world = start("perseusrun", 2, [sys.executable, *command], tmp_path, 280, **environment)
+    assert world.returncode == 0, world.stdout[-60000:]
+
+
+def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program, reports_of: ReportsOf) -> None:
+    program(
+        "perseusrun",
+        2,
+        """
+        import signal
+        from perseus_like.torch.native_group import native
+        assert native is not None
+        dist.init_process_group("perseus", timeout=timedelta(seconds=100))
+        name = dist.group.WORLD.group_name
+        if dist.get_rank() == 1:
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        for call in (dist.all_reduce, lambda t: torch.ops._c10d_functional.wait_tensor(
+            torch.ops._c10d_functional.all_reduce_(t, "sum", name))):
+            try:
+                call(torch.ones(3))
+            except Exception as error:
+                report(type(error).__name__, error)
+        report("soon" if time.monotonic() - begin < 30 else "late")
+        """,
+        TORCH_EXTENSIONS_DIR=str(extensions),
+    )
+    first, second, soon = reports_of(0).splitlines()
+    for line in (first, second):
+        assert line.startswith("PeerLostError")
+        assert "rank 1" in line
+    assert soon == "soon"
+
+
+def test_a_module_for_another_torch_is_reported_and_not_used(program: Program, tmp_path: Path) -> None:
+    other = tmp_path / "extensions" / "perseus_group" / "torch-2.0.0"
+    other.mkdir(parents=True)
+    (other / "perseus_group.so").touch()
+    done = program(
+        "perseusrun",
+        2,
+        """
+        from perseus_like.torch.native_group import native
+        assert native is None
+        dist.init_process_group("perseus")
+        dist.destroy_process_group()
+        """,
+        TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("it was compiled for torch-2.0.0, and this process needs torch-") == 1, done.stdout
+
+
+def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Program, tmp_path: Path) -> None:
+    copy = tmp_path / "extensions"
+    shutil.copytree(extensions, copy)
+    (file,) = copy.rglob("*.so")
+    file.write_bytes(b"no library")
+    done = program("perseusrun", 1, 'dist.init_process_group("perseus")', TORCH_EXTENSIONS_DIR=str(copy))
+    assert done.returncode == 0, done.stdout
+    assert "the process group in C++ is not used, because" in done.stdout
+
+
+def test_remove(tmp_path: Path) -> None:
+    module = tmp_path / "perseus_group" / "torch-2.0.0" / "perseus_group.so"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    assert build(["--remove"], tmp_path).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_compiler_the_command_fails_with_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    done = build([], tmp_path)
+    assert done.returncode == 1
+    assert "It needs a C++ compiler" in done.stdout
