@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .arguments import member_id
 from .errors import DisagreementError, HorovodInternalError, UnavailableError
+from .hosts import is_on_one_host
 from .objects import allgather_object, first_difference
 from .process_sets import ProcessSet
 from .session import session
@@ -29,17 +29,6 @@ class _Offer:
     contents: list[str]
     address: str = ""
     failure: str = ""
-
-
-def is_on_one_host(process_set: ProcessSet) -> bool:
-    """Returns whether all ranks of the set are on this host. Collective over the set if the job has several hosts."""
-    member_id(process_set)
-    core = session.core
-    if core.local_size() == core.size():
-        return True
-    mine = (core.is_homogeneous(), core.cross_rank())
-    gathered = allgather_object(mine, "host_memory.hosts", process_set)
-    return all(each[0] for each in gathered) and len({host for _, host in gathered}) == 1
 
 
 def require_one_host(what: str, process_set: ProcessSet) -> int:

@@ -91,12 +91,14 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = GLOBAL
 
 _registered: list[ProcessSet] = []
+_internal: list[ProcessSet] = []  # sets that this package has registered for itself
 
 
 def registered_ranks() -> dict[int, list[int]]:
-    """Returns the ranks of every registered set, by its id. The id of the global set is 0."""
+    """Returns the ranks of every set that the program has registered, by its id. The id of the global set is 0."""
     core = session.core
-    return {number: list(core.process_set_ranks(number)) for number in core.process_set_ids()}
+    hidden = {each.process_set_id for each in _internal}
+    return {number: list(core.process_set_ranks(number)) for number in core.process_set_ids() if number not in hidden}
 
 
 def find_id(ranks: Sequence[int] | None) -> int | None:
@@ -105,8 +107,18 @@ def find_id(ranks: Sequence[int] | None) -> int | None:
 
 
 def registered_set(ranks: Sequence[int]) -> ProcessSet | None:
-    """Returns the registered object of exactly these ranks, which are in ascending order."""
-    return next((each for each in _registered if each.ranks == list(ranks)), None)
+    """Returns a registered object of exactly these ranks, which are in ascending order. It may be an internal one."""
+    return next((each for each in (*_registered, *_internal) if each.ranks == list(ranks)), None)
+
+
+def add_internal(ranks: Sequence[int]) -> ProcessSet:
+    """Registers a set that the program does not see, and may register, too. Collective over all ranks of the job."""
+    handle = session.core.add_process_set(list(ranks))
+    handle.wait()
+    new = ProcessSet(ranks)
+    new.process_set_id = handle.number()
+    _internal.append(new)
+    return new
 
 
 def remember(process_set: ProcessSet, process_set_id: int) -> None:
@@ -147,9 +159,10 @@ def _forget_sets() -> None:
     """Resets the table of sets: a new session has the global set only."""
     global_process_set.ranks = list(range(session.core.size()))
     global_process_set.mpi_comm = None
-    for process_set in _registered:
+    for process_set in (*_registered, *_internal):
         process_set.process_set_id = None
     _registered.clear()
+    _internal.clear()
 
 
 session.on_start(_forget_sets)

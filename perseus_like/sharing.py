@@ -18,7 +18,7 @@ import numpy as np
 
 from .errors import HorovodInternalError, TransportError
 from .host_memory import mapped
-from .hosts import ranks_by_host
+from .hosts import ranks_of_hosts
 from .objects import allgather_object
 from .session import session
 
@@ -70,7 +70,6 @@ class Form:
 class _Offer:
     """A rank's message to all: where it runs and, from the rank that loads, where the others get the file."""
 
-    place: tuple[int, int, int]  # local rank, local size, cross rank
     address: str = ""
     nbytes: int = 0
     index_at: int = 0
@@ -81,7 +80,7 @@ def share(make: Callable[[], T], name: str, form: Form) -> T:
     """Returns the object that `make` returns on the first rank of this host, in read-only memory. Collective."""
     core = session.core
     is_first = core.local_rank() == 0
-    offer = _Offer((core.local_rank(), core.local_size(), core.cross_rank()))
+    offer = _Offer()
     error: Exception | None = None
     # The ranks that do not load have a file to exchange, too.
     fd = os.memfd_create("perseus-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -92,7 +91,7 @@ def share(make: Callable[[], T], name: str, form: Form) -> T:
         if error is not None:
             raise error
         _raise_failure(offers, name)
-        host = next(ranks for ranks in ranks_by_host([each.place for each in offers]) if core.rank() in ranks)
+        host = next(ranks for ranks in ranks_of_hosts() if core.rank() in ranks)
         if len(host) == 1:
             return cast(T, _mapped(own, offer, name, form))
         with _received(own, offers[host[0]], host.index(core.rank()), len(host), name) as received:

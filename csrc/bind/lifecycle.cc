@@ -97,6 +97,12 @@ void bind_lifecycle(py::module_& module) {
   number("cross_rank", [](const Topology& t) { return t.cross_rank(); });
   number("cross_size", [](const Topology& t) { return t.cross_size(); });
   number("is_homogeneous", [](const Topology& t) { return t.is_homogeneous(); });
+  module.def("ranks_of_hosts", [] {
+    const auto& topology = running_session(true)->topology();
+    std::vector<std::vector<int>> hosts;
+    for (int host = 0; host < topology.host_count(); ++host) hosts.push_back(topology.ranks_on(host));
+    return hosts;
+  });
 }
 
 }  // namespace perseus::bind
