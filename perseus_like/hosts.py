@@ -39,19 +39,6 @@ def leaders_process_set() -> ProcessSet:
     return known
 
 
-def peers_process_set() -> ProcessSet:
-    """Returns the ranks that have this rank's place in the order of their host, one of each host.
-
-    The hosts have equally many ranks. The first call of a session is collective over the job.
-    """
-    known = _peers.get(session.generation)
-    if known is None or known.process_set_id is None:
-        _peers.clear()
-        sets = [_registered(sorted(ranks)) for ranks in zip(*ranks_of_hosts(), strict=True)]
-        known = _peers[session.generation] = next(each for each in sets if each.included())
-    return known
-
-
 def _registered(ranks: list[int]) -> ProcessSet:
     if len(ranks) == session.core.size():
         return global_process_set
@@ -60,4 +47,3 @@ def _registered(ranks: list[int]) -> ProcessSet:
 
 _host: dict[int, ProcessSet] = {}  # the keys are generations of the session
 _leaders: dict[int, ProcessSet] = {}
-_peers: dict[int, ProcessSet] = {}

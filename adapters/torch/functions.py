@@ -16,6 +16,7 @@ from perseus_like.session import session
 
 from .autograd import verbs
 from .ops import allgather, broadcast_, broadcast_async_, synchronize
+from .sharded_optimizer import ZeroRedundancyOptimizer
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -77,6 +78,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
+    _broadcast_state(optimizer, root_rank)
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        optimizer.adopt_state()
+
+
+def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not optimizer.state:
         _begin_with_zero_gradients(parameters)

@@ -64,6 +64,11 @@ def is_reduced_by(owner_name: str, holder: Holder, named: Sequence[tuple[str, to
     return bool(theirs)
 
 
+def has_owner(owner_name: str, parameter: torch.Tensor) -> bool:
+    """Returns whether an owner of this name reduces the gradient of the parameter."""
+    return any(other.owner_name == owner_name and other.is_open and other.knows(parameter) for other in _all)
+
+
 def _shared(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
     others = [other for other in _all if other is not holder and other.is_open and other.follows != holder.owner_name]
     return ((name, other.owner_name) for name, each in named for other in others if other.knows(each))

@@ -155,10 +155,6 @@ class ShardMemory:
                 squares += float(torch.linalg.vector_norm(total)) ** 2
         return squares
 
-    def own_rows(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
-        """Returns this rank's gradients of the segments."""
-        return [self._gradient(each, self.index, 0, each.count) for each in segments if each.count]
-
     def summed(self, segment: Segment, is_summed: bool) -> torch.Tensor:
         """Returns the segment's sum over all ranks in float32. `is_summed`: `sum_gradients` has written it."""
         ranks = [self.index] if is_summed else self.present

@@ -20,6 +20,7 @@ from .compat.training import before_scaler_steps, mark_stepped
 from .group_process_set import process_set_of
 from .ownership import register
 from .shard_by_torch import TorchRule
+from .shard_reduction import require_no_unscaling
 from .shard_rules import KernelRule, Rule, check_options
 from .sharded_update import ShardedUpdate
 
@@ -36,14 +37,16 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         optimizer_class: torch.optim.SGD, Adam or AdamW, which the core updates in one pass, or another optimizer that
             updates each element by itself.
         process_group: a group of torch.distributed over the backend perseus, in place of `process_set`.
-        process_set: the ranks that train together: all ranks of the job, which is the default, or ranks of one host.
+        process_set: the ranks that train together. If these are some of the ranks of several hosts, those of each
+            host are a registered set, too. The default is all ranks of the job.
         op: Average or Sum, over the gradients of the ranks.
-        backward_passes_per_step: has no effect: gradients are added locally until `step`.
+        backward_passes_per_step: on several hosts, the number of backward passes that are summed before gradients are
+            reduced. On one host it has no effect: gradients are added locally until `step`.
         defaults: options of `optimizer_class`.
 
     Raises:
-        UnavailableError: the optimizer, an option, a dtype or a device cannot be sharded, or the hosts have different
-            numbers of ranks.
+        UnavailableError: the optimizer, an option, a dtype or a device cannot be sharded, or the ranks of
+            `process_set` on one host are not a registered set.
         ValueError: this rank is not in `process_set`, or an argument is wrong.
         HorovodInternalError: the ranks passed different parameters (DisagreementError), or a rank has ended.
 
@@ -81,16 +84,30 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         has_kernel = KernelRule.has(type(inner), inner.param_groups)
         rule: Rule = KernelRule(type(inner)) if has_kernel else TorchRule(inner)
         member_id(process_set)
-        self.backward_passes_per_step = checked_passes(passes)
         super().__init__(inner.param_groups, inner.defaults)
         self.optim, self.param_groups, self.state = inner, inner.param_groups, inner.state
         self._step_supports_amp_scaling = True
-        self._clip = 1.0
-        self._update = ShardedUpdate(self, rule, process_set, chosen is Average, names)
+        self._clip, self._passes = 1.0, checked_passes(passes)
+        self._was_reducing = False  # when a GradScaler began to look for infinities
+        self._update = ShardedUpdate(self, rule, process_set, chosen is Average, self._passes, names)
         register(self._update)
         weakref.finalize(self, self._update.close)
         if not is_elastic():  # workers that come later do not take part in what others have made before
             self._update.prepare()
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """The number of backward passes that are summed locally before gradients are reduced, on several hosts."""
+        return self._passes
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets the number of backward passes that are summed locally, from the next pass on."""
+        self._passes = checked_passes(passes)
+        self._update.reduction.set_passes_per_step(passes)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Adds the gradients of all ranks and updates the parameters. Blocks until all ranks have done so.
@@ -99,15 +116,19 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         rank updates. Returns the loss of this rank's closure.
 
         Raises:
-            UnavailableError: a rank has joined, and the job has several hosts.
+            RuntimeError: the DistributedDataParallel that averaged the gradients no longer exists.
             HorovodInternalError: a rank has ended. Parameters may then be updated in part; restore the last commit.
         """
         loss = None
         if closure is not None:
+            if self._update.reduction.pending:
+                self._update.reduce()
             with torch.enable_grad():
                 loss = closure()
         mark_stepped(self.optim)
         scaler, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        require_no_unscaling(self._was_reducing, found, scaler)
+        self._was_reducing = False
         scale = 1.0 if scaler is None else float(scaler)
         clip, self._clip = self._clip, 1.0
         with torch.no_grad():
@@ -134,6 +155,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         return torch.tensor(norm)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        if self._update.reduction.pending:
+            raise AssertionError(
+                "zero_grad() was called after backward() but before step(): the gradients are being reduced over "
+                "several hosts at this moment"
+            )
         self._clip = 1.0
         self._update.discard_sums()
         super().zero_grad(set_to_none)
@@ -170,6 +196,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                     name: value.clone() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
                     for name, value in state_dict["state"][number].items()
                 }
+        self.adopt_state()
+
+    def adopt_state(self) -> None:
+        """Moves states that were loaded to the memory of the host. Call it on all ranks."""
         with torch.no_grad():
             self._update.adopt_loaded()
 
@@ -179,7 +209,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             self._update.forget_memory()
 
     def _before_scaler_step(self) -> None:
+        self._was_reducing = self._update.reduction.pending
         self._update.spread_infinities()
+
+    def _before_unscaling(self) -> None:
+        self._update.reduce()
 
     def __reduce__(self) -> Any:
         """Returns a plain optimizer. A copy has other parameters, which only this rank trains."""

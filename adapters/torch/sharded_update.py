@@ -10,7 +10,7 @@ import torch
 
 from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Max, Sum
-from perseus_like.errors import DisagreementError, HorovodInternalError, UnavailableError
+from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.heap import keep_freed_memory
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
@@ -18,21 +18,20 @@ from perseus_like.session import session
 from .autograd import verbs
 from .compat.dynamo import not_compiled
 from .gradient_memory import fill, has_layout_of
-from .ownership import is_reduced_by
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
 from .shard_meeting import Meeting
 from .shard_memory import ShardMemory, Slot
+from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
 
-_DDP = "DistributedDataParallel"
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
 
 class ShardedUpdate:
     """The memory and the steps of one sharded optimizer. It holds the groups and states, but not the optimizer."""
 
-    owner_name = "ZeroRedundancyOptimizer"
+    owner_name = OWNER
 
     def __init__(
         self,
@@ -40,13 +39,15 @@ class ShardedUpdate:
         rule: Rule,
         process_set: ProcessSet,
         averages: bool,
+        passes: int,
         names: dict[int, str],
     ) -> None:
         self._groups, self._state = optimizer.param_groups, optimizer.state
         self._rule, self._set, self._averages = rule, process_set, averages
         self._names = names
+        self.reduction = ShardReduction(process_set, averages, passes)
         self._memory: ShardMemory | None = None
-        self._group = ShardGroup(process_set, process_set, None)
+        self._group = ShardGroup(process_set, process_set, [])
         self._generation = -1
         self._name = ""
         self._hooks: list[Any] = []
@@ -56,7 +57,7 @@ class ShardedUpdate:
         self._partial_steps = 0  # without ranks that had joined, since all ranks met
         self._has_loaded = False  # a state, since then
         self._squares = 0.0  # the sum of the squares of this rank's sums
-        self._is_reduced = False  # a DistributedDataParallel has averaged the gradients before `step`
+        self._present: tuple[int, ...] = ()  # the places in the set of the ranks that have not joined
         self._summed = False  # this rank's gradients have been replaced by sums
         self._torn = False  # parameters may be updated in part
         self._closed = False
@@ -67,11 +68,16 @@ class ShardedUpdate:
 
     @property
     def follows(self) -> str:
-        return _DDP if self._is_reduced else ""
+        return DDP if self._is_reduced else ""
+
+    @property
+    def _is_reduced(self) -> bool:
+        return self.reduction.is_reduced
 
     @property
     def is_open(self) -> bool:
-        return not self._closed
+        """Returns False if the reduction owns the parameters in place of this object."""
+        return not self._closed and not self.reduction.owns
 
     def knows(self, parameter: torch.Tensor) -> bool:
         return any(parameter is each for group in self._groups for each in group["params"])
@@ -79,6 +85,7 @@ class ShardedUpdate:
     def close(self) -> None:
         """Releases the memory, since the optimizer no longer exists."""
         self._closed = True
+        self.reduction.close()
         self.forget_memory()
 
     def forget_memory(self) -> None:
@@ -102,10 +109,10 @@ class ShardedUpdate:
     def prepare(self) -> None:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
-        self._is_reduced = is_reduced_by(_DDP, self, named)
         if self._generation != session.generation:
             self._name, self._generation = reserve_name(self._set), session.generation
         group = self._group = ShardGroup.of(self._set)
+        self.reduction.choose(self, named, group.has_several_hosts)
         group.spread_first_values(named, self._name)
         share_parameters(named, group.host)
         self.forget_memory()
@@ -173,6 +180,11 @@ class ShardedUpdate:
         self._torn = is_torn
         self.forget_memory()
 
+    def reduce(self) -> None:
+        """Blocks until the gradients are those of all ranks, if they are reduced before the update. Collective."""
+        self._ensure()
+        self.reduction.finish(self._named())
+
     # --- gradients and states
 
     def _make_hook(self) -> Callable[[torch.Tensor], None]:
@@ -212,6 +224,7 @@ class ShardedUpdate:
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
         self._torn, self._has_loaded = False, True
+        self.reduction.abandon()
         if self._memory is not None and self._generation == session.generation:
             self._adopt_states()
 
@@ -242,12 +255,11 @@ class ShardedUpdate:
         """Updates the parameters once. Collective."""
         memory = self._ensure()
         try:
+            self.reduction.finish(self._named())
             if not self._summed:
                 skips = self._gather(memory, found_infinity, loss_scale)
             else:
                 skips = self._meet(memory, found_infinity, loss_scale)
-            if not skips and self._group.peers is not None and not self._is_reduced:
-                self._sum(memory)
             if not skips:
                 self._refresh_masters(memory)
                 is_summed = self._summed or self._is_reduced
@@ -255,6 +267,7 @@ class ShardedUpdate:
                 self._rule.update(memory, self._groups, self._state, scale, is_summed)
             self.discard_sums()
             self._meet(memory)
+            self.reduction.begin_step()
         except DisagreementError:
             raise
         except HorovodInternalError:
@@ -267,7 +280,7 @@ class ShardedUpdate:
         """Waits until the gradients of all ranks are ready. Returns whether one of them has found an infinity."""
         self._complete(memory)
         skips = self._meet(memory, found_infinity, loss_scale)
-        if len(memory.present) < memory.size:  # the shards are others, so that other ranks need staying gradients
+        if not self._is_reduced and not self._all_are_present():  # other ranks now need gradients that stayed
             self._complete(memory)
             self._meet(memory)
         return skips
@@ -276,16 +289,19 @@ class ShardedUpdate:
         """Returns the norm of the reduced gradients. This rank's shard of the gradients becomes their sum."""
         memory = self._ensure()
         try:
+            self.reduction.finish(self._named())
             if not self._summed:
                 self._gather(memory)
                 self._sum(memory)
+            self.reduction.require_unchanged()
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
-            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._group.host, wait=True).result()
+            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, wait=True).result()
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
-        norm: float = float(total[0]) ** 0.5 / self._divisor()
+        hosts = self._group.hosts_with(self._present)  # each of them adds the squares of all elements
+        norm: float = (float(total[0]) / hosts) ** 0.5 / self._divisor()
         return norm
 
     def _sum(self, memory: ShardMemory) -> None:
@@ -295,13 +311,7 @@ class ShardedUpdate:
         segments = self._rule.segments(memory, self._state)
         ranks = [memory.index] if self._is_reduced else memory.present
         self._squares = memory.sum_gradients(segments, ranks)
-        if self._is_reduced:  # the sums of this rank's own gradients are these gradients
-            return
-        if self._group.peers is not None:
-            rows = memory.own_rows(segments)
-            self._group.add_between_hosts(rows, self._name)
-            self._squares = sum(float(torch.linalg.vector_norm(row.float())) ** 2 for row in rows)
-        self._summed = True
+        self._summed = not self._is_reduced  # the sums of this rank's own gradients are these gradients
 
     def _divisor(self) -> int:
         """Returns the number by which sums become the gradients of the step."""
@@ -309,6 +319,9 @@ class ShardedUpdate:
 
     def spread_infinities(self) -> None:
         """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
+        self.reduce()
+        if self._is_reduced:
+            return
         gradients = [each.grad for _, each in self._named() if each.grad is not None]
         with torch.no_grad():
             largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients if each.numel()]
@@ -325,21 +338,25 @@ class ShardedUpdate:
         The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
         """
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded)
-        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine)
-        is_complete = len(meeting.present) == (self._set.size() or 1)
-        if not is_complete and self._group.peers is not None:
-            raise UnavailableError(
-                "ZeroRedundancyOptimizer: a rank has joined, but on several hosts every rank has to update its shard "
-                "of the parameters; give all ranks equally many batches"
+        lacks_owner = self.reduction.lacks_owner(self._named())
+        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine, lacks_owner)
+        if meeting.is_unreduced:
+            raise RuntimeError(
+                "ZeroRedundancyOptimizer: it was made for parameters of a DistributedDataParallel, which no longer "
+                "exists on some rank, so that nothing reduces gradients; keep that object and call it in each step, or "
+                "make the optimizer anew"
             )
-        if self._group.peers is None:
-            memory.present = meeting.present
-        if is_complete:
+        self._present = meeting.present
+        memory.present = self._group.places_on_host(meeting.present)
+        if self._all_are_present():
             missed = 0 if meeting.has_loaded else meeting.partial_steps - self._partial_steps
             if missed:
                 self._rule.catch_up(memory, self._groups, self._state, missed)
             self._partial_steps, self._has_loaded = 0, False
         return meeting.found_infinity
+
+    def _all_are_present(self) -> bool:
+        return len(self._present) == (self._set.size() or 1)
 
     def _refresh_masters(self, memory: ShardMemory) -> None:
         """Takes the values of bfloat16 parameters that the program has changed since the last step."""
@@ -356,7 +373,7 @@ class ShardedUpdate:
         self._meet(memory)  # no rank updates masters that another rank still writes
 
     def _count(self, memory: ShardMemory) -> None:
-        self._partial_steps += len(memory.present) < memory.size
+        self._partial_steps += not self._all_are_present()
         self._rule.count(memory, self._state)
         for slot in memory.slots:
             torch.autograd.graph.increment_version(slot.parameter)

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 
 from .conftest import Mpirun
-
-# The ranks of ALONE are on one host, and the others on the other host.
-SET_HOST_NAME = """
-import ctypes, os, socket, sys
-
-CLONE_NEWUTS = 0x04000000
-if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS) != 0:
-    print(f"cannot set its own host name: {os.strerror(ctypes.get_errno())}", flush=True)
-    sys.exit()
-socket.sethostname("one" if os.environ["PMI_RANK"] in os.environ["ALONE"] else "other")
-"""
+from .simulated_hosts import run_on_simulated_hosts
 
 SCOPES = """
 import torch
@@ -46,95 +36,9 @@ print(f"rank {rank} is done", flush=True)
 """
 
 
-def run_on_simulated_hosts(mpirun: Mpirun, program: str, alone: str = "1", **environment: str) -> None:
-    """Runs a program on four ranks. `alone` are the ranks of the first host, a digit each."""
-    world = mpirun(SET_HOST_NAME + program, ALONE=alone, **environment)
-    if "cannot set its own host name" in world.stdout:
-        pytest.skip(world.stdout.splitlines()[0])
-    assert world.returncode == 0, world.stderr
-    assert all(f"rank {rank} is done" in world.stdout for rank in range(4)), world.stdout
-
-
 def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
     pytest.importorskip("torch")
     run_on_simulated_hosts(mpirun, SCOPES)
-
-
-SHARDED = """
-import torch
-import perseus_like.torch as hvd
-
-hvd.init()
-rank = hvd.rank()
-
-def batch_of(step):
-    return torch.randn(16, 7, generator=torch.Generator().manual_seed(step))
-
-def model_of(seed):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(7, 80), torch.nn.Tanh(), torch.nn.Linear(80, 7))
-
-def train(model, optimizer, rows, clip):
-    for step in range(10):
-        optimizer.zero_grad()
-        (model(batch_of(step)[rows]) ** 2).mean().backward()
-        norm = clip(model, optimizer) if step % 2 else None
-        optimizer.step()
-    return torch.cat([each.detach().flatten() for each in model.parameters()]), norm
-
-def clip_alone(model, _):
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-
-for cls, options in ((torch.optim.Adam, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adamax, {})):
-    model, alone = model_of(rank), model_of(0)  # the values of rank 0 count
-    optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01, **options)
-    mine = slice(rank * 4, rank * 4 + 4)
-    together = train(model, optimizer, mine, lambda _, optimizer: optimizer.clip_grad_norm_(0.05))
-    expected = train(alone, cls(alone.parameters(), lr=0.01, **options), slice(0, 16), clip_alone)
-    torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-5)
-    everybody = hvd.allgather_object(together[0].tolist())
-    assert all(each == everybody[0] for each in everybody)
-    states = [value for each in optimizer.state.values() for value in each.values() if value.dim() > 0]
-    assert len(states) == 4 * (1 if cls is torch.optim.SGD else 2)
-    everybody = hvd.allgather_object([value.tolist() for value in states])
-    assert all(each == everybody[0] for each in everybody)
-some = hvd.add_process_set([0, 3])
-if rank in (0, 3):
-    try:
-        hvd.ZeroRedundancyOptimizer(model_of(0).parameters(), torch.optim.Adam, process_set=some)
-    except RuntimeError as error:
-        assert "has some ranks of several hosts" in str(error)
-    else:
-        raise AssertionError("not refused")
-hvd.shutdown()
-print(f"rank {rank} is done", flush=True)
-"""
-
-
-def test_a_sharded_optimizer_on_two_hosts(mpirun: Mpirun) -> None:
-    """Each of two hosts with two ranks has parameters and states once, and all train as one process does."""
-    pytest.importorskip("torch")
-    run_on_simulated_hosts(mpirun, SHARDED, alone="01")
-
-
-REFUSED = """
-import torch
-import perseus_like.torch as hvd
-
-hvd.init()
-rank = hvd.rank()
-try:
-    hvd.ZeroRedundancyOptimizer(torch.nn.Linear(2, 2).parameters(), torch.optim.Adam)
-except RuntimeError as error:
-    assert "the hosts have different numbers of ranks" in str(error)
-    print(f"rank {rank} is done", flush=True)
-hvd.shutdown()
-"""
-
-
-def test_a_sharded_optimizer_on_uneven_hosts(mpirun: Mpirun) -> None:
-    pytest.importorskip("torch")
-    run_on_simulated_hosts(mpirun, REFUSED)
 
 
 # Allreduces of these kinds cannot be fused. Some tensors are small, and some are sent in several chunks.

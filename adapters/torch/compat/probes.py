@@ -282,6 +282,23 @@ def _scaler_steps() -> None:
     _expect(optimizer.looked, "GradScaler.step does not read _step_supports_amp_scaling")
 
 
+def _unscaling() -> None:
+    class Looked(torch.optim.SGD):
+        looked = False
+
+        def _before_unscaling(self) -> None:
+            self.looked = True
+
+    if not hasattr(torch.amp, "GradScaler"):
+        return  # GradScaler of this release is for GPUs alone
+    training.before_unscaling()
+    optimizer = Looked(_optimizer().param_groups[0]["params"], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+    scaler.unscale_(optimizer)
+    _expect(optimizer.looked, "GradScaler.unscale_ cannot be replaced")
+
+
 def _batch_norm() -> None:
     for module in (torch.nn.BatchNorm1d(1), torch.nn.BatchNorm2d(1), torch.nn.BatchNorm3d(1)):
         _expect(training.is_batch_norm(module), f"{type(module).__name__} is not derived from _BatchNorm")
@@ -320,6 +337,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "training.mark_stepped": _marked_steps,
     "training.without_hooks": _hooks_of_steps,
     "training.before_scaler_steps": _scaler_steps,
+    "training.before_unscaling": _unscaling,
     "training.is_batch_norm": _batch_norm,
     "core.stream_source": _stream_source,
     "core.copy_all": _copy_all,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
@@ -57,6 +58,30 @@ def before_scaler_steps(cls: C) -> C:
 
     setattr(cls, _FLAG, property(read, write))
     return cls
+
+
+@functools.cache
+def before_unscaling() -> None:
+    """Makes `GradScaler.unscale_(optimizer)` call `optimizer._before_unscaling()` first, if there is such a method.
+
+    Relies on: `torch.amp.GradScaler.unscale_` being a method that can be replaced.
+    Tried with: 2.13. torch 2.1 and 2.2 have no GradScaler for the CPU, where there is nothing to do.
+    Notices: `GradScaler.unscale_` does not call the method.
+    Lost then: a sharded optimizer on several hosts raises an error after `unscale_`.
+    """
+    scaler = getattr(torch.amp, "GradScaler", None)
+    if scaler is None:
+        return
+    original = scaler.unscale_
+
+    @functools.wraps(original)
+    def unscale_(self: Any, optimizer: Any) -> None:
+        prepare = getattr(optimizer, "_before_unscaling", None)
+        if prepare is not None and self.is_enabled():
+            prepare()
+        original(self, optimizer)
+
+    scaler.unscale_ = unscale_
 
 
 def is_batch_norm(module: torch.nn.Module) -> TypeGuard[BatchNormBase]:

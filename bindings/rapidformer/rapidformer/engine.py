@@ -78,7 +78,8 @@ class RapidformerEngine:
         self._prepare(model_obj)
         optimizer: Any = None
         if self.args.zero_1_memory_optimization:
-            optimizer = shared_optimizer(self._groups(model_obj, wanted), kind, self.world)
+            groups = self._groups(model_obj, wanted)
+            optimizer = shared_optimizer(groups, kind, self.world, self.accumulation)
         model: Any = model_obj
         if optimizer is None:
             model = wrap(model_obj, self.args, self.world)

@@ -1,4 +1,4 @@
-"""Optimizer states and parameters once per host, for --zero-1-memory-optimization on CPUs of one host."""
+"""Optimizer states and parameters once per host, for --zero-1-memory-optimization on CPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from . import state
 from .world import World
 
 
-def shared_optimizer(groups: list[dict[str, Any]], kind: type[torch.optim.Optimizer], world: World) -> Any:
+def shared_optimizer(groups: list[dict[str, Any]], kind: type[torch.optim.Optimizer], world: World, passes: int) -> Any:
     """Returns an optimizer whose step adds the gradients of all ranks and updates memory that the ranks share.
+
+    `passes`: the backward passes of a step.
 
     Returns None if the parameters, the optimizer or the hosts do not allow it. The model then needs a wrapper that
     averages gradients, and does not need it otherwise.
@@ -24,7 +26,7 @@ def shared_optimizer(groups: list[dict[str, Any]], kind: type[torch.optim.Optimi
     if world.size == 1 or dist.get_backend() != "perseus":
         return None
     try:
-        optimizer = hvd.ZeroRedundancyOptimizer(groups, kind)
+        optimizer = hvd.ZeroRedundancyOptimizer(groups, kind, backward_passes_per_step=passes)
     except UnavailableError as error:
         state.get_logger().info("--zero-1-memory-optimization: torch's ZeroRedundancyOptimizer, because %s", error)
         return None
