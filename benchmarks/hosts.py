@@ -34,6 +34,7 @@ from .hosts_world import (
     OURS,
     REDUCE_SCATTER,
     RESULT_VARIABLE,
+    SHARDED,
     SMALL,
     STEP,
 )
@@ -131,6 +132,9 @@ def as_text(case: Case, measured: dict[str, Any]) -> str:
     """Returns a row of the table in hosts.md."""
     seconds = measured["seconds"]
     others = ", ".join(f"{name} {value:.3f}" for name, value in seconds.items() if name != OURS)
+    if SHARDED in measured["bytes"]:
+        ours, sharded = measured["bytes"][OURS], measured["bytes"][SHARDED]
+        others += f"; {SHARDED} sends {sharded / MIB:.1f} MiB, ours {ours / MIB:.1f} MiB, ratio {sharded / ours:.3f}"
     return f"| {case} | {case.bound:.3f} | {seconds[OURS]:.3f} | {others} | {verdict(case, measured)} |"
 
 
