@@ -21,7 +21,6 @@ class Meeting:
     found_infinity: bool  # on one of them
     partial_steps: int  # the most on one of them
     has_loaded: bool  # on one of them
-    is_unreduced: bool  # on one of them
 
     @staticmethod
     def of(
@@ -31,26 +30,23 @@ class Meeting:
         loss_scale: float,
         partial_steps: int,
         has_loaded: bool,
-        is_unreduced: bool,
     ) -> Meeting:
         """Blocks until all ranks are here.
 
         `partial_steps`: the steps of this rank without ranks that had joined, since all ranks met.
         `has_loaded`: this rank has loaded a state since then.
-        `is_unreduced`: the object that reduced the gradients of this rank does so no more.
         DisagreementError if the ranks have different loss scales.
         """
         size, place = process_set.size() or 1, process_set.rank() or 0
-        mine = (found_infinity, has_loaded, is_unreduced, loss_scale, loss_scale * loss_scale)
-        values = torch.zeros(len(mine) + size, dtype=torch.float64)
-        values[: len(mine)] = torch.tensor(mine, dtype=torch.float64)
-        values[len(mine) + place] = 1.0 + partial_steps
+        values = torch.zeros(4 + size, dtype=torch.float64)
+        values[:4] = torch.tensor([float(found_infinity), float(has_loaded), loss_scale, loss_scale * loss_scale])
+        values[4 + place] = 1.0 + partial_steps
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, wait=True).result().tolist()
-        infinities, loads, unreduced, scales, squares, *by_place = reduced
+        infinities, loads, scales, squares, *by_place = reduced
         present = tuple(number for number, each in enumerate(by_place) if each)
         if abs(len(present) * squares - scales * scales) > 1e-9 * scales * scales and not infinities:
             raise DisagreementError(
                 "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
                 "on all ranks, and call its functions equally often"
             )
-        return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads), bool(unreduced))
+        return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads))

@@ -6,6 +6,7 @@ DistributedOptimizer, during the backward pass, and a DistributedDataParallel ar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +19,7 @@ from .buckets import GradientBuckets, Owner
 from .compat.training import before_unscaling
 from .ownership import Holder, has_owner, is_reduced_by
 from .parameter_memory import Named
+from .wrappers_of_torch import wrapper_of_torch
 
 OWNER = "ZeroRedundancyOptimizer"
 DDP = "DistributedDataParallel"
@@ -31,12 +33,13 @@ class ShardReduction:
         self._passes = passes
         self._buckets: GradientBuckets | None = None
         self._is_averaged = False  # by a DistributedDataParallel of this library
+        self._wrapper: weakref.ref[torch.nn.Module] | None = None  # torch's, which averages
         self._is_final = False  # the norm of this step's gradients is known
 
     @property
     def is_reduced(self) -> bool:
         """Returns whether the gradients of all ranks are equal when they are updated."""
-        return self._is_averaged or self._buckets is not None
+        return self._is_averaged or self._wrapper is not None or self._buckets is not None
 
     @property
     def owns(self) -> bool:
@@ -52,15 +55,14 @@ class ShardReduction:
         """Finds out what reduces the gradients of `holder`, with the same result on all ranks."""
         if self._buckets is None:
             self._is_averaged = is_reduced_by(DDP, holder, named)
-        if self._is_averaged or not has_several_hosts:
+            is_open = has_several_hosts and not self._is_averaged
+            wrapper = wrapper_of_torch(named, self._rules.process_set) if is_open else None
+            self._wrapper = None if wrapper is None else weakref.ref(wrapper)
+        if not has_several_hosts:
             self.close()
-        elif self._buckets is None:
+        elif not self.is_reduced:
             self._buckets = GradientBuckets(named, self._rules, self._passes, Owner(OWNER, counts=self._counts))
             before_unscaling()
-
-    def lacks_owner(self, named: Sequence[Named]) -> bool:
-        """Returns whether the DistributedDataParallel that reduced the gradients is gone."""
-        return self._is_averaged and not all(has_owner(DDP, each) for _, each in named)
 
     def set_passes_per_step(self, passes: int) -> None:
         self._passes = passes
@@ -68,7 +70,11 @@ class ShardReduction:
             self._buckets.set_passes_per_step(passes)
 
     def finish(self, named: Sequence[Named]) -> None:
-        """Reduces the gradients, unless that was done since the last backward pass. `named`: all trained parameters."""
+        """Reduces the gradients, unless that was done since the last backward pass. `named`: all trained parameters.
+
+        RuntimeError if a DistributedDataParallel has done so until now and is gone.
+        """
+        self._require_averages(named)
         buckets = self._buckets
         if buckets is not None and not buckets.passes.synchronized:
             buckets.synchronize([(name, each) for name, each in named if not buckets.knows(each)])
@@ -93,6 +99,15 @@ class ShardReduction:
         if self._buckets is not None:
             self._buckets.close()
             self._buckets = None
+
+    def _require_averages(self, named: Sequence[Named]) -> None:
+        is_gone = self._wrapper is not None and self._wrapper() is None
+        if is_gone or (self._is_averaged and not all(has_owner(DDP, each) for _, each in named)):
+            raise RuntimeError(
+                "ZeroRedundancyOptimizer: it was made for parameters of a DistributedDataParallel that no longer "
+                "exists, so that nothing reduces gradients; keep that object and call it in each step, or make the "
+                "optimizer anew"
+            )
 
     def _counts(self, index: int) -> bool:
         if self._is_final:

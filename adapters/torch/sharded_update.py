@@ -338,14 +338,7 @@ class ShardedUpdate:
         The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
         """
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded)
-        lacks_owner = self.reduction.lacks_owner(self._named())
-        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine, lacks_owner)
-        if meeting.is_unreduced:
-            raise RuntimeError(
-                "ZeroRedundancyOptimizer: it was made for parameters of a DistributedDataParallel, which no longer "
-                "exists on some rank, so that nothing reduces gradients; keep that object and call it in each step, or "
-                "make the optimizer anew"
-            )
+        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine)
         self._present = meeting.present
         memory.present = self._group.places_on_host(meeting.present)
         if self._all_are_present():

@@ -86,9 +86,11 @@ def rank_of(job: Any, rank: int) -> int:
     )
 
 
-def test_a_worker_is_killed_and_a_host_joins(test_beds: TestBeds, start: Start) -> None:
+@pytest.mark.parametrize("program", ["train_numpy.py", "train_torch_sharded.py"])
+def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, start: Start) -> None:
     test_bed = test_beds(3)
-    job = start(test_bed, "--min-np", "2", "--blacklist-cooldown-range", "1", "1", hosts="h1:2,h2:1")
+    cooldown = ("--blacklist-cooldown-range", "1", "1")
+    job = start(test_bed, "--min-np", "2", *cooldown, hosts="h1:2,h2:1", program=program)
     job.commit_of(3)
     os.kill(rank_of(job, 2), signal.SIGKILL)  # rank 2 is on h2
     job.next_line("a worker on h2 has died; the job does not use this host for 1 s")

@@ -91,7 +91,7 @@ def test_the_weights_are_those_of_one_process(alone: str, mpirun: Mpirun) -> Non
 
 SETS = """
 model, alone = model_of(), model_of()
-optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, op=hvd.Sum, lr=0.1 / size)
 sets = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]  # as the optimizer's own ones
 try:
     hvd.add_process_set([0, 1])
@@ -312,7 +312,7 @@ begin = time.monotonic()
 try:
     optimizer.step()
 except RuntimeError as error:
-    assert "DistributedDataParallel, which no longer exists" in str(error), error
+    assert "DistributedDataParallel that no longer exists" in str(error), error
     assert time.monotonic() - begin < 1
 else:
     raise AssertionError("not noticed")
@@ -329,3 +329,38 @@ assert_trained_alike(model, alone)
 @pytest.mark.parametrize("alone", ["01", "none"])
 def test_a_data_parallel_model_that_is_deleted(alone: str, mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + DELETED + END, alone)
+
+
+TORCHS_CLASS = """
+import torch.distributed as dist
+
+# The names of simulated hosts have no addresses.
+dist.init_process_group("perseus", store=dist.FileStore(__file__ + ".store", size), rank=rank, world_size=size)
+model, alone = model_of(), model_of()
+wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+for step in range(10):
+    optimizer.zero_grad()
+    loss_of(wrapped, batch_of(step, rank)).backward()
+    norm = optimizer.clip_grad_norm_(0.1)
+    optimizer.step()
+    plain.zero_grad()
+    loss_of(alone, batch_of(step)).backward()
+    torch.testing.assert_close(norm, torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1))
+    plain.step()
+    assert_trained_alike(model, alone)
+del wrapped
+loss_of(model, batch_of(3, rank)).backward()
+try:
+    optimizer.step()
+except RuntimeError as error:
+    assert "DistributedDataParallel that no longer exists" in str(error), error
+else:
+    raise AssertionError("not noticed")
+dist.destroy_process_group()
+"""
+
+
+def test_a_data_parallel_model_of_torch(mpirun: Mpirun) -> None:
+    run_on_simulated_hosts(mpirun, BEGIN + TORCHS_CLASS + END, "01")
