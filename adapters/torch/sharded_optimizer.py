@@ -29,8 +29,9 @@ from .sharded_update import ShardedUpdate
 class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     """An optimizer of which the ranks of one host share parameters and states. Each rank updates a shard of them.
 
-    A host has parameters and states once, and each rank has its own gradients. `step` adds the gradients of all ranks
-    while it updates the shard. Afterwards, gradients have no defined values. All ranks call `step` equally often.
+    A host has parameters and states once, and each rank has its own gradients. On one host, `step` adds the gradients
+    of all ranks while it updates the shard. On several hosts, they are reduced during the backward pass, as for
+    DistributedOptimizer. After `step`, gradients have no defined values. All ranks call `step` equally often.
 
     Args:
         params: parameters or parameter groups, as for `optimizer_class`; the same on all ranks.
@@ -110,7 +111,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._update.reduction.set_passes_per_step(passes)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Adds the gradients of all ranks and updates the parameters. Blocks until all ranks have done so.
+        """Updates the parameters by the gradients of all ranks. Blocks until all ranks have done so.
 
         A gradient that a rank has not computed counts as zeros. If a GradScaler has found infinities on any rank, no
         rank updates. Returns the loss of this rank's closure.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .conftest import Mpirun
@@ -364,3 +366,22 @@ dist.destroy_process_group()
 
 def test_a_data_parallel_model_of_torch(mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + TORCHS_CLASS + END, "01")
+
+
+ON_ONE_HOST = """
+import pytest
+
+ROOT = os.environ["ROOT"]
+options = ["-q", "-x", "-p", "no:cacheprovider", "-c", f"{ROOT}/pyproject.toml", "--rootdir", ROOT]
+code = pytest.main([*options, f"{ROOT}/tests/world/in_world/test_torch_sharded.py", "-k", os.environ["TESTS"]])
+assert code == 0, code
+print(f"rank {os.environ['PMI_RANK']} is done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("alone", ["01", "1"])
+def test_what_works_on_one_host(alone: str, mpirun: Mpirun) -> None:
+    """Some tests that are written for one host also hold on several hosts."""
+    tests = "bfloat16 or frozen or compiled or states_are_complete or broadcast_of_the_state"
+    root = Path(__file__).resolve().parents[2]
+    run_on_simulated_hosts(mpirun, ON_ONE_HOST, alone, PERSEUS_IN_WORLD="1", ROOT=str(root), TESTS=tests)
