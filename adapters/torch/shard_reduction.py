@@ -17,9 +17,9 @@ from perseus_like.process_sets import ProcessSet
 
 from .buckets import GradientBuckets, Owner
 from .compat.training import before_unscaling
+from .ddp_wrapper import wrapper_of_torch
 from .ownership import Holder, has_owner, is_reduced_by
 from .parameter_memory import Named
-from .wrappers_of_torch import wrapper_of_torch
 
 OWNER = "ZeroRedundancyOptimizer"
 DDP = "DistributedDataParallel"

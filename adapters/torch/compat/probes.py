@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 import tempfile
@@ -299,6 +300,11 @@ def _unscaling() -> None:
     _expect(optimizer.looked, "GradScaler.unscale_ cannot be replaced")
 
 
+def _tracked_modules() -> None:
+    module = torch.nn.Linear(1, 1)
+    _expect(any(each is module for each in gc.get_objects()), "the garbage collector does not track modules")
+
+
 def _batch_norm() -> None:
     for module in (torch.nn.BatchNorm1d(1), torch.nn.BatchNorm2d(1), torch.nn.BatchNorm3d(1)):
         _expect(training.is_batch_norm(module), f"{type(module).__name__} is not derived from _BatchNorm")
@@ -338,6 +344,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "training.without_hooks": _hooks_of_steps,
     "training.before_scaler_steps": _scaler_steps,
     "training.before_unscaling": _unscaling,
+    "training.existing_wrappers": _tracked_modules,
     "training.is_batch_norm": _batch_norm,
     "core.stream_source": _stream_source,
     "core.copy_all": _copy_all,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from perseus_like.errors import UnavailableError
 from perseus_like.process_sets import ProcessSet
 
+from .compat.training import existing_wrappers
 from .parameter_memory import Named
 
 
@@ -23,15 +22,12 @@ def wrapper_of_torch(named: Sequence[Named], process_set: ProcessSet) -> torch.n
     if not (dist.is_available() and dist.is_initialized()):
         return None
     wanted = {id(each) for _, each in named}
-    for each in gc.get_objects():
-        if not issubclass(type(each), DistributedDataParallel):
-            continue
+    for each in existing_wrappers():
         averaged = wanted & {id(parameter) for parameter in each.parameters()}
         if not averaged:
             continue
         if averaged == wanted and sorted(dist.get_process_group_ranks(each.process_group)) == process_set.ranks:
-            found: torch.nn.Module = each
-            return found
+            return each
         raise UnavailableError(
             "ZeroRedundancyOptimizer: torch's DistributedDataParallel averages gradients over other ranks than the "
             "optimizer, or has only some of its parameters, which is not possible on several hosts; wrap the whole "
