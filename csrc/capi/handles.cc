@@ -19,8 +19,8 @@ Notify notify_of(std::int32_t begin) {
     case PERSEUS_BEGIN_NOW: return Notify::now;
     case PERSEUS_BEGIN_SOON: return Notify::later;
     case PERSEUS_BEGIN_AT_WAIT: return Notify::never;
+    default: throw Error(ErrorKind::invalid_argument, "no PerseusBegin has the number " + std::to_string(begin));
   }
-  throw Error(ErrorKind::invalid_argument, "no PerseusBegin has the number " + std::to_string(begin));
 }
 
 }  // namespace

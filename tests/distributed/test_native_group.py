@@ -53,14 +53,14 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def outcomes(folder: Path, extensions: Path, modes: list[str]) -> list[str]:
-    """Runs the program with a mode for each rank, and returns what each rank has written."""
+def outcomes(folder: Path, extensions: Path, modes: list[str]) -> list[list[str]]:
+    """Runs the program with a mode for each rank, and returns the lines that each rank has written."""
     folder.mkdir()
     modes_by_rank = " ".join(modes)
     script = f'modes=({modes_by_rank}); exec "{sys.executable}" "{PROGRAM}" rank$PERSEUS_RANK ${{modes[$PERSEUS_RANK]}}'
     done = start("perseusrun", len(modes), ["bash", "-c", script], folder, 240, TORCH_EXTENSIONS_DIR=str(extensions))
     assert done.returncode == 0, done.stdout
-    return [(folder / f"rank{rank}").read_text() for rank in range(len(modes))]
+    return [(folder / f"rank{rank}").read_text().splitlines() for rank in range(len(modes))]
 
 
 @pytest.mark.parametrize("size", [2, 4])
