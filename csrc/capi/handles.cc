@@ -34,7 +34,7 @@ std::int32_t start(const PerseusRequest* request, const char* call, std::int32_t
     auto work = work_of(*request, static_cast<int>(ranks));
     if (call != nullptr) work->request.call = call;
     auto started = session->submit(request->process_set, std::move(work), request->reduce.average != 0, notify);
-    *handle = new NativeHandle{std::move(started), notify == Notify::never};
+    *handle = new NativeHandle{std::move(started), notify != Notify::now};
     return PERSEUS_OK;
   } catch (const Error& error) {
     return report(error.kind(), error.what(), message, capacity);
@@ -48,7 +48,7 @@ std::int32_t wait(void* handle, std::int64_t limit_nanoseconds) {
   auto& completion = *pending.handle.completion;
   if (!completion.done()) {
     const auto until = ProcessSetEngine::Clock::now() + std::chrono::nanoseconds(limit_nanoseconds);
-    pending.handle.engine->wait(completion, !std::exchange(pending.quiet, false), until);
+    pending.handle.engine->wait(completion, !pending.quiet.exchange(false), until);
   }
   if (!completion.done()) return PERSEUS_PENDING;
   return completion.status().ok() ? PERSEUS_OK : static_cast<std::int32_t>(completion.status().kind());
@@ -62,10 +62,10 @@ std::int32_t is_done(void* handle) {
 
 void drop(void* handle, PerseusDone done, void* context) {
   const std::unique_ptr<NativeHandle> pending(static_cast<NativeHandle*>(handle));
-  pending->notify();
+  const auto& completion = pending->handle.completion;
+  if (!completion->done()) pending->notify();
   if (done == nullptr) return;
   const Caller caller(done, context);
-  const auto& completion = pending->handle.completion;
   if (completion->done()) return tell(caller, completion);
   // The engine holds its lock when it calls this function. The completion keeps itself until it is done.
   completion->then([caller, completion] { callbacks().post([caller, completion] { tell(caller, completion); }); });

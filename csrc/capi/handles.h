@@ -1,7 +1,9 @@
 // Requests whose caller waits for a handle: the functions start, wait, is_done and drop of perseus.h.
 #pragma once
 
-#include <utility>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 
 #include "capi/perseus.h"
 #include "engine/session.h"
@@ -11,11 +13,12 @@ namespace perseus {
 // A request in progress, as native code holds it.
 struct NativeHandle {
   Handle handle;
-  // No thread is woken for the work: a caller that waits drives the engine, and any other user calls notify() first.
-  bool quiet = false;
+  // No thread was woken for the work: a caller that waits drives the engine, and any other user calls notify() first.
+  // Atomic, because several threads may wait for one handle.
+  std::atomic<bool> quiet{false};
 
   void notify() {
-    if (std::exchange(quiet, false)) handle.engine->wake();
+    if (quiet.exchange(false)) handle.engine->wake();
   }
 };
 

@@ -24,17 +24,22 @@ class DeferredWork {
 
   // Returns how long the driver's thread may sleep after a cycle. Only that thread calls it.
   std::chrono::microseconds sleep_limit(Clock::time_point now) {
-    if (take_new()) {
+    arrived_ = take_new();
+    if (arrived_) {
       poll_until_ = now + kPolling;
     } else if (now >= poll_until_) {
       polls_.store(false, std::memory_order_seq_cst);
       // A submission that has seen the thread polling does not wake it.
-      if (!take_new()) return std::chrono::hours(1);
+      arrived_ = take_new();
+      if (!arrived_) return std::chrono::hours(1);
       poll_until_ = now + kPolling;
     }
     polls_.store(true, std::memory_order_seq_cst);
     return kPeriod;
   }
+
+  // Returns whether work was submitted before the last call of sleep_limit(), and after the call before it.
+  bool arrived() const { return arrived_; }
 
  private:
   static constexpr std::chrono::microseconds kPeriod{200};
@@ -49,6 +54,7 @@ class DeferredWork {
   std::atomic<std::uint32_t> submissions_{0};
   std::atomic<bool> polls_{false};
   std::uint32_t seen_ = 0;
+  bool arrived_ = false;
   Clock::time_point poll_until_{};
 };
 

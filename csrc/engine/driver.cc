@@ -139,6 +139,8 @@ void Driver::run() {
       limit = std::min(sleep_limit(), period);
       delay = driven_.batching_delay();
       sleeping_ = limit > kLook;
+    } else if (deferred_.arrived()) {
+      wake();  // the caller that drives may sleep, and was not woken for this work
     }
     if (result == Driven::Cycle::delay) std::this_thread::sleep_for(delay);
     if (result == Driven::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);

@@ -267,8 +267,12 @@ TEST(DeferredWork, TheThreadPollsForSomeTimeAfterASubmission) {
   EXPECT_EQ(work.sleep_limit(start), 1h);
   EXPECT_TRUE(work.add()) << "the thread sleeps";
   EXPECT_LT(work.sleep_limit(start), 1ms);
+  EXPECT_TRUE(work.arrived());
+  EXPECT_LT(work.sleep_limit(start), 1ms);
+  EXPECT_FALSE(work.arrived());
   EXPECT_FALSE(work.add()) << "the thread polls";
   EXPECT_LT(work.sleep_limit(start + 8ms), 1ms);
+  EXPECT_TRUE(work.arrived());
   EXPECT_LT(work.sleep_limit(start + 16ms), 1ms) << "it continues after the second submission";
   EXPECT_EQ(work.sleep_limit(start + 30ms), 1h);
   EXPECT_TRUE(work.add());
