@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from . import harness, peers
+from . import harness
 from .harness import Contender, World, measure
 from .record import Bar, Result, Row, publish, ratio
 
@@ -24,7 +25,7 @@ ALONE = "one process alone"
 SHARDED = "ZeroRedundancyOptimizer"
 DISTRIBUTED = "DistributedOptimizer"
 DDP, DDP_ZERO = "DDP over gloo", "DDP and torch's ZeroRedundancyOptimizer over gloo"
-PLAIN, QUICK = "plain", "quick"  # the arguments of the process that `PlainProcess` starts
+PLAIN, QUICK = "plain", "quick"  # the first and the last argument of the processes that `PlainProcess` starts
 LAYERS, WIDTH, BATCH = 12, 1536, 4  # as in benchmarks.training_step
 
 
@@ -56,33 +57,50 @@ def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
 
-class PlainProcess:
-    """A process of torch without this library, which changes how memory is allocated. It trains when it is asked to."""
+def adam_by_shards(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4, fused=True)
 
-    def __init__(self, quick: bool) -> None:
-        command = [sys.executable, "-m", "benchmarks.sharded_optimizer", PLAIN, *([QUICK] if quick else [])]
+
+class PlainProcess:
+    """A process of torch beside this rank, which trains when it is asked to.
+
+    It does not load this library, because that changes how memory is allocated. Those of all ranks are joined by gloo.
+    """
+
+    def __init__(self, world: World, quick: bool) -> None:
+        place = [str(world.folder / "gloo"), str(world.rank), str(world.size)]
+        command = [sys.executable, "-m", "benchmarks.sharded_optimizer", PLAIN, *place, *([QUICK] if quick else [])]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERSEUS_")}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
-    def run(self, count: int) -> float:
-        """Makes steps, and returns their seconds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(count, file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+    def contender(self, name: str) -> Contender:
+        def run(count: int) -> float:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            print(count, name, file=self._process.stdin, flush=True)
+            return float(self._process.stdout.readline())
+
+        return Contender(name, run, alone=name == ALONE)
 
     def end(self) -> None:
         self._process.communicate()  # the end of its input ends it
 
     @staticmethod
-    def main(quick: bool) -> None:
+    def main(store: str, rank: str, size: str, *quick: str) -> None:
         torch.set_num_threads(1)
-        training = Training(quick, adam)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
+        trainings = {
+            ALONE: Training(bool(quick), adam),
+            DDP: Training(bool(quick), adam, ddp=True),
+            DDP_ZERO: Training(bool(quick), adam_by_shards, ddp=True),
+        }
         for line in sys.stdin:
+            count, name = line.rstrip().split(" ", 1)
             begin = time.perf_counter()
-            training.steps_only(int(line))
+            trainings[name].steps_only(int(count))
             print(time.perf_counter() - begin, flush=True)
+        dist.destroy_process_group()
 
 
 def on_every_rank(options: Any) -> None:
@@ -95,19 +113,12 @@ def on_every_rank(options: Any) -> None:
         SHARDED: lambda model: hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4),
         DISTRIBUTED: lambda model: hvd.DistributedOptimizer(adam(model)),
     }
-    peers.start_gloo(world)
     trainings = {name: Training(options.quick, make) for name, make in makers.items()}
-    trainings[DDP] = Training(options.quick, adam, ddp=True)
-    trainings[DDP_ZERO] = Training(
-        options.quick,
-        lambda model: ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4, fused=True),
-        ddp=True,
-    )
+    plain = PlainProcess(world, options.quick)
     result = Result("sharded_optimizer", "Sharded optimizer", world, (SHARDED,), quick=options.quick)
     budget = harness.budget_of(options, untimed=1)
-    plain = PlainProcess(options.quick) if world.rank == 0 else None
-    whole = [Contender(name, Contender.of(name, each.step).run) for name, each in trainings.items()]
-    whole.insert(0, Contender(ALONE, lambda count: plain.run(count) if plain else None, alone=True))
+    ours = [Contender.of(name, each.step) for name, each in trainings.items()]
+    whole = [plain.contender(ALONE), *ours, plain.contender(DDP), plain.contender(DDP_ZERO)]
     updates = [Contender(name, trainings[name].steps_only) for name in (SHARDED, DISTRIBUTED)]
     rows = [Row("step of training", measure(world, whole, budget)), Row("step()", measure(world, updates, budget))]
     result.rows = rows
@@ -121,16 +132,14 @@ def on_every_rank(options: Any) -> None:
         against_ours = ratio(rows[1].median(SHARDED), rows[1].median(DISTRIBUTED))
         result.bars.append(Bar(rows[1].work, "time / DistributedOptimizer", "≤", 0.35, against_ours))
     publish(result, options.output)
-    if plain is not None:
-        plain.end()
+    plain.end()
     world.barrier()
-    peers.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if PLAIN in arguments:
-        PlainProcess.main(QUICK in arguments)
+    if arguments and arguments[0] == PLAIN:
+        PlainProcess.main(*arguments[1:])
         return 0
     options = harness.parser("Steps of training with a sharded optimizer.", seconds=20).parse_args(arguments)
     if harness.in_world():
