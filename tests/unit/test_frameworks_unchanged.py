@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 import pytest
-from perseus_like_autoload import LAUNCHER_VARIABLES, vllm_platform
+from perseus_like_autoload import LAUNCHER_VARIABLES, sglang_plugin, vllm_platform
 
 # Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
 # dictionary count as attributes.
@@ -130,3 +130,17 @@ def test_vllm_keeps_its_platform_unless_its_plugins_name_this_library(
     (entry,) = importlib.metadata.entry_points(group="vllm.platform_plugins", name="perseus")
     assert entry.load() is vllm_platform
     assert vllm_platform() is None
+
+
+@pytest.mark.parametrize("plugins", [None, "", "another"])
+def test_sglang_stays_as_it_is_unless_its_plugins_name_this_library(
+    plugins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sglang loads the entry points of all packages if SGLANG_PLUGINS is not set."""
+    monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+    if plugins is not None:
+        monkeypatch.setenv("SGLANG_PLUGINS", plugins)
+    (entry,) = importlib.metadata.entry_points(group="sglang.srt.plugins", name="perseus")
+    assert entry.load() is sglang_plugin
+    monkeypatch.setattr("sys.path", [])  # an import of sglang or of the adapter fails
+    sglang_plugin()

@@ -165,6 +165,8 @@ def test_an_adapter_imports_no_other_framework(path: Path) -> None:
         own.add("perseus_like_autoload")  # adapters/torch/distributed/autoload, at the top of an installation
     if inside.parts[:2] == ("torch", "vllm") or inside.parts[:3] == ("torch", "distributed", "autoload"):
         own.add("vllm")  # a program over torch, which finds its platform here
+    if inside.parts[:2] == ("torch", "sglang"):
+        own.add("sglang")
     # Only type checkers read typing_extensions.
     allowed = {*sys.stdlib_module_names, "numpy", "ml_dtypes", "typing_extensions", "perseus_like", *own}
     assert {name for name, level in imported(path) if level == 0} <= allowed

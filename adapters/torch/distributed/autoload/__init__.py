@@ -53,6 +53,21 @@ def vllm_platform() -> str | None:
     return "perseus_like.torch.vllm.PerseusCpuPlatform" if is_plain_cpu else None
 
 
+def sglang_plugin() -> None:
+    """Makes sglang's groups communicate by this library, if SGLANG_PLUGINS asks for it.
+
+    sglang calls this by the entry point `sglang.srt.plugins`.
+    """
+    if NAME not in os.environ.get("SGLANG_PLUGINS", "").split(","):
+        return  # sglang loads all plugins if the variable is not set
+    import torch.distributed as dist
+
+    from perseus_like.torch import sglang
+
+    use_as_gloo(dist)
+    sglang.register()
+
+
 def _register(dist: Any, name: str) -> None:
     is_first = not compat.is_registered(dist, NAME)
     for each in dict.fromkeys((NAME, name)):
