@@ -23,13 +23,14 @@ from .buckets import GradientBuckets
 from .compat.training import before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
+from .passes import PassesPerStep
 from .sharded_optimizer import shard as sharded
 
 Named = tuple[str, torch.Tensor]
 
 
 @before_scaler_steps
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
     """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 
     _buckets: GradientBuckets | None = None
@@ -37,7 +38,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _names: dict[int, str]
     _wrapped: torch.optim.Optimizer | None = None
     _should_synchronize = True
-    _passes = 1
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
@@ -62,20 +62,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         name = f"allreduce.{self._names.get(id(p), 'unnamed')}"
         return allreduce_async_(p.grad, None, name, rules.op, *rules.factors, rules.process_set), None
 
-    @property
-    def backward_passes_per_step(self) -> int:
-        """The number of backward passes that are summed locally before gradients are reduced."""
-        return self._passes
-
-    @backward_passes_per_step.setter
-    def backward_passes_per_step(self, passes: int) -> None:
-        self.set_backward_passes_per_step(passes)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sets the number of backward passes that are summed locally, from the next pass on."""
-        self._passes = checked_passes(passes)
-        if self._buckets is not None:
-            self._buckets.set_passes_per_step(passes)
+    def _pass_counter(self) -> GradientBuckets | None:
+        return self._buckets
 
     def synchronize(self) -> None:
         """Blocks until all gradients are reduced. Call it before clipping; see `skip_synchronize`."""

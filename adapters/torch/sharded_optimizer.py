@@ -19,14 +19,15 @@ from perseus_like.protocol.messages import is_elastic
 from .compat.training import before_scaler_steps, mark_stepped
 from .group_process_set import process_set_of
 from .ownership import register
+from .passes import PassesPerStep
 from .shard_by_torch import TorchRule
-from .shard_reduction import require_no_unscaling
+from .shard_reduction import ShardReduction, require_no_unscaling
 from .shard_rules import KernelRule, Rule, check_options
 from .sharded_update import ShardedUpdate
 
 
 @before_scaler_steps
-class ZeroRedundancyOptimizer(torch.optim.Optimizer):
+class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
     """An optimizer of which the ranks of one host share parameters and states. Each rank updates a shard of them.
 
     A host has parameters and states once, and each rank has its own gradients. On one host, `step` adds the gradients
@@ -96,19 +97,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         if not is_elastic():  # workers that come later do not take part in what others have made before
             self._update.prepare()
 
-    @property
-    def backward_passes_per_step(self) -> int:
-        """The number of backward passes that are summed locally before gradients are reduced, on several hosts."""
-        return self._passes
-
-    @backward_passes_per_step.setter
-    def backward_passes_per_step(self, passes: int) -> None:
-        self.set_backward_passes_per_step(passes)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sets the number of backward passes that are summed locally, from the next pass on."""
-        self._passes = checked_passes(passes)
-        self._update.reduction.set_passes_per_step(passes)
+    def _pass_counter(self) -> ShardReduction:
+        return self._update.reduction
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters by the gradients of all ranks. Blocks until all ranks have done so.

@@ -33,6 +33,7 @@ GROUPS = {
             "test_torch_data_parallel_use.py",
             "test_torch_shared.py",
             "test_torch_sharded.py",
+            "test_torch_sharded_gradients.py",
             "test_torch_sharded_mistakes.py",
         ],
     ],

@@ -235,7 +235,7 @@ class NativeGroup : public c10d::PyProcessGroup {
     return c10::make_intrusive<NativeWork>(members, handle, tensor, number);
   }
 
-  // Raises the error of a rejected request, after Python has told the other ranks.
+  // Reports a rejected request to the other ranks, and raises its error, both by Python.
   [[noreturn]] void refuse(std::uint64_t number, std::int32_t error, const char* message) {
     const py::gil_scoped_acquire gil;
     members->group().attr("_reject")(number, error, message);
