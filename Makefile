@@ -37,7 +37,7 @@ STAMPS := $(VENV)/stamps
 
 BUILD_NEEDS := setuptools>=77 setuptools-scm>=8 wheel cmake ninja pybind11>=2.13
 RUN_NEEDS := $(TORCH) $(NUMPY) cloudpickle scikit-learn tqdm mpich
-TEST_NEEDS := pytest>=8 pytest-timeout hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib pyelftools \
+TEST_NEEDS := pytest>=8 pytest-timeout pytest-xdist hypothesis mpi4py>=4.1 pyyaml $(ML_DTYPES) tabulate matplotlib pyelftools \
 	$(TENSORFLOW) $(if $(TENSORFLOW),keras) mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
@@ -271,8 +271,11 @@ torch-tests: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(TORCH_TESTS) \
 		-k 'not mxnet and not tensorflow and not torchft' $(PYTEST_ARGS)
 
+# Most tests wait for other processes, so several run side by side. Tests of one xdist_group follow one another.
+WORKERS ?= $(shell nproc)
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 pytest: $(STAMPS)/test $(STAMPS)/package environments
-	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
 test-hosts: $(STAMPS)/test $(STAMPS)/package

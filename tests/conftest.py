@@ -46,17 +46,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # torch's TCPStore asks the name server for the host name of every client, also of 127.0.0.1. A server that answers
     # only so many questions a second would delay ranks by 5 s or more each time.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-    # torchrun's own default, 29500, belongs to whatever else runs on this machine.
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        os.environ["PET_MASTER_PORT"] = str(listening.getsockname()[1])
+    # torchrun's own default, 29500, belongs to whatever else runs on this machine. The kernel gives a bound port to nobody
+    # else until the tests end; torchrun may bind it too, because both sockets have SO_REUSEADDR.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    config.add_cleanup(reserved.close)
+    os.environ["PET_MASTER_PORT"] = str(reserved.getsockname()[1])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives the tests that use `wheel` more time: the first of them compiles the library."""
-    for item in items:
-        if "wheel" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(900))
+    """Puts the tests that are marked as `first` before the others."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 @pytest.fixture(autouse=True)

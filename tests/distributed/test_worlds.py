@@ -19,9 +19,19 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("starter", "size"), [("torchrun", 2), ("perseusrun", 4)])
-def test_on_all_ranks(starter: str, size: int, tmp_path: Path) -> None:
-    files = [str(HERE / "in_world" / file) for file in FILES]
+# What the backend promises for any number of ranks. 2 ranks run all files.
+CONTRACT = ["test_verbs.py", "test_messages.py", "test_errors.py"]
+WORLDS = [
+    pytest.param("torchrun", 2, FILES, id="torchrun-2"),
+    pytest.param("perseusrun", 4, CONTRACT, id="perseusrun-4-contract"),
+    pytest.param("perseusrun", 4, FILES, marks=pytest.mark.slow, id="perseusrun-4"),
+]
+
+
+@pytest.mark.first
+@pytest.mark.parametrize(("starter", "size", "names"), WORLDS)
+def test_on_all_ranks(starter: str, size: int, names: list[str], tmp_path: Path) -> None:
+    files = [str(HERE / "in_world" / file) for file in names]
     options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
     python = [sys.executable] if starter == "perseusrun" else []

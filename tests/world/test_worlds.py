@@ -6,7 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,23 +64,34 @@ ENVIRONMENTS = {
 NEEDS = {"tensorflow": "tensorflow", "keras": "keras", "keras_on_torch": "keras"}
 # These groups set the backend of Keras.
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
-WORLDS = [("numpy", 1), ("numpy", 2), ("numpy", 3), ("numpy", 4), ("torch", 1), ("torch", 2), ("torch", 4)]
-WORLDS += [
-    ("mxnet", 1),
-    ("mxnet", 2),
-    ("mxnet", 4),
-    ("mxnet-2", 2),
-    ("tensorflow", 2),
-    ("tensorflow", 4),
-    ("tensorflow-2.15", 2),
-]
-WORLDS += [("keras", 2), ("keras_on_torch", 2), ("keras_2", 2)]
+# All files run on 2 ranks. `make test-all` runs them on the other numbers of ranks, too.
+SIZES = {"numpy": (1, 2, 3, 4), "torch": (1, 2, 4), "mxnet": (1, 2, 4), "tensorflow": (2, 4)}
+OLDER_RELEASES = {"mxnet-2", "tensorflow-2.15", "keras_2"}
+# What each adapter promises for any number of ranks: its verbs, and the errors and equality of all ranks.
+CONTRACT = {
+    "numpy": ["test_numpy_verbs.py", "test_mistakes.py"],
+    "torch": ["test_torch_verbs.py", "test_torch_equality.py"],
+    "mxnet": ["test_mxnet_verbs.py"],
+    "tensorflow": ["test_tensorflow_verbs.py"],
+}
 
 
-@pytest.mark.parametrize(("group", "size"), WORLDS)
+def worlds() -> Iterator[object]:
+    """Yields the group, the number of ranks and the files of each world."""
+    for group, files in GROUPS.items():
+        for size in SIZES.get(group, (2,)):
+            is_slow = size != 2 or group in OLDER_RELEASES
+            yield pytest.param(group, size, files, marks=[pytest.mark.slow] * is_slow, id=f"{group}-{size}")
+            if size != 2:
+                yield pytest.param(group, size, CONTRACT[group], id=f"{group}-{size}-contract")
+
+
+@pytest.mark.first
+@pytest.mark.parametrize(("group", "size", "files"), list(worlds()))
 def test_on_all_ranks(
     group: str,
     size: int,
+    files: list[str],
     tmp_path: Path,
     environment: Callable[[str], Path],
     to_end: ToEnd,
@@ -93,7 +104,6 @@ def test_on_all_ranks(
     if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:
         pytest.skip(f"{NEEDS[group]} is not installed: the Makefile omits it if it has no wheels for this Python")
     python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
-    files = [str(HERE / "in_world" / file) for file in GROUPS[group]]
     command = [
         *[python, "-m", "perseus_like.launch", "-np", str(size)],
         *[
@@ -111,7 +121,7 @@ def test_on_all_ranks(
             "--no-header",
             "--tb=short",
         ],
-        *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files],
+        *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *(str(HERE / "in_world" / file) for file in files)],
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
     # The world runs in another folder, because `-m pytest` would import the source tree before the installed package.
