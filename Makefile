@@ -1,4 +1,4 @@
-# `make demo`, `test`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
+# `make demo`, `test`, `test-all`, `dev`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
 # `test-restarts`, `test-oneccl`, `test-debian`, `test-arm64`, `test-recipes`, `matrix`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
 # `build`, `wheels`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
@@ -6,6 +6,8 @@
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .NOTPARALLEL:
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
@@ -51,6 +53,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip --quiet
 # pip of .venv installs into other environments, too: $(call pip_in,.venv-mxnet)
 pip_in = $(BIN)/python -m pip --quiet --python $(1)/bin/python
+# $(call timed,NAME,COMMANDS): says that COMMANDS begin, and how long they took. A long phase shows each step, too.
+timed = @echo "==> $(1)"; begin=$$SECONDS; { $(2); } && echo "==> $(1): $$((SECONDS - begin)) s"
+# $(call installing,PIP): pip without --quiet, which says for each package that it is collected or installed.
+installing = $(filter-out --quiet,$(1)) install --progress-bar off
+SHOWN = | sed -un 's/^\(Collecting [^ ;]*\).*/    \1/p; s/^\(Installing\) .*/    \1 all of them/p'
 # The exact versions and their hashes, renewed by `make lock`: $(call locked,NAME)
 locked = --require-hashes --constraint locks/$(1).txt
 # Releases chosen on make's command line, and what these need, have no hashes in locks/.
@@ -64,8 +71,9 @@ write_unchosen = awk -F'==' -v chosen=' $(call names_of,$(CHOSEN)) ' \
 # $(call install,NEEDS) into .venv
 define install
 	$(if $(filter $(CHOSEN),$(1)),$(PIP) install $(call quoted,$(filter $(CHOSEN),$(1))))
-	$(write_unchosen)
-	$(PIP) install --require-hashes --constraint $(unchosen) $(call quoted,$(filter-out $(CHOSEN),$(1)))
+	@$(write_unchosen)
+	$(call timed,$(VENV): $(firstword $(1)) and others,$(call installing,$(PIP)) --require-hashes \
+		--constraint $(unchosen) $(call quoted,$(filter-out $(CHOSEN),$(1))) $(SHOWN))
 endef
 
 # $(call torch_for_cpus,VENV): installs the release of LOCKED_TORCH for CPUs alone where pip finds its wheel (PIP_FIND_LINKS).
@@ -81,7 +89,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments lock demo test test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection all-tests torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -91,9 +99,8 @@ $(STAMPS)/venv: Makefile locks/pip.txt locks/main.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "$(PYTHON) is Python %d.%d; perseus_like needs 3.10 or later: make PYTHON=python3.11" % sys.version_info[:2])'
 	@$(PYTHON) -c 'import ensurepip, os, sys, sysconfig; header = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(not os.path.exists(header) and "there is no " + header)' \
 		|| { echo "$(PYTHON) cannot make environments or compile modules; on Debian and Ubuntu: apt install python3-dev python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	@mkdir -p $(STAMPS)
-	$(PIP) install --require-hashes --requirement locks/pip.txt
+	$(call timed,$(VENV),$(PYTHON) -m venv $(VENV) && mkdir -p $(STAMPS) && \
+		$(PIP) install --require-hashes --requirement locks/pip.txt)
 	$(call install,$(BUILD_NEEDS))
 	@touch $@
 
@@ -149,18 +156,30 @@ lock:
 
 # --- the package, installed from a wheel as a user has it ------------------------------------------------------------
 
+BUILT_HERE = PERSEUS_BUILD_FOLDER=build/core CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS"
+# pip would hide the compiler's progress, so the core is compiled before pip packs it.
+define build_core
+	$(call timed,the core,$(BUILT_HERE) $(BIN)/python setup.py --quiet build_ext --build-lib build/modules)
+endef
 define build_wheel
 	rm -rf build/wheel
-	PERSEUS_BUILD_FOLDER=build/core CMAKE_ARGS="-DPERSEUS_WERROR=ON $$CMAKE_ARGS" \
-		$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(call timed,the wheel,$(BUILT_HERE) $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .)
 endef
 
 $(STAMPS)/package: $(SOURCES) $(FOLDERS) $(STAMPS)/venv
+	$(if $(WHEEL_IS_BUILT),,$(build_core))
 	$(if $(WHEEL_IS_BUILT),,$(build_wheel))
 	$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
 build: $(STAMPS)/package
+
+# An editable install with everything for tests. A change of Python code takes effect at once; `make dev` again compiles what
+# has changed. `make build` and `make test` put the wheel in its place.
+dev: $(STAMPS)/test
+	$(build_core)
+	$(call timed,the editable install,$(BUILT_HERE) $(PIP) install --no-deps --no-build-isolation --editable .)
+	@rm -f $(STAMPS)/package
 
 # --- what is published -----------------------------------------------------------------------------------------------
 
@@ -213,17 +232,21 @@ ENVIRONMENTS := $(patsubst tests/environments/%.txt,%,$(wildcard tests/environme
 $(STAMPS)/environment-%: tests/environments/%.txt locks/%.txt $(STAMPS)/package
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
 	if grep -qx '$(LOCKED_TORCH)' $<; then $(call torch_for_cpus,.venv-$*); fi
-	$(call pip_in,.venv-$*) install $(call locked,$*) --requirement $<
+	$(call timed,.venv-$*,$(call installing,$(call pip_in,.venv-$*)) $(call locked,$*) --requirement $< $(SHOWN))
 	$(call pip_in,.venv-$*) install --force-reinstall --no-deps build/wheel/*.whl
 	@touch $@
 
 # Where the wheels of these do not install, the tests that need them are skipped; `make test-oneccl` shows why.
 OPTIONAL_ENVIRONMENTS := oneccl
 NO_ENVIRONMENTS := $(call too_new_for,$(ENVIRONMENTS))
+# Tests in the other environments are slow ones, which `make test-all` runs.
+QUICK_ENVIRONMENTS := mxnet torch-clients
 
-environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS) $(NO_ENVIRONMENTS),$(ENVIRONMENTS)),$(STAMPS)/environment-$(name))
+quick-environments: $(foreach name,$(filter-out $(NO_ENVIRONMENTS),$(QUICK_ENVIRONMENTS)),$(STAMPS)/environment-$(name))
 	@for name in $(NO_ENVIRONMENTS); do \
 		echo "no .venv-$$name: its packages have no wheels for Python 3.$(python_minor); its tests are skipped"; done
+
+environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS) $(NO_ENVIRONMENTS),$(ENVIRONMENTS)),$(STAMPS)/environment-$(name)) quick-environments
 	for name in $(OPTIONAL_ENVIRONMENTS); do $(MAKE) $(STAMPS)/environment-$$name || rm -rf .venv-$$name; done
 
 demo: $(STAMPS)/run $(STAMPS)/package
@@ -258,10 +281,15 @@ docs: $(STAMPS)/run $(STAMPS)/package
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 # Ends with pytest's own closing line, also after a C++ test failed.
-test: $(if $(filter $(LOCKED_TORCH),$(TORCH)),all-tests,torch-tests)
+test: $(if $(filter $(LOCKED_TORCH),$(TORCH)),quick-tests,torch-tests)
 
-all-tests:
-	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest && exit $$cpp
+quick-tests: quick-environments $(STAMPS)/test
+	@$(MAKE) cpp-tests GTEST_ARGS='--gtest_filter=-$(SLOW_CPP_TESTS)'; cpp=$$?; $(MAKE) pytest && exit $$cpp
+
+# Also the tests marked as slow, in all environments: hours. Some need root, and are skipped otherwise.
+test-all: export PYTEST_SECONDS = 20300
+test-all: environments $(STAMPS)/test
+	@$(MAKE) cpp-tests; cpp=$$?; $(MAKE) pytest PYTEST_ARGS='-m "slow or not slow" -o session_timeout=20000 $(PYTEST_ARGS)' && exit $$cpp
 
 # With another release of torch, the tests that use torch: a test file that does not name it cannot depend on its release.
 # Tests in other environments have a torch of their own, or none.
@@ -273,9 +301,10 @@ torch-tests: $(STAMPS)/test $(STAMPS)/package
 
 # Most tests wait for other processes, so several run side by side. Tests of one xdist_group follow one another.
 WORKERS ?= $(shell nproc)
+PYTEST_SECONDS = 3900
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
-pytest: $(STAMPS)/test $(STAMPS)/package environments
-	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+pytest: $(STAMPS)/test $(STAMPS)/package quick-environments
+	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 $(PYTEST_SECONDS) $(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
 test-hosts: $(STAMPS)/test $(STAMPS)/package
@@ -394,20 +423,23 @@ define configure_tests
 		-DPERSEUS_GOOGLETEST_SOURCE="$$googletest" $(2)
 endef
 
-# $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run.
-CPP_SECONDS = 900
+# $(call cpp_tests,FOLDER,CMAKE ARGUMENTS): configure, build and run. Parts of the tests run side by side.
+CPP_SECONDS = 2700
+cpp_part = GTEST_TOTAL_SHARDS=$(WORKERS) GTEST_SHARD_INDEX={} timeout $(CPP_SECONDS) $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
 define cpp_tests
-	$(call configure_tests,$(1),$(2))
-	$(BIN)/cmake --build $(1) --target perseus_cpp_tests
-	timeout $(CPP_SECONDS) $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
+	$(call timed,configure $(1),{ $(call configure_tests,$(1),$(2)); } >build/configure.log || { cat build/configure.log; exit 1; })
+	$(call timed,compile the C++ tests,$(BIN)/cmake --build $(1) --target perseus_cpp_tests)
+	$(call timed,run the C++ tests,seq 0 $$(($(WORKERS) - 1)) | xargs -P $(WORKERS) -I{} sh -c "$(call cpp_part,$(1))")
 endef
 
 # In the wheel's build folder: the core is compiled once.
 cpp-tests: $(STAMPS)/package
 	$(call cpp_tests,build/core)
 
+# What takes longest, and the sizes of a world between those that stay. `make test-all` and `make sanitize` run all tests.
+SLOW_CPP_TESTS := ShmStress.*:ShmGroup.MoreThanTwoGiB:*Contract*/Processes3:*Contract*/Processes4:*Contract*/Messages4:*Contract*/Hosts3:*Contract*/Hosts4:*Contract*/Blocking2:*Contract*/Queued3:*Contract*/Background3
+
 sanitize: sanitize-address sanitize-thread
-sanitize-address sanitize-thread: CPP_SECONDS = 2700
 
 sanitize-address: export ASAN_OPTIONS := detect_leaks=1:strict_string_checks=1:$(ASAN_OPTIONS)
 sanitize-address: export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)

@@ -28,6 +28,10 @@ function(perseus_can_build set result)
 endfunction()
 
 function(perseus_instruction_sets sources definitions)
+  # The files of a kernel have the same names inside, one for each instruction set.
+  set(kernels ${${sources}})
+  list(FILTER kernels INCLUDE REGEX "_(scalar|avx2|avx512|avx512fp16|neon)\\.cc$")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set(kept ${${sources}})
   set(have "")
   foreach(set avx2 avx512 avx512fp16 neon)

@@ -1,10 +1,9 @@
 """Settings and fixtures of all tests. Tests import the installed package, and `print` writes each line as a whole."""
 
 import contextlib
-import hashlib
+import fcntl
 import importlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,12 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.resolve()
-# This folder has one wheel, built as a user's pip builds it, and one virtual environment for each MPI. Both are made
-# again when their sources change.
+# This folder has one virtual environment for each MPI. It is renewed with the wheel.
 CACHE = ROOT / ".venv-mpi"
 FOLDERS = ["csrc", "cmake", "adapters", "perseus_like"]
 FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"]
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
 
 with contextlib.suppress(ImportError):  # torch's wheels for CUDA bring triton
     # TensorFlow and triton both contain LLVM. If TensorFlow 2.21 is loaded first, loading triton ends the process.
@@ -165,37 +162,18 @@ def run(*command: str | Path, **options: object) -> str:
     return str(done.stdout)
 
 
-def digest(folder: Path) -> str:
-    """Returns a digest of the names and contents of all files below `folder`."""
-    total = hashlib.sha256()
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            total.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
-    return total.hexdigest()[:16]
-
-
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the wheel that pip builds from the sdist of the source tree, in pip's own isolated build environment."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, tree / name, ignore=LEFT_OUT)
-    for name in FILES:
-        shutil.copy2(ROOT / name, tree / name)
-
-    kept = CACHE / "wheels" / digest(tree)
-    if not kept.exists():
-        shutil.rmtree(kept.parent, ignore_errors=True)
-        built = tmp_path_factory.mktemp("wheel")
-        build_sdist = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-        run(sys.executable, "-c", build_sdist, built, cwd=tree)
-        (sdist,) = built.glob("*.tar.gz")
-        environment = {name: value for name, value in os.environ.items() if name != "CMAKE_ARGS"}
-        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", built, sdist, env=environment)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(built, kept)
-    (file,) = kept.glob("*.whl")
-    return file
+def wheel() -> Path:
+    """Returns the wheel that `make build` has made of the source tree."""
+    files = list(ROOT.glob("build/wheel/*.whl"))
+    if len(files) != 1:
+        pytest.fail("build/wheel has no wheel: run `make build`", pytrace=False)
+    folders = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix not in (".pyc", ".so"))
+    sources = [file for file in folders if file.is_file()] + [ROOT / name for name in FILES]
+    made = files[0].stat().st_mtime
+    if newer := [str(file.relative_to(ROOT)) for file in sources if file.stat().st_mtime > made]:
+        pytest.fail(f"the wheel is older than {newer[0]}: run `make build`", pytrace=False)
+    return files[0]
 
 
 @pytest.fixture
@@ -208,14 +186,18 @@ def environment_with(wheel: Path) -> Callable[[str], Path]:
     def make(extra: str) -> Path:
         folder = CACHE / extra
         python, stamp = folder / "bin" / "python", folder / "wheel"
-        if stamp.exists() and stamp.read_text() == str(wheel):
-            return folder
-        if not python.exists():
-            run(sys.executable, "-m", "venv", "--without-pip", folder)
-        pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
-        run(*pip, f"perseus-like[{extra}] @ {wheel.as_uri()}")
-        run(*pip, "--no-deps", "--force-reinstall", wheel)
-        stamp.write_text(str(wheel))
+        installed = f"{wheel} {wheel.stat().st_mtime_ns}"
+        CACHE.mkdir(exist_ok=True)
+        with (CACHE / f"{extra}.lock").open("w") as lock:  # another worker may make the same environment
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if stamp.exists() and stamp.read_text() == installed:
+                return folder
+            if not python.exists():
+                run(sys.executable, "-m", "venv", "--without-pip", folder)
+            pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
+            run(*pip, f"perseus-like[{extra}] @ {wheel.as_uri()}")
+            run(*pip, "--no-deps", "--force-reinstall", wheel)
+            stamp.write_text(installed)
         return folder
 
     return make

@@ -22,9 +22,9 @@ constexpr milliseconds kTimeout{100};
 constexpr std::size_t kMostListed = 16;
 
 // Three hosts of two ranks each. The parents of ranks 1, 3 and 5 are 0, 2 and 4, and the parent of 2 and 4 is 0.
-class Job {
+class QueryJob {
  public:
-  explicit Job(std::set<int> stopped = {}, const std::set<int>& behind = {}, const Ranks& parents = {-1, 0, 0, 2, 0, 4})
+  explicit QueryJob(std::set<int> stopped = {}, const std::set<int>& behind = {}, const Ranks& parents = {-1, 0, 0, 2, 0, 4})
       : stopped_(std::move(stopped)) {
     for (int rank = 0; rank < static_cast<int>(parents.size()); ++rank) {
       const bool late = behind.contains(rank);
@@ -78,7 +78,7 @@ class Job {
 
 TEST(MissingRankQuery, NoRankIsMissing) {
   for (int asker = 0; asker < 6; ++asker) {
-    Job job;
+    QueryJob job;
     job.at(asker).ask(kPoint, job.everybody(), job.start);
     job.deliver();
     EXPECT_FALSE(job.at(asker).open()) << "all ranks have answered";
@@ -93,7 +93,7 @@ TEST(MissingRankQuery, AllOtherRanksNameAStoppedRank) {
   for (int stopped = 0; stopped < 6; ++stopped) {
     for (int asker = 0; asker < 6; ++asker) {
       if (asker == stopped) continue;
-      Job job({stopped});
+      QueryJob job({stopped});
       const auto verdict = job.ask(asker, job.everybody());
       EXPECT_EQ(verdict.silent, Ranks{stopped}) << "asked by " << asker;
       EXPECT_EQ(verdict.behind, Ranks{});
@@ -102,26 +102,26 @@ TEST(MissingRankQuery, AllOtherRanksNameAStoppedRank) {
 }
 
 TEST(MissingRankQuery, RanksBehindAStoppedRankAreNotBlamed) {
-  Job job({2, 3, 5});
+  QueryJob job({2, 3, 5});
   EXPECT_EQ(job.ask(1, job.everybody()).silent, (Ranks{2, 5}));
 }
 
 TEST(MissingRankQuery, ARankThatIsBehindIsNamed) {
-  Job job({5}, {3});
+  QueryJob job({5}, {3});
   const auto verdict = job.ask(0, job.everybody());
   EXPECT_EQ(verdict.silent, Ranks{5});
   EXPECT_EQ(verdict.behind, Ranks{3});
 }
 
 TEST(MissingRankQuery, RanksThatAreNotMembersAreIgnored) {
-  Job job({4}, {3});
+  QueryJob job({4}, {3});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).silent, Ranks{});
   EXPECT_EQ(job.ask(0, {0, 1, 2}).behind, Ranks{});
   EXPECT_EQ(job.ask(0, {0, 5}).silent, Ranks{4}) << "rank 5 can only be asked through rank 4";
 }
 
 TEST(MissingRankQuery, RanksThatHaveNotSubmittedARequestAreNamed) {
-  Job job({3}, {1});
+  QueryJob job({3}, {1});
   job.at(2).ask({.name = "x"}, job.everybody(), job.start);
   job.deliver();
   EXPECT_TRUE(job.at(2).take_verdicts().empty()) << "rank 3 may still answer";
@@ -134,7 +134,7 @@ TEST(MissingRankQuery, RanksThatHaveNotSubmittedARequestAreNamed) {
 }
 
 TEST(MissingRankQuery, AllRanksReceiveTheVerdict) {
-  Job job({5});
+  QueryJob job({5});
   job.ask(1, job.everybody());
   for (const int rank : {0, 2, 3, 4}) {
     const auto verdicts = job.at(rank).take_verdicts();
@@ -145,7 +145,7 @@ TEST(MissingRankQuery, AllRanksReceiveTheVerdict) {
 }
 
 TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
-  Job job({5});
+  QueryJob job({5});
   job.at(1).ask(kPoint, job.everybody(), job.start);
   job.deliver();
   for (const int rank : {0, 1, 2, 3, 4}) job.at(rank).ask(kPoint, job.everybody(), job.start);
@@ -156,7 +156,7 @@ TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
 }
 
 TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {
-  Job job;
+  QueryJob job;
   job.at(0).set_neighbours({1, 4});  // rank 0 has no connection to rank 2
   job.at(2).set_neighbours({3});
   EXPECT_EQ(job.ask(1, job.everybody()).silent, Ranks{});
@@ -169,7 +169,7 @@ TEST(MissingRankQuery, RanksBeyondTheLimitAreCounted) {
   parents[0] = -1;
   std::set<int> stopped, behind;
   for (int rank = 1; rank < kSize; ++rank) (rank % 2 == 0 ? stopped : behind).insert(rank);
-  Job job(stopped, behind, parents);
+  QueryJob job(stopped, behind, parents);
   const auto verdict = job.ask(0, job.everybody());
   EXPECT_EQ(verdict.silent.size() + verdict.behind.size(), kMostListed);
   EXPECT_EQ(verdict.more, 99 - 16);
@@ -177,7 +177,7 @@ TEST(MissingRankQuery, RanksBeyondTheLimitAreCounted) {
 }
 
 TEST(MissingRankQuery, MalformedMessagesAreRejected) {
-  Job job;
+  QueryJob job;
   for (const auto* bytes : {"", "\x7f", "\x7e", "\x7e\x01\x07\x06", "\x7e\x03\x07\x06\x63"}) {
     EXPECT_THROW(job.at(0).receive(1, bytes, job.start), Error);
   }

@@ -20,7 +20,7 @@ using mpi::Family;
 constexpr const char* kOpenMpi =
     "\x7f"
     "ELF ... ompi_mpi_comm_world ...";
-constexpr const char* kMpich =
+constexpr const char* kMpichVersion =
     "\x7f"
     "ELF ... MPIR_CVAR_NOLOCAL ...";
 constexpr const char* kIntel =
@@ -67,9 +67,9 @@ class Search : public ::testing::Test {
 
 TEST_F(Search, DistinguishesFamiliesWithoutOpening) {
   EXPECT_EQ(mpi::identify(file("a/libmpi.so.40", kOpenMpi)), Family::openmpi);
-  EXPECT_EQ(mpi::identify(file("b/libmpi.so.12", kMpich)), Family::mpich);
+  EXPECT_EQ(mpi::identify(file("b/libmpi.so.12", kMpichVersion)), Family::mpich);
   EXPECT_EQ(mpi::identify(file("c/libmpi.so.12", kIntel)), Family::intel);
-  EXPECT_EQ(mpi::identify(file("d/libmpi_abi.so.1", kMpich)), Family::standard);
+  EXPECT_EQ(mpi::identify(file("d/libmpi_abi.so.1", kMpichVersion)), Family::standard);
   EXPECT_EQ(mpi::identify(file("e/libmpi.so", kScript)), std::nullopt);
   EXPECT_EQ(mpi::identify(file("f/libmpi.so", "")), std::nullopt);
   EXPECT_EQ(mpi::identify(folder("nothing")), std::nullopt);
@@ -77,14 +77,14 @@ TEST_F(Search, DistinguishesFamiliesWithoutOpening) {
 
 TEST_F(Search, WheelsAreFoundDespiteTheirLinkerScripts) {
   file("venv/lib/libmpi.so", kScript);
-  file("venv/lib/libmpi.so.12", kMpich);
+  file("venv/lib/libmpi.so.12", kMpichVersion);
   environment_.python_prefix = folder("venv");
   EXPECT_EQ(found(), (std::vector<std::string>{"venv/lib/libmpi.so.12"}));
 }
 
 TEST_F(Search, TheMpirunThatStartedTheProcessComesFirst) {
   file("cluster/lib/libmpi.so.40", kOpenMpi);
-  file("venv/lib/libmpi.so.12", kMpich);
+  file("venv/lib/libmpi.so.12", kMpichVersion);
   file("other/lib/libmpi.so.40", kOpenMpi);
   program("other/bin/mpirun");
   environment_.python_prefix = folder("venv");
@@ -122,7 +122,7 @@ TEST_F(Search, AFileThatCannotBeOpenedIsNamed) {
   MpiJob job;
   job.launcher = {LauncherKind::mpich, 0, 2, "PMI_SIZE=2", ""};
   job.environment = environment_;
-  job.library = file("lib/libmpi.so.12", kMpich);
+  job.library = file("lib/libmpi.so.12", kMpichVersion);
   try {
     make_mpi_bootstrap(job);
     FAIL() << "a file that is not a library was opened";

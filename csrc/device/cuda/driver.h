@@ -20,6 +20,7 @@ using PoolHandle = void*;
 using Pointer = std::uint64_t;
 
 inline constexpr Result kSuccess = 0;
+inline constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr Result kNotReady = 600;
 
 // CUmemPoolProps for the memory of one device, which no other process opens.

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kKeptTables = 64;     // from this number on, tables are used again
 constexpr std::size_t kLeastSegments = 64;  // capacity of the smallest table
-constexpr unsigned kNoTiming = 2;           // CU_EVENT_DISABLE_TIMING
 
 bool same_segment(const Segment& a, const Segment& b) {
   return a.data == b.data && a.count == b.count && a.offset == b.offset && a.first_tile == b.first_tile;

@@ -7,7 +7,6 @@ namespace perseus::cuda {
 namespace {
 
 constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;  // freed memory that the pool does not return
-constexpr unsigned kNoTiming = 2;                               // CU_EVENT_DISABLE_TIMING
 
 }  // namespace
 

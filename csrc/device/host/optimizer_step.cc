@@ -63,7 +63,7 @@ std::string_view mistake_in(const StepCall& call, StepRule rule) {
   return "";
 }
 
-std::vector<const StepKernels*> find_usable() {
+std::vector<const StepKernels*> find_usable_steps() {
   static const std::vector<const StepKernels*> kBuilt{
 #ifdef PERSEUS_HAVE_AVX512
       &kAvx512StepKernels,
@@ -87,7 +87,7 @@ std::vector<const StepKernels*> find_usable() {
 }  // namespace
 
 std::span<const StepKernels* const> usable_step_kernels() {
-  static const std::vector<const StepKernels*> kUsable = find_usable();
+  static const std::vector<const StepKernels*> kUsable = find_usable_steps();
   return kUsable;
 }
 

@@ -12,8 +12,8 @@
 namespace perseus::mpi {
 namespace {
 
-constexpr std::chrono::seconds kLossTimeout{3};
-constexpr std::chrono::milliseconds kPollInterval{20};
+constexpr std::chrono::seconds kLossReportTimeout{3};
+constexpr std::chrono::milliseconds kLossPollInterval{20};
 
 }  // namespace
 
@@ -48,13 +48,13 @@ void SendGuard::lose(const std::string& text) {
 
 void SendGuard::watch() {
   pthread_setname_np(pthread_self(), "perseus-end");
-  const auto deadline = std::chrono::steady_clock::now() + kLossTimeout;
+  const auto deadline = std::chrono::steady_clock::now() + kLossReportTimeout;
   while (inside_ > 0) {
     if (std::chrono::steady_clock::now() > deadline) {
       log(LogLevel::error, text_ + "; ending this process, because a send to that rank does not return from MPI");
       _exit(1);
     }
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kLossPollInterval);
   }
 }
 
