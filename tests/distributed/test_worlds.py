@@ -19,7 +19,7 @@ FILES = [
 ]
 
 
-# What the backend promises for any number of ranks. 2 ranks run all files.
+# The backend promises these for any number of ranks. 2 ranks run all files.
 CONTRACT = ["test_verbs.py", "test_messages.py", "test_errors.py"]
 WORLDS = [
     pytest.param("torchrun", 2, FILES, id="torchrun-2"),

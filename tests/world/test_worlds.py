@@ -67,7 +67,7 @@ BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 # All files run on 2 ranks. `make test-all` runs them on the other numbers of ranks, too.
 SIZES = {"numpy": (1, 2, 3, 4), "torch": (1, 2, 4), "mxnet": (1, 2, 4), "tensorflow": (2, 4)}
 OLDER_RELEASES = {"mxnet-2", "tensorflow-2.15", "keras_2"}
-# What each adapter promises for any number of ranks: its verbs, and the errors and equality of all ranks.
+# Verbs, errors, and equality of ranks: each adapter promises these for any number of ranks.
 CONTRACT = {
     "numpy": ["test_numpy_verbs.py", "test_mistakes.py"],
     "torch": ["test_torch_verbs.py", "test_torch_equality.py"],
