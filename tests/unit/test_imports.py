@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 
@@ -128,9 +126,13 @@ def may_include(path: Path, included: str) -> bool:
     return folder == own_folder or included.startswith(INCLUDES[own_folder])
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(CSRC).as_posix())
-def test_includes(path: Path) -> None:
-    assert [included for included in includes(path) if not may_include(path, included)] == []
+def test_includes() -> None:
+    assert [
+        f"{path.relative_to(ROOT)} includes {included}"
+        for path in sources()
+        for included in includes(path)
+        if not may_include(path, included)
+    ] == []
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
@@ -146,17 +148,21 @@ def python_files(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", python_files("perseus_like"), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_package_imports_no_framework(path: Path) -> None:
+def test_the_package_imports_no_framework() -> None:
     allowed = {*sys.stdlib_module_names, "perseus_like", *REQUIRED, *OPTIONAL, *BY_FOLDER}
-    assert {name for name, level in imported(path) if level == 0} <= allowed
+    assert [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in python_files("perseus_like")
+        for name, level in imported(path)
+        if level == 0 and name not in allowed
+    ] == []
 
 
-@pytest.mark.parametrize("path", python_files("adapters"), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_an_adapter_imports_no_other_framework(path: Path) -> None:
+def wrong_imports(path: Path) -> Iterator[str]:
+    """Yields the imports of a file of an adapter that are not its own framework's, and what names another adapter."""
     inside = path.relative_to(ROOT / "adapters")
     if len(inside.parts) == 1:
-        assert list(imported(path)) == []
+        yield from (f"imports {name}" for name, _ in imported(path))
         return
     # Horovod has a second path for Keras below TensorFlow's.
     framework = "keras" if inside.parts[:2] == ("tensorflow", "keras") else inside.parts[0]
@@ -169,11 +175,19 @@ def test_an_adapter_imports_no_other_framework(path: Path) -> None:
         own.add("sglang")
     # Only type checkers read typing_extensions.
     allowed = {*sys.stdlib_module_names, "numpy", "ml_dtypes", "typing_extensions", "perseus_like", *own}
-    assert {name for name, level in imported(path) if level == 0} <= allowed
-    deepest = len(inside.parts) - 1
-    assert all(level <= deepest for _, level in imported(path)), "a relative import leaves the adapter"
-    others = re.findall(r"perseus_like\.(\w+)", path.read_text())
-    assert not (set(others) & (FRAMEWORKS | {"numpy"})) - own - {framework}
+    for name, level in imported(path):
+        if level == 0 and name not in allowed:
+            yield f"imports {name}"
+        if level > len(inside.parts) - 1:
+            yield f"leaves the adapter by a relative import of {name}"
+    others = set(re.findall(r"perseus_like\.(\w+)", path.read_text()))
+    yield from (f"names {name}" for name in (others & (FRAMEWORKS | {"numpy"})) - own - {framework})
+
+
+def test_an_adapter_imports_no_other_framework() -> None:
+    assert [
+        f"{path.relative_to(ROOT)} {finding}" for path in python_files("adapters") for finding in wrong_imports(path)
+    ] == []
 
 
 def module_files() -> dict[str, Path]:
@@ -228,12 +242,14 @@ def test_each_layer_of_the_package_names_only_layers_above_it_in_the_table() -> 
     assert {layer_of(module) for module in own_modules()} == seen
 
 
-@pytest.mark.parametrize("module", own_modules())
-def test_layers_of_the_package(module: str) -> None:
-    own = layer_of(module)
+def test_layers_of_the_package() -> None:
     # `from perseus_like import _core` is an import of the compiled module, not of the package's face.
-    imports = {layer_of(name) for name in imported_modules(module)} - {own, "__init__"}
-    assert imports <= set(LAYERS[own])
+    assert [
+        f"{module} imports {name}"
+        for module in own_modules()
+        for name in imported_modules(module)
+        if layer_of(name) not in {layer_of(module), "__init__", *LAYERS[layer_of(module)]}
+    ] == []
 
 
 def cycles(imports: dict[str, set[str]]) -> list[set[str]]:

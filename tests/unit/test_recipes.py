@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "csrc/README.md").read_text()
 ROW = re.compile(r"^\| `([^`]+)` \| .+ \| `([^`]+)` \|$", re.MULTILINE)
@@ -38,16 +36,17 @@ def is_written_here(path: Path) -> bool:
     return path.suffix in {".h", ".cc", ".cu", ".py", ".pyi", ".json", ".md"} and "__pycache__" not in path.parts
 
 
-ROWS = [(recipe, file, sought) for recipe in EXAMPLES for file, sought in rows(recipe)]
+def test_each_named_file_contains_the_text() -> None:
+    assert [
+        f"{recipe}: {file} does not contain {sought!r}"
+        for recipe in EXAMPLES
+        for file, sought in rows(recipe)
+        if not any(sought in path.read_text() for path in files(file) if "__pycache__" not in path.parts)
+    ] == []
 
 
-@pytest.mark.parametrize(("recipe", "file", "sought"), ROWS, ids=[f"{recipe}: {file}" for recipe, file, _ in ROWS])
-def test_each_named_file_contains_the_text(recipe: str, file: str, sought: str) -> None:
-    assert any(sought in path.read_text() for path in files(file) if "__pycache__" not in path.parts), recipe
-
-
-@pytest.mark.parametrize("recipe", EXAMPLES)
-def test_the_recipe_names_every_file(recipe: str) -> None:
+def not_named(recipe: str) -> list[str]:
+    """Returns the files that have the recipe's example and are in none of its rows."""
     example, folders = EXAMPLES[recipe]
     named = {path for file, _ in rows(recipe) for path in files(file)}
     having = {
@@ -59,4 +58,8 @@ def test_the_recipe_names_every_file(recipe: str) -> None:
     ignored = {ROOT / "csrc/README.md", *(ROOT / "docs/decisions").glob("*")}
     # The recipe copies a transport's own folder as a whole.
     missing = {path for path in having - named - ignored if path.parent != ROOT / "csrc/transport/self"}
-    assert sorted(path.relative_to(ROOT).as_posix() for path in missing) == []
+    return sorted(path.relative_to(ROOT).as_posix() for path in missing)
+
+
+def test_the_recipes_name_every_file() -> None:
+    assert {recipe: missing for recipe in EXAMPLES if (missing := not_named(recipe))} == {}
