@@ -89,7 +89,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -309,6 +309,10 @@ pytest: $(STAMPS)/test $(STAMPS)/package quick-environments
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
 test-hosts: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)
+
+# Undoes the mends of 20 past defects, one at a time, in a copy of the sources: tests must find each of them.
+test-mutations: $(STAMPS)/test $(STAMPS)/package $(STAMPS)/environment-mxnet
+	$(BIN)/python tests/mutations/run.py $(MUTATIONS)
 
 # `torchrun --max-restarts 3` with a rank killed at random, 20 times on one host and 20 times on two (needs root): prints each run.
 test-restarts: $(STAMPS)/test $(STAMPS)/package

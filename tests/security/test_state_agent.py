@@ -165,6 +165,15 @@ def test_wrong_memory_is_refused(fault: str, agent: RunningAgent, tmp_path: Path
     os.close(memory)
 
 
+def test_a_rank_that_is_an_infinite_number_is_refused(agent: RunningAgent) -> None:
+    agent.start()
+    with agent.connect() as connection:
+        authenticate(connection, agent.secret)
+        connection.sendall(b'{"kind": "begun", "rank": Infinity, "generation": 0}\n')
+        assert connection.recv(1) == b""
+    assert agent.version() is None
+
+
 def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
     agent.start()
     memory = memory_of(b"state")
