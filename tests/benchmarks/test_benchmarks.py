@@ -59,7 +59,9 @@ CONTENDERS = {
 }
 
 
-@pytest.mark.parametrize("module", CONTENDERS)
+@pytest.mark.parametrize(
+    "module", [module if module == "allreduce" else pytest.param(module, marks=pytest.mark.slow) for module in CONTENDERS]
+)
 def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
     options = ["--no-mpi"] if module == "allreduce" else []
     output = run(module, "--quick", "--output", tmp_path, *options)
@@ -78,6 +80,7 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
 
 
+@pytest.mark.slow
 def test_shared_data_measures_time_and_memory(tmp_path: Path) -> None:
     run("shared_data", "--quick", "--output", tmp_path)
     result = result_of(tmp_path, "shared_data")
@@ -104,6 +107,7 @@ def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
     assert all({"ours", "torch, fused"} < set(row["contenders"]) for row in rows)
 
 
+@pytest.mark.slow
 def test_the_sharded_optimizer_is_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
     run("sharded_optimizer", "--quick", "--output", tmp_path)
@@ -111,6 +115,7 @@ def test_the_sharded_optimizer_is_measured(tmp_path: Path) -> None:
     assert [len(row["contenders"]) for row in rows] == [5, 2]
 
 
+@pytest.mark.slow
 def test_one_copy_per_host_is_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
     picture = tmp_path / "picture.svg"
@@ -119,6 +124,7 @@ def test_one_copy_per_host_is_measured(tmp_path: Path) -> None:
     assert "ZeroRedundancyOptimizer" in picture.read_text()
 
 
+@pytest.mark.slow
 def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "-np", 3, "--output", tmp_path)
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
@@ -139,6 +145,7 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
         assert written.count("Allreduce of one float32 tensor") == 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_a_step_on_gpus_runs() -> None:
     """The benchmark measures nothing useful without a GPU. The test checks that it runs and prints its rows."""
     tiny = ["--device", "cpu", "--batch", 2, "--image", 64, "--steps", 1]
@@ -147,12 +154,14 @@ def test_the_benchmark_of_a_step_on_gpus_runs() -> None:
     assert "backward hides" in output
 
 
+@pytest.mark.slow
 def test_torch_distributed_is_compared_with_gloo() -> None:
     output = run("torch_distributed", "--quick", ranks=2)
     for work in ("one float", "64 MB"):
         assert re.search(rf"{work} +perseus .* of gloo", output), output
 
 
+@pytest.mark.slow
 def test_starts_are_measured() -> None:
     output = run("start", "--rounds", 1)
     for what in ("import, after torch", r"hvd\.init\(\), 2 ranks", "perseusrun -np 2 true", "torchrun"):

@@ -63,7 +63,7 @@ def outcomes(folder: Path, extensions: Path, modes: list[str]) -> list[list[str]
     return [(folder / f"rank{rank}").read_text().splitlines() for rank in range(len(modes))]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_results_and_errors_are_those_of_the_group_in_python(size: int, extensions: Path, tmp_path: Path) -> None:
     """Ranks with and without the module may be in one job."""
     expected = outcomes(tmp_path / "off", extensions, ["off"] * size)
@@ -71,6 +71,7 @@ def test_results_and_errors_are_those_of_the_group_in_python(size: int, extensio
     assert outcomes(tmp_path / "mixed", extensions, ["on", "off"] * (size // 2)) == expected
 
 
+@pytest.mark.slow
 def test_the_tests_of_groups_pass(extensions: Path, tmp_path: Path) -> None:
     files = [str(HERE / "in_world" / file) for file in FILES]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]

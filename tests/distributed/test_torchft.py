@@ -166,7 +166,8 @@ def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callab
         yield run
 
 
-def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Popen[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Popen[str]], tmp_path: Path) -> None:
     """The other replica trains on without the lost one, which gets the weights when it is back. Then both are equal."""
     lighthouse = start("lighthouse", LIGHTHOUSE)
     assert lighthouse.stdout is not None
@@ -190,7 +191,7 @@ def test_a_replica_is_killed_three_times_and_comes_back(start: Callable[..., Pop
 
     replicas = [start(f"replica-{number}", REPLICA, address, str(number)) for number in range(2)]
     last = wait(1, 0, wanted=2)
-    for _ in range(3):
+    for _ in range(kills):
         replicas[1].send_signal(signal.SIGKILL)
         replicas[1].wait()
         alone = wait(0, last, wanted=1)

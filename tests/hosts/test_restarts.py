@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -77,7 +76,7 @@ def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[
             where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29500" if test_bed else "127.0.0.1:0"]
             where += ["--rdzv-id", "restarts"]
         if test_bed is None and backend == "static":
-            where = ["--master-port", str(free_port())]
+            where = []  # torchrun takes PET_MASTER_PORT, which tests/conftest.py has reserved
         command = [*line, *where, "program.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if test_bed is None:
@@ -94,12 +93,6 @@ def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[
             )
         )
     return processes
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -160,7 +153,7 @@ def repeat(runs: int, test_bed: NetworkTestBed | None, folder: Path, capsys: pyt
             print(f"\n{number + 1} of {runs}: {went}", end="", flush=True)
 
 
-@pytest.mark.parametrize("runs", [pytest.param(2, id="2 runs"), TWENTY])
+@pytest.mark.parametrize("runs", [pytest.param(1, id="1 run"), TWENTY])
 def test_one_host_without_mpi(runs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeat(runs, None, tmp_path, capsys)
 

@@ -36,8 +36,7 @@ except hvd.HorovodInternalError as error:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("elements", [1, 1_000_000])
+@pytest.mark.parametrize(("size", "elements"), [(2, 1), (4, 1_000_000)])
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_rank_is_lost(
     death: str, elements: int, size: int, ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 ReportsOf = Callable[[int], str]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, reports_of: ReportsOf) -> None:
     world = ranks(
         size,
@@ -54,8 +54,13 @@ def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, report
     assert 0.95 * copies <= float(reports_of(0)) <= 1.05 * copies
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "NAdam"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "optimizer"),
+    [
+        *[(2, "NAdam"), (3, "Adam")],
+        *[pytest.param(size, name, marks=pytest.mark.slow) for size in (2, 3) for name in ("SGD", "Adam", "NAdam")],
+    ],
+)
 def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: ReportsOf) -> None:
     """The others update the shards of a rank that has joined, whose gradients count as zeros, until it comes back."""
     world = ranks(

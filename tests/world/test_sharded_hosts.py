@@ -85,7 +85,7 @@ for cls, options in (ADAM, SGD, (torch.optim.Adamax, {}), (Lion, {})):
 """
 
 
-@pytest.mark.parametrize("alone", ["01", "1", "02"])
+@pytest.mark.parametrize("alone", ["01", pytest.param("1", marks=pytest.mark.slow), pytest.param("02", marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_one_process(alone: str, mpirun: Mpirun) -> None:
     """Hosts have two ranks each, or one and three. Each has parameters and states once."""
     run_on_simulated_hosts(mpirun, BEGIN + STEPS + END, alone)
@@ -328,7 +328,7 @@ assert_trained_alike(model, alone)
 """
 
 
-@pytest.mark.parametrize("alone", ["01", "none"])
+@pytest.mark.parametrize("alone", ["01", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_data_parallel_model_that_is_deleted(alone: str, mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + DELETED + END, alone)
 
@@ -379,7 +379,7 @@ print(f"rank {os.environ['PMI_RANK']} is done", flush=True)
 """
 
 
-@pytest.mark.parametrize("alone", ["01", "1"])
+@pytest.mark.parametrize("alone", ["01", pytest.param("1", marks=pytest.mark.slow)])
 def test_what_works_on_one_host(alone: str, mpirun: Mpirun) -> None:
     """Some tests that are written for one host also hold on several hosts."""
     tests = "bfloat16 or frozen or compiled or states_are_complete or broadcast_of_the_state"
