@@ -26,6 +26,23 @@ PERSEUSRUN = (sys.executable, "-m", "perseus_like.launch")
 _PAUSE_SECONDS = 0.01
 _SHOWN_CHARACTERS = 60000
 
+# Programs with perseus_like.numpy, or with torch.distributed, begin with these lines.
+NUMPY_HEAD = """
+import os, resource, signal, sys, time
+import numpy as np
+import perseus_like.numpy as hvd
+from on_rank import *
+"""
+TORCH_HEAD = """
+import os, signal, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
+    import perseus_like.torch.distributed
+from on_rank import report, wait_until
+"""
+
 Facts = dict[str, Any]
 Value = TypeVar("Value")
 
@@ -118,7 +135,7 @@ class Job:
     def code(self) -> int:
         return int(self.process.returncode)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         reports = "".join(f"rank {rank} reported:\n{self.reports_of(rank)}" for rank in range(self.size))
         return f"the job ({self.process.returncode}) wrote:\n{self.output[-_SHOWN_CHARACTERS:]}\n{reports}"
 
@@ -187,10 +204,10 @@ class Job:
         for facts in self.all_facts():
             if "job" not in facts:
                 continue
-            assert not Path(f"/proc/{facts['pid']}").exists(), self
-            assert not sockets & set(facts["sockets"]), self
-            assert not facts["shared_files"], self
-            assert not [entry.name for entry in Path("/dev/shm").iterdir() if facts["job"] in entry.name], self
+            assert not Path(f"/proc/{facts['pid']}").exists(), str(self)
+            assert not sockets & set(facts["sockets"]), str(self)
+            assert not facts["shared_files"], str(self)
+            assert not [entry.name for entry in Path("/dev/shm").iterdir() if facts["job"] in entry.name], str(self)
 
     def kill(self) -> None:
         """Ends a job that still runs, with its stopped ranks. `perseusrun` ends its ranks when it gets SIGTERM."""
@@ -225,20 +242,21 @@ def jobs_in(folder: Path) -> Iterator[Start]:
         launcher: str | Sequence[str] = "perseusrun",
         arguments: Sequence[object] = (),
         *,
+        head: str = "",
         python: str | Path = sys.executable,
         options: Sequence[str] = (),
         wrapper: Sequence[str] = (),
         joined: bool = False,
         **settings: str,
     ) -> Job:
-        """Starts `size` ranks of a program, or of `python` with these `arguments`, by a launcher with `options`.
+        """Starts `size` ranks of `head` and a program, or of `python` with `arguments`, by a launcher with `options`.
 
         `joined` puts what the job writes to stderr between the lines of stdout. `settings` are variables.
         """
         command: list[object] = [*command_of(launcher, size, python, options), *arguments]
         if program:
             shutil.copy(Path(__file__).with_name("on_rank.py"), folder)
-            (folder / "program.py").write_text(textwrap.dedent(program))
+            (folder / "program.py").write_text(head + textwrap.dedent(program))
             command.append(folder / "program.py")
         if wrapper:  # the wrapper itself needs the PATH of the tests, so `env` sets the variables after it
             command = [*wrapper, "env", *(f"{name}={value}" for name, value in settings.items()), *command]
