@@ -7,11 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import tests.job
+from tests.job import Job, Start, jobs_in, reports_in
 
 ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
@@ -107,20 +110,37 @@ def patient_launcher() -> list[str]:
     return [sys.executable, "-c", program]
 
 
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[Start]:
+    """Returns a function that starts a job in `tmp_path`. tests/job.py describes its arguments and the job."""
+    with jobs_in(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def run_job(start_job: Start) -> Start:
+    """Returns a function that starts a job with the same arguments, and waits for its end."""
+
+    def run(*arguments: Any, **options: Any) -> Job:
+        return start_job(*arguments, **options).end()
+
+    return run
+
+
+@pytest.fixture
+def reports_of(tmp_path: Path) -> Callable[[int], str]:
+    """Returns a function that returns the reports of a rank of the last job, a line for each report."""
+
+    def read(rank: int) -> str:
+        return reports_in(tmp_path, rank)
+
+    return read
+
+
 @pytest.fixture(scope="session")
 def wait_until_stopped() -> Callable[[int], None]:
-    """Returns a function that waits until a process has stopped itself.
-
-    A test sends SIGCONT after that. If SIGCONT came earlier, the process would stay stopped for ever.
-    """
-
-    def wait(pid: int) -> None:
-        deadline = time.monotonic() + 90
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, f"process {pid} does not stop"
-            time.sleep(0.01)
-
-    return wait
+    """Returns a function that waits until a process has stopped itself."""
+    return tests.job.wait_until_stopped
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
 """Runs all_reduce in every way that the process group in C++ looks after, and writes the results of this rank.
 
-    native_group_program.py FILE on|off
+    native_group_program.py on|off on|off …
 
-`on` states that the group in C++ is used here. Its module is found through TORCH_EXTENSIONS_DIR.
+Each rank has a mode, in the order of the ranks. `on` states that the group in C++ is used here. Its module is found
+through TORCH_EXTENSIONS_DIR.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-if sys.argv[2] == "off":
+if sys.argv[1 + int(os.environ["PERSEUS_RANK"])] == "off":
     os.environ["TORCH_EXTENSIONS_DIR"] = "/nonexistent"
 
 import torch
@@ -25,6 +26,8 @@ import torch.distributed._functional_collectives as functional
 
 from perseus_like.torch.native_group import native
 
+RANK = int(os.environ["PERSEUS_RANK"])
+MODE = sys.argv[1 + RANK]
 DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
 DTYPES += [torch.float64, torch.bool, torch.complex64, torch.uint16]
 OPS = ["SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR"]
@@ -199,14 +202,14 @@ def compiled_program() -> None:
 def main() -> None:
     dist.init_process_group("perseus", timeout=timedelta(seconds=60))
     group: Any = dist.group.WORLD
-    assert (native is not None) == (sys.argv[2] == "on")
+    assert (native is not None) == (MODE == "on")
     work: Any = group.allreduce([torch.ones(1)], dist.AllreduceOptions())
-    assert (native is not None and isinstance(work, native.NativeWork)) == (sys.argv[2] == "on")
+    assert (native is not None and isinstance(work, native.NativeWork)) == (MODE == "on")
     work.wait()
     for part in (values_and_layouts, works, callbacks, numbers, threads, errors, late_ranks, compiled_program):
         part()
     dist.destroy_process_group()
-    Path(sys.argv[1]).write_text("\n".join(written))
+    Path(f"rank{RANK}").write_text("\n".join(written))
 
 
 if __name__ == "__main__":

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.job import Job, Start
+
+Run = Callable[..., Job]
 
 
 @pytest.fixture
-def run(environment: Callable[[str], Path], tmp_path: Path) -> Run:
-    """Returns a function that runs `perseusrun -np 2 [options] python script.py` where accelerate is installed."""
+def run(environment: Callable[[str], Path], run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Returns a function that runs `perseusrun -np 2 [options] python program.py` where accelerate is installed."""
     python = environment("torch-clients")
+    for name in os.environ:
+        if name.startswith(("PERSEUS", "PYTHONPATH", "ACCELERATE")):
+            monkeypatch.delenv(name)
 
-    def start(text: str, *options: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "script.py").write_text(textwrap.dedent(text))
-        foreign = ("PERSEUS", "PYTHONPATH", "ACCELERATE")
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        return subprocess.run(
-            [str(python), "-m", "perseus_like.launch", "-np", "2", *options, str(python), "script.py"],
-            cwd=tmp_path,
-            env={**variables, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+    def start(text: str, *options: str) -> Job:
+        return run_job(2, text, python=python, options=options, joined=True, CUDA_VISIBLE_DEVICES="")
 
     return start
 
@@ -60,7 +50,7 @@ def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
             print(accelerator.distributed_type, accelerator.num_processes, seen, file=file)
         """
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     reports = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
     assert reports == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
 
@@ -75,7 +65,7 @@ def test_a_state_of_one_process_is_an_error(run: Run) -> None:
         print("trains as one of", state.num_processes)
         """
     )
-    assert done.returncode != 0
+    assert done.code != 0
     assert "trains as one of" not in done.stdout
     assert "accelerate sees 1 process (DistributedType.NO) in a world of 2" in done.stdout, done.stdout
 
@@ -108,7 +98,7 @@ def test_losses_as_gloo_are_those_of_gloo(run: Run, tmp_path: Path) -> None:
     said = []
     for options in (["--no-torch"], ["--no-torch", "--as-gloo"], ["--as-gloo"]):
         done = run(TRAINS, *options)
-        assert done.returncode == 0, done.stdout
+        assert done.code == 0, done.stdout
         said.append([(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)])
     over_gloo, *ours = said
     assert over_gloo[0].startswith("gloo False 2 [")

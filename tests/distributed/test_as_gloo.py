@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from .conftest import HEAD, Program, start
+from tests.job import Job
 
 ReportsOf = Callable[[int], str]
-Done = subprocess.CompletedProcess[str]
+Program = Callable[..., Job]
 
 LOOK = """
 from perseus_like.torch.distributed.process_group import PerseusGroup
@@ -60,9 +59,9 @@ def forms_text() -> str:
     return f"BACKENDS = {backends}\n{FORMS}"
 
 
-def forms(done: Done, reports_of: ReportsOf) -> None:
+def forms(done: Job, reports_of: ReportsOf) -> None:
     """Checks what FORMS reports."""
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         lines = reports_of(rank).splitlines()
         assert lines[:3] == [OURS] * 3
@@ -72,9 +71,8 @@ def forms(done: Done, reports_of: ReportsOf) -> None:
         assert {line.partition(" ")[2] for line in lines[4:]} == {OURS.partition(" ")[2]}
 
 
-def test_by_perseusruns_option(tmp_path: Path, forms_text: str, reports_of: ReportsOf) -> None:
-    (tmp_path / "program.py").write_text(HEAD + forms_text)
-    forms(start("perseusrun", 2, ["--as-gloo", sys.executable, "program.py"], tmp_path, 240), reports_of)
+def test_by_perseusruns_option(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
+    forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]), reports_of)
 
 
 def test_by_the_variable_under_torchrun(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
@@ -83,16 +81,13 @@ def test_by_the_variable_under_torchrun(program: Program, forms_text: str, repor
 
 @pytest.mark.parametrize("exported", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=str)
 def test_by_the_variable_under_mpirun(
-    exported: dict[str, str], tmp_path: Path, forms_text: str, reports_of: ReportsOf, to_end: Callable[..., Done]
+    exported: dict[str, str], forms_text: str, reports_of: ReportsOf, program: Program
 ) -> None:
     """Intel's pages export MASTER_ADDR alone, which torch's own rendezvous cannot use without a rank."""
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
         pytest.skip("there is no mpirun beside this Python")
-    text = textwrap.dedent(forms_text).replace("def look", 'os.environ["RANK"] = os.environ["PMI_RANK"]\ndef look', 1)
-    (tmp_path / "program.py").write_text(HEAD + text)
-    command = [mpirun, "-np", 2, sys.executable, "program.py"]
-    forms(to_end(command, 240, tmp_path, joined=True, PERSEUS_AS_GLOO="1", **exported), reports_of)
+    forms(program([str(mpirun)], 2, forms_text, PERSEUS_AS_GLOO="1", **exported), reports_of)
 
 
 def test_by_the_function(program: Program, reports_of: ReportsOf) -> None:
@@ -117,7 +112,7 @@ look(pairs[1])
 dist.destroy_process_group()
 """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     pair = ["gloo gloo False [3.0, 3.0]", OURS]
     world = "gloo gloo {} [6.0, 6.0]"
     for rank in (0, 1, 2):
@@ -142,7 +137,7 @@ dist.destroy_process_group()
 """,
         PERSEUS_AS_GLOO="1",
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         *looks, fake = reports_of(rank).splitlines()
         assert [each.partition(" ")[2] for each in looks] == [OURS.partition(" ")[2]] * 2
@@ -166,7 +161,7 @@ dist.destroy_process_group()
 """,
         PERSEUS_AS_GLOO="1",
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0).splitlines() == reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
 
 
@@ -176,7 +171,7 @@ dist.destroy_process_group()
 )
 def test_it_is_off_by_default(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
     done = program("perseusrun", 2, forms_text, PERSEUS_AS_GLOO="0")
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         lines = reports_of(rank).splitlines()
         assert lines[0] == OURS.replace("True", "False")
@@ -229,7 +224,7 @@ steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
 
 
 @pytest.mark.parametrize("kind", [DDP, FSDP2, TENSOR_PARALLEL], ids=["ddp", "fsdp2", "dtensor"])
-def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
+def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: ReportsOf) -> None:
     """A sum of two numbers does not depend on their order, so the losses of two ranks are the same bits."""
     if kind != DDP and not hasattr(fsdp, "fully_shard"):
         pytest.skip(f"torch {torch.__version__} has neither FSDP2 nor this DTensor")
@@ -239,10 +234,8 @@ def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: Repor
         end = "dist.destroy_process_group()" if switch == "1" else "dist.barrier()\nos._exit(0)"
         text = f"{TRAINS}{kind}{LOOK}look()\n{end}\n"
         done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch)
-        assert done.returncode == 0, done.stdout
+        assert done.code == 0, done.stdout
         said.append([reports_of(rank).splitlines() for rank in (0, 1)])
-        for rank in (0, 1):
-            (tmp_path / f"rank{rank}.txt").unlink()
     assert [[line.split()[2] for _, line in each] for each in said] == [["False"] * 2, ["True"] * 2]
     assert said[0][0][0] == said[1][0][0]
     assert said[0][1][0] == said[1][1][0]

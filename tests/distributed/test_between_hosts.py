@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.job import Job
+
+Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
 
 # This command succeeds if a process may have a host name of its own (CLONE_NEWUTS).
@@ -37,7 +39,7 @@ def on_two_hosts(program: Program) -> Program:
     if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
         pytest.skip("no MPICH beside this Python")
 
-    def run(size: int, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(size: int, text: str, **environment: str) -> Job:
         return program("torchrun", size, HEAD + textwrap.dedent(text), **environment)
 
     return run
@@ -75,7 +77,7 @@ def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf
         assert inherited() == before
         """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in range(3):
         ends = ["2.0"] if rank != 1 else []
         assert reports_of(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
@@ -93,7 +95,7 @@ def test_a_host_without_an_mpi(on_two_hosts: Program, reports_of: ReportsOf) -> 
             report(type(error).__name__, error)
         """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     first = reports_of(0)
     assert first.startswith("UnavailableError")
     assert "rank 2 on other: " in first
@@ -137,7 +139,7 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: 
             report(type(error).__name__, error)
         """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         assert reports_of(rank).startswith(error), done.stdout
 
@@ -159,6 +161,6 @@ def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
             report(type(error).__name__, error)
         """,
     )
-    assert done.returncode != 0
+    assert done.code != 0
     for rank in range(3):
         assert "rank 3 on other" in reports_of(rank), done.stdout

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.job import Job
+
+Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
 
 USES = """
@@ -59,7 +60,7 @@ def test_each_device_has_its_own_backend(backends: str, program: Program, report
     report(len(dist.distributed_c10d._world.pg_names))
     """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
     for rank in (0, 1):
         assert reports_of(rank).splitlines() == [used, used, "True", "0"]
@@ -98,7 +99,7 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of
     dist.destroy_process_group()
     """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True"
         expected = [used, used, "FakeProcessGroup", "barrier True"]
@@ -117,5 +118,5 @@ def test_the_backend_nccl_without_nccl_is_an_error(program: Program, reports_of:
             report("nccl" in str(error).lower(), dist.is_initialized())
         """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "True False\n"

@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from perseus_like.torch.compat.core import keeps_identity
+from tests.job import Start
 
 PROGRAM = """
 import logging
@@ -27,23 +25,14 @@ dist.destroy_process_group()
 """
 
 
-def test_a_bucket_stays_in_private_memory(tmp_path: Path) -> None:
+def test_a_bucket_stays_in_private_memory(run_job: Start) -> None:
     if not keeps_identity():
         pytest.skip(f"buckets do not move with torch {torch.__version__}")
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting a small /dev/shm needs root and unshare")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    launch = f"exec {sys.executable} -m perseus_like.launch -np 2 {sys.executable} {program}"
-    ended = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=2m tmpfs /dev/shm && {launch}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    mount = 'mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$@"'
+    ended = run_job(2, PROGRAM, wrapper=["unshare", "--mount", "sh", "-c", mount, "sh"])
+    assert ended.code == 0, ended.stderr
     warnings = [line for line in ended.stderr.splitlines() if "stays in private memory" in line]
     assert len(warnings) == 2, ended.stderr  # one on each rank
     assert all("No space left on device" in line for line in warnings), warnings

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import start
+from tests.job import Job, Start
+
 from .test_worlds import FILES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAM = HERE / "native_group_program.py"
 BUILD = [sys.executable, "-m", "perseus_like.torch.build_group"]
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
 
 
@@ -32,7 +33,6 @@ def build(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
         check=False,
     )
 
@@ -53,32 +53,36 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def outcomes(folder: Path, extensions: Path, modes: list[str]) -> list[list[str]]:
-    """Runs the program with a mode for each rank, and returns the lines that each rank has written."""
-    folder.mkdir()
-    modes_by_rank = " ".join(modes)
-    script = f'modes=({modes_by_rank}); exec "{sys.executable}" "{PROGRAM}" rank$PERSEUS_RANK ${{modes[$PERSEUS_RANK]}}'
-    done = start("perseusrun", len(modes), ["bash", "-c", script], folder, 240, TORCH_EXTENSIONS_DIR=str(extensions))
-    assert done.returncode == 0, done.stdout
-    return [(folder / f"rank{rank}").read_text().splitlines() for rank in range(len(modes))]
+@pytest.fixture
+def outcomes(extensions: Path, run_job: Start) -> Callable[[list[str]], list[list[str]]]:
+    """Returns a function that runs the program with a mode for each rank, and returns the lines of each rank."""
+
+    def run(modes: list[str]) -> list[list[str]]:
+        done = run_job(len(modes), arguments=[PROGRAM, *modes], joined=True, TORCH_EXTENSIONS_DIR=str(extensions))
+        assert done.code == 0, done.output
+        return [(done.folder / f"rank{rank}").read_text().splitlines() for rank in range(len(modes))]
+
+    return run
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_results_and_errors_are_those_of_the_group_in_python(size: int, extensions: Path, tmp_path: Path) -> None:
+def test_results_and_errors_are_those_of_the_group_in_python(
+    size: int, outcomes: Callable[[list[str]], list[list[str]]]
+) -> None:
     """Ranks with and without the module may be in one job."""
-    expected = outcomes(tmp_path / "off", extensions, ["off"] * size)
-    assert outcomes(tmp_path / "on", extensions, ["on"] * size) == expected
-    assert outcomes(tmp_path / "mixed", extensions, ["on", "off"] * (size // 2)) == expected
+    expected = outcomes(["off"] * size)
+    assert outcomes(["on"] * size) == expected
+    assert outcomes(["on", "off"] * (size // 2)) == expected
 
 
 @pytest.mark.slow
-def test_the_tests_of_groups_pass(extensions: Path, tmp_path: Path) -> None:
+def test_the_tests_of_groups_pass(extensions: Path, run_job: Start) -> None:
     files = [str(HERE / "in_world" / file) for file in FILES]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
-    environment = {"PERSEUS_IN_WORLD": "1", "TORCH_EXTENSIONS_DIR": str(extensions)}
-    world = start("perseusrun", 2, [sys.executable, *command], tmp_path, 280, **environment)
-    assert world.returncode == 0, world.stdout[-60000:]
+    settings = {"PERSEUS_IN_WORLD": "1", "TORCH_EXTENSIONS_DIR": str(extensions)}
+    world = run_job(2, arguments=command, joined=True, **settings)
+    assert world.code == 0, world.output[-60000:]
 
 
 def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program, reports_of: ReportsOf) -> None:
@@ -126,7 +130,7 @@ def test_a_module_for_another_torch_is_reported_and_not_used(program: Program, t
         """,
         TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert done.stdout.count("it was compiled for torch-2.0.0, and this process needs torch-") == 1, done.stdout
 
 
@@ -136,7 +140,7 @@ def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Pr
     (file,) = copy.rglob("*.so")
     file.write_bytes(b"no library")
     done = program("perseusrun", 1, 'dist.init_process_group("perseus")', TORCH_EXTENSIONS_DIR=str(copy))
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert "the process group in C++ is not used, because" in done.stdout
 
 

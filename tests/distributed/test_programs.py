@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 
 from perseus_like.torch.compat.core import keeps_identity
+from tests.job import Job
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
 
 
@@ -53,7 +54,7 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: R
         through("env")
         """,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     for rank in (0, 1):
         expected = ["env local 0 3.0", "False", "file local 0 3.0", "False", "other store 1 3.0", "False"]
         expected += ["beside local 0 3.0", "True", "2.0", "env local 0 3.0", "False"]
@@ -85,7 +86,7 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
         kept.bind(("127.0.0.1", 0))
         text = RENDEZVOUS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
         done = program("torchrun", 2, 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n' + textwrap.dedent(text))
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "2.0\n"
 
 
@@ -96,7 +97,7 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
 def test_another_port_at_which_a_store_listens_already(program: Program, reports_of: ReportsOf) -> None:
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     done = program("torchrun", 2, RENDEZVOUS_BY_TCP.format(backend="perseus", port=store.port))
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "2.0\n"
     assert store.num_keys() > 1
 
@@ -120,7 +121,7 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: Repo
             report(error)
         """,
     )
-    assert done.returncode != 0
+    assert done.code != 0
     assert f"rank {victim}" in reports_of(1 - victim), done.stdout
 
 
@@ -163,7 +164,7 @@ def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) ->
         """,
         TORCH_DISTRIBUTED_DEBUG="DETAIL",
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0) == reports_of(1) == "fine\n"
 
 
@@ -185,7 +186,7 @@ def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: Reports
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert "private memory" not in done.stdout, done.stdout
     for rank in (0, 1):
         assert reports_of(rank) == "True [7.5]\n"
@@ -214,7 +215,7 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
         """,
         CUDA_VISIBLE_DEVICES="",
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert reports_of(0) == reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
@@ -230,6 +231,6 @@ def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program
         """,
         TORCH_DIST_NAN_CHECK="1",
     )
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.stdout
     assert done.stdout.count("TORCH_DIST_NAN_CHECK has no effect") == 1
     assert "PERSEUS_ALLREDUCE_NANCHECK=2" in done.stdout

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import start
+from tests.job import Start
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -30,14 +29,13 @@ WORLDS = [
 
 @pytest.mark.first
 @pytest.mark.parametrize(("starter", "size", "names"), WORLDS)
-def test_on_all_ranks(starter: str, size: int, names: list[str], tmp_path: Path) -> None:
+def test_on_all_ranks(starter: str, size: int, names: list[str], run_job: Start) -> None:
     files = [str(HERE / "in_world" / file) for file in names]
     options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
-    python = [sys.executable] if starter == "perseusrun" else []
-    world = start(starter, size, [*python, *command], tmp_path, 280, PERSEUS_IN_WORLD="1")
+    world = run_job(size, "", starter, command, joined=True, PERSEUS_IN_WORLD="1")
     output = world.stdout[-60000:]
-    assert world.returncode == 0, output
+    assert world.code == 0, output
     passed = re.findall(r"(\d+) passed", world.stdout)
     assert len(passed) == size, output
     assert len(set(passed)) == 1, output

@@ -24,8 +24,8 @@ MOST_SECONDS = 30
 
 def check_survivors(world: Any, size: int) -> None:
     victim = size - 1
-    died = world.reports_of(victim)["dies"]
-    for facts in world.all_reports()[:victim]:
+    died = world.facts_of(victim)["dies"]
+    for facts in world.all_facts()[:victim]:
         if "seen" not in facts:
             continue  # the launcher ended the rank before its error
         assert "HorovodInternalError" in facts["seen"]["kinds"], facts
@@ -95,7 +95,7 @@ def test_survivors_that_catch_the_error_get_it_again(run: Any) -> None:
     )
     assert world.code == 5, world.output
     check_survivors(world, 3)
-    for facts in world.all_reports()[:2]:
+    for facts in world.all_facts()[:2]:
         if "after" in facts:
             for call in ("again", "handle"):
                 assert "rank 2" in facts[call]["text"], facts
@@ -114,6 +114,6 @@ def test_a_rank_that_ends_early_without_an_error(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    seen = world.reports_of(0)["seen"]
+    seen = world.facts_of(0)["seen"]
     assert "HorovodInternalError" in seen["kinds"]
     assert "rank 1 has left the job" in seen["text"]

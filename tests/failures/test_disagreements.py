@@ -38,7 +38,7 @@ def test_all_ranks_get_the_same_error_and_the_job_continues(run: Any, size: int)
     )
     world = run(size, "start()\nodd = int(rank == size - 1)\n" + calls + "hvd.shutdown()\n")
     assert world.code == 0, world.output
-    reports = world.all_reports()
+    reports = world.all_facts()
     for name, (_, usual, odd) in CASES.items():
         outcomes = [facts[name] for facts in reports]
         assert all("HorovodInternalError" in outcome["kinds"] for outcome in outcomes), (name, outcomes)
@@ -73,7 +73,7 @@ def test_torch_tensors_and_the_optimizer(run: Any) -> None:
     )
     assert world.code == 0, world.output
     for call in ("tensor", "step"):
-        outcomes = [facts[call] for facts in world.all_reports()]
+        outcomes = [facts[call] for facts in world.all_facts()]
         assert all("HorovodInternalError" in outcome["kinds"] for outcome in outcomes), outcomes
         assert outcomes[0]["text"] == outcomes[1]["text"]
         assert "rank 0 has" in outcomes[0]["text"]

@@ -61,7 +61,7 @@ def test_a_rank_is_reported_as_lost_although_its_child_still_runs(run: Any) -> N
         """,
     )
     assert world.code == 6, world.output
-    seen = world.reports_of(0).get("seen")
+    seen = world.facts_of(0).get("seen")
     assert seen is None or "rank 1" in seen["text"]
 
 

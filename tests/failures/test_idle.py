@@ -20,7 +20,7 @@ def test_an_idle_process_uses_no_cpu(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_reports()), world.all_reports()
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_facts()), world.all_facts()
 
 
 def test_a_process_that_waits_for_another_rank_uses_no_cpu(run: Any) -> None:
@@ -37,4 +37,4 @@ def test_a_process_that_waits_for_another_rank_uses_no_cpu(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_reports()), world.all_reports()
+    assert all(facts["used"] < MOST_CPU_SECONDS for facts in world.all_facts()), world.all_facts()

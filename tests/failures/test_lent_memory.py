@@ -125,7 +125,7 @@ def run_with_a_crash(run: Any) -> Callable[..., dict[str, Any]]:
     def lose(program: str, options: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
         launcher = [sys.executable, "-c", patient, *options]
         world = run(2, HEAD + program, launcher=launcher, HOROVOD_FUSION_THRESHOLD="0", **settings)
-        facts: dict[str, Any] = world.reports_of(0)
+        facts: dict[str, Any] = world.facts_of(0)
         if re.search(r"ccl_worker_func: worker \d+ caught internal exception", world.output):
             pytest.skip("a thread of oneCCL noticed that its connection ended, and ended the process itself")
         assert "alive" in facts, world.output
@@ -171,7 +171,7 @@ def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) 
         """,
         HOROVOD_FUSION_THRESHOLD="0",
     )
-    facts = world.reports_of(0)
+    facts = world.facts_of(0)
     assert "seen" in facts, world.output
     assert not facts["seen"][0], facts
     for kinds in facts["seen"][1:]:

@@ -14,7 +14,7 @@ def test_calls_before_init_and_after_shutdown_are_errors(run: Any, size: int) ->
         size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\nreport(after=[{outcomes}])\n"
     )
     assert world.code == 0, world.output
-    for facts in world.all_reports():
+    for facts in world.all_facts():
         for outcome in facts["before"] + facts["after"]:
             # Horovod raises ValueError in functions such as `rank()`, and HorovodInternalError in collectives. The
             # error of this library belongs to both classes.
@@ -46,7 +46,7 @@ def test_init_and_shutdown_can_be_repeated(run: Any, size: int) -> None:
 
 
 def test_init_without_a_launcher(run: Any) -> None:
-    world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launched=False)
+    world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launcher="")
     assert world.code == 0, world.output
 
 
@@ -64,7 +64,7 @@ def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    lost = world.reports_of(0)["lost"]
+    lost = world.facts_of(0)["lost"]
     assert "HorovodInternalError" in lost["kinds"]
     assert "'alone'" in lost["text"]
 

@@ -18,7 +18,7 @@ def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
         PERSEUS_ARENA_BYTES=str(16 << 20),
     )
     assert world.code == 0, world.output
-    for facts in world.all_reports():
+    for facts in world.all_facts():
         assert "UnavailableError" in facts["empty"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["empty"]["text"]
 
@@ -27,7 +27,7 @@ def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
 def test_an_arena_that_is_too_small_is_an_error(run: Any, bytes_: str) -> None:
     world = run(2, "report(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
     assert world.code == 0, world.output
-    for facts in world.all_reports():
+    for facts in world.all_facts():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["init"]["text"]
 
@@ -49,7 +49,7 @@ def test_a_limit_of_the_address_space_makes_the_arena_smaller(run: Any) -> None:
 def test_a_limit_that_leaves_too_little_is_an_error_on_all_ranks(run: Any) -> None:
     world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "report(init=outcome_of(hvd.init))\n")
     assert world.code == 0, world.output
-    for facts in world.all_reports():
+    for facts in world.all_facts():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "ulimit" in facts["init"]["text"]
 
@@ -70,10 +70,10 @@ def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all_ranks(run: 
         """,
     )
     assert world.code == 0, world.output
-    texts = {facts["failed"]["text"] for facts in world.all_reports()}
+    texts = {facts["failed"]["text"] for facts in world.all_facts()}
     assert len(texts) == 1, texts
     assert "rank 1 has no memory for a result of" in texts.pop()
-    for facts in world.all_reports():
+    for facts in world.all_facts():
         assert "UnavailableError" in facts["failed"]["kinds"], facts
 
 
@@ -90,7 +90,7 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
         """,
     )
     assert world.code == 0, world.output
-    texts = [facts["failed"]["text"] for facts in world.all_reports()]
+    texts = [facts["failed"]["text"] for facts in world.all_facts()]
     assert "rank 1 has not enough memory" in texts[1]
     for text in (texts[0], texts[2]):  # the second text is rarer: rank 1 must still run when the others notice
         assert "rank 1 ended without shutting down" in text or "rank 1 of the group gave up" in text, text

@@ -23,7 +23,7 @@ def test_a_mistake_raises_a_value_error_on_one_rank(run: Any) -> None:
     calls = "".join(f"    report({name}=outcome_of(lambda: {call}))\n" for name, (call, _) in MISTAKES.items())
     world = run(2, "start()\nif rank == 1:\n" + calls + "still_works()\nhvd.allreduce(np.ones(3))\n")
     assert world.code == 0, world.output
-    facts = world.reports_of(1)
+    facts = world.facts_of(1)
     for name, (_, word) in MISTAKES.items():
         assert "ValueError" in facts[name]["kinds"], (name, facts[name])
         assert "HorovodInternalError" not in facts[name]["kinds"], (name, facts[name])
@@ -45,9 +45,9 @@ def test_a_process_set_that_was_removed_or_has_only_other_ranks(run: Any) -> Non
         """,
     )
     assert world.code == 0, world.output
-    assert all("ValueError" in facts["gone"]["kinds"] for facts in world.all_reports())
-    assert "ValueError" in world.reports_of(0)["others"]["kinds"]
-    assert "rank 0" in world.reports_of(0)["others"]["text"]
+    assert all("ValueError" in facts["gone"]["kinds"] for facts in world.all_facts())
+    assert "ValueError" in world.facts_of(0)["others"]["kinds"]
+    assert "rank 0" in world.facts_of(0)["others"]["text"]
 
 
 def test_a_name_that_is_in_flight_cannot_be_submitted_again(run: Any) -> None:
@@ -68,7 +68,7 @@ def test_a_name_that_is_in_flight_cannot_be_submitted_again(run: Any) -> None:
         """,
     )
     assert world.code == 0, world.output
-    again = world.reports_of(0)["again"]
+    again = world.facts_of(0)["again"]
     assert "ValueError" in again["kinds"]
     assert "'busy'" in again["text"]
     assert "in flight" in again["text"]

@@ -1,9 +1,6 @@
 """Checks that a tensor that some ranks never submit is reported, and is an error if a setting asks for that."""
 
-import os
 import re
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +30,7 @@ def test_a_warning_names_the_tensor_and_the_ranks(start: Any, late: int) -> None
             assert re.search(rf"submitted by rank \d, not by ranks .*\b{late}\b", line), line
     world.go_on()
     assert world.end().code == 0, world.output
-    assert [facts["result"] for facts in world.all_reports()] == [[3.0, 3.0]] * 3
+    assert [facts["result"] for facts in world.all_facts()] == [[3.0, 3.0]] * 3
     assert warning_ranks == waiting | {0}
 
 
@@ -54,7 +51,7 @@ def test_a_stall_is_an_error_on_all_ranks_after_the_shutdown_time(run: Any, size
         PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="1",
     )
     assert world.code == 0, world.output
-    for rank, facts in enumerate(world.all_reports()):
+    for rank, facts in enumerate(world.all_facts()):
         # The text names the rank's own tensor once.
         assert facts["stalled"]["text"].count("'mine'" if rank == size - 1 else "'theirs'") == 1
         assert "HorovodInternalError" in facts["stalled"]["kinds"]
@@ -63,7 +60,7 @@ def test_a_stall_is_an_error_on_all_ranks_after_the_shutdown_time(run: Any, size
         assert "HorovodInternalError" in facts["after"]["kinds"]
 
 
-def test_the_other_ranks_wait_for_a_stopped_rank(start: Any, wait_until_stopped: Callable[[int], None]) -> None:
+def test_the_other_ranks_wait_for_a_stopped_rank(start: Any) -> None:
     world = start(
         2,
         """
@@ -78,7 +75,6 @@ def test_the_other_ranks_wait_for_a_stopped_rank(start: Any, wait_until_stopped:
     )
     world.wait_for_line("allreduce 'x0' has waited")
     world.wait_for_line("allreduce 'x0' has waited")
-    wait_until_stopped(world.reports_of(1)["pid"])
-    os.kill(world.reports_of(1)["pid"], signal.SIGCONT)
+    world.resume(1)
     assert world.end().code == 0, world.output
-    assert [facts["result"] for facts in world.all_reports()] == [98, 98]
+    assert [facts["result"] for facts in world.all_facts()] == [98, 98]

@@ -23,5 +23,5 @@ def run_on_simulated_hosts(mpirun: Mpirun, program: str, alone: str = "1", **env
     world = mpirun(_SET_HOST_NAME + program, ALONE=alone, **environment)
     if "cannot set its own host name" in world.stdout:
         pytest.skip(world.stdout.splitlines()[0])
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     assert all(f"rank {rank} is done" in world.stdout for rank in range(4)), world.stdout

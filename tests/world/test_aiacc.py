@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+
+from tests.job import Start
 
 from .conftest import Mpirun
 
 pytest.importorskip("torch")
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 BEFORE = "before = dist.get_rank(), dist.get_world_size()"
 PROGRAM = f"""
 import torch
@@ -49,25 +47,23 @@ if rank in (0, size - 1):
         assert torch.allclose(part.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
 dist.barrier()
 dist.destroy_process_group()
-# One string is one write. The ranks of torchrun share a pipe, so the parts of two writes could mix.
+# One string is one write. The ranks of torchrun share a file, so the parts of two writes could mix.
 print(f"done {{rank}} of {{size}}", flush=True)
 """
 
 
 @pytest.fixture
-def run(tmp_path: Path, to_end: ToEnd) -> Callable[..., str]:
-    def start(*launcher: str, program: str = PROGRAM) -> str:
-        file = tmp_path / "program.py"
-        file.write_text(program)
-        done = to_end([sys.executable, "-m", *launcher, file], 120)
-        assert done.returncode == 0, done.stdout + done.stderr
+def run(run_job: Start) -> Callable[..., str]:
+    def start(launcher: str, *options: str, program: str = PROGRAM) -> str:
+        done = run_job(2, program, launcher, options=options)
+        assert done.code == 0, done.output
         return done.stdout
 
     return start
 
 
 def test_under_perseusrun(run: Callable[..., str]) -> None:
-    out = run("perseus_like.launch", "-np", "2", "--no-prefix", sys.executable)
+    out = run("perseusrun", "--no-prefix")
     assert out.count("of 2") == 2
 
 
@@ -75,11 +71,11 @@ def test_under_perseusrun(run: Callable[..., str]) -> None:
 def test_under_torchrun(asks_before: bool, run: Callable[..., str]) -> None:
     said_by_torchrun = 'int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])'
     program = PROGRAM if asks_before else "import os\n" + PROGRAM.replace(BEFORE, f"before = {said_by_torchrun}")
-    out = run("torch.distributed.run", "--nproc-per-node", "2", program=program)
+    out = run("torchrun", program=program)
     assert out.count("of 2") == 2
 
 
 def test_under_mpirun(mpirun: Mpirun) -> None:
     done = mpirun(PROGRAM)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.stdout + done.stderr
     assert done.stdout.count("of 4") == 4

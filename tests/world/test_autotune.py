@@ -37,13 +37,12 @@ def test_the_search_ends_and_results_are_correct(ranks: Ranks, size: int, tmp_pa
     world = ranks(
         size,
         TRAINING.replace("STEPS", "250"),
-        seconds=120,
         HOROVOD_AUTOTUNE="1",
         HOROVOD_AUTOTUNE_LOG=str(log),
         PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2",
         PERSEUS_AUTOTUNE_WARMUP_SAMPLES="1",
     )
-    assert world.returncode == 0, world.stdout + world.stderr
+    assert world.code == 0, world.stdout + world.stderr
     rows = rows_of(log)
     assert rows[0]["what"] == "warmup"
     assert rows[-1]["what"] == "kept"
@@ -70,7 +69,7 @@ def test_the_search_ends_and_results_are_correct(ranks: Ranks, size: int, tmp_pa
 
 def test_a_job_that_is_too_short_logs_this(ranks: Ranks) -> None:
     world = ranks(2, TRAINING.replace("STEPS", "20"), HOROVOD_AUTOTUNE="1", PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE="2")
-    assert world.returncode == 0, world.stdout + world.stderr
+    assert world.code == 0, world.stdout + world.stderr
     assert re.search(
         r"rank 0\] info: autotuning has not ended: the job was too short, with \d+ of at most \d+ samples. "
         r"Train for \d+ steps or more, or set PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE to less than 2",

@@ -47,5 +47,5 @@ def test_a_dead_peer_ends_fit(
         pytest.skip(f"no {backend}")
     if backend == "torch":
         keras_on_torch()
-    world = ranks(2, DEATH, seconds=120, launcher=patient_launcher, KERAS_BACKEND=backend)
+    world = ranks(2, DEATH, launcher=patient_launcher, KERAS_BACKEND=backend)
     assert reports_of(0) == "True True\nin time\n", world

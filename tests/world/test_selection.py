@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
+
+from tests.job import Job
 
 from .conftest import Mpirun, Ranks
 
@@ -83,8 +83,8 @@ print(f"rank {own} is done", flush=True)
 """
 
 
-def assert_all_are_done(world: subprocess.CompletedProcess[str]) -> None:
-    assert world.returncode == 0, world.stderr
+def assert_all_are_done(world: Job) -> None:
+    assert world.code == 0, world.stderr
     assert [f"rank {rank} is done" in world.stdout for rank in range(4)] == [True] * 4, world.stdout
 
 
@@ -124,4 +124,4 @@ def test_a_communicator_without_mpi_is_an_error(ranks: Ranks) -> None:
         assert not hvd.is_initialized()
         """,
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr

@@ -33,7 +33,7 @@ def test_settings_with_horovods_names(ranks: Ranks) -> None:
         HOROVOD_TORUS_ALLREDUCE="",
         HOROVOD_DYNAMIC_PROCESS_SETS="1",
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     lines = [line for line in world.stderr.splitlines() if "[perseus rank" in line]
     assert all(re.match(r"\[\d\]<stderr>:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \[perseus rank", line) for line in lines)
     assert sum("info: local: 2 ranks" in line for line in lines) == 2
@@ -63,7 +63,7 @@ def test_wrong_values_are_refused(ranks: Ranks) -> None:
         assert hvd.allreduce(1.0) == 1
         """,
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     assert "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core 1023" in world.stderr
 
 
@@ -91,7 +91,7 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
                 np.testing.assert_array_equal(hvd.synchronize(handle), np.full(10 + i, 3.0))
         """,
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     text = "settings differ from rank 0's: "
     assert world.stderr.count(text) == 1
     assert f"{text}{name.replace('HOROVOD', 'PERSEUS')} (rank 1)." in world.stderr
@@ -124,7 +124,7 @@ def test_functions_about_available_parts(ranks: Ranks) -> None:
         assert (hvd.nccl_built() > 0) <= bool(hvd.cuda_built() or hvd.rocm_built())
         """,
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
 
 
 def test_helpers_of_horovod(ranks: Ranks) -> None:
@@ -160,4 +160,4 @@ def test_helpers_of_horovod(ranks: Ranks) -> None:
         object_of_horovod.shutdown()
         """,
     )
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr

@@ -5,31 +5,23 @@ The others name it, and continue later.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .conftest import HEAD
-
-pytestmark = pytest.mark.timeout(180)
+from tests.job import NUMPY_HEAD, Job, Start
 
 # Rank 0 stops the victim as soon as the first part of rank 0's own result is there. If the collective has ended
 # by then, all ranks repeat it.
 STOPPED_IN_COLLECTIVE = """
-import signal
 big = np.ones(1 << 26, np.float32)  # takes a while, and a different time on each rank
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
-report("pid", os.getpid())
+report(pid=os.getpid())
 try:
     too_late = True
     while too_late:
@@ -54,11 +46,10 @@ report("done")
 
 # The coordinator is stopped before all ranks have submitted the request.
 STOPPED_COORDINATOR = """
-import signal
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 pids = hvd.allgather(np.array([os.getpid()]), name="pids")
-report("pid", os.getpid())
+report(pid=os.getpid())
 if rank == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 assert (hvd.allreduce(np.full(10, rank + 1.0), op=hvd.Sum, name="gradient") == size * (size + 1) / 2).all()
@@ -66,127 +57,66 @@ report("done")
 """
 
 
-class World:
-    """A job whose stopped ranks stay stopped until the test resumes them."""
-
-    def __init__(
-        self,
-        folder: Path,
-        wait_until_stopped: Callable[[int], None],
-        size: int,
-        program: str,
-        python: str = sys.executable,
-        **environment: str,
-    ) -> None:
-        self._wait_until_stopped = wait_until_stopped
-        file = folder / "program.py"
-        file.write_text(HEAD + textwrap.dedent(program))
-        self.size, self.folder = size, folder
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [python, "-m", "perseus_like.launch", "-np", str(size), python, str(file)],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_STALL_CHECK_TIME_SECONDS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def reports_of(self, rank: int) -> str:
-        file = self.folder / f"rank{rank}.txt"
-        return file.read_text() if file.exists() else ""
-
-    def pid(self, rank: int) -> int:
-        """Returns the process id that a rank reported."""
-        return int(self.reports_of(rank).split()[1])
-
-    def resume(self, rank: int) -> None:
-        self._wait_until_stopped(self.pid(rank))
-        (self.folder / "resumed").touch()
-        os.kill(self.pid(rank), signal.SIGCONT)
-
-    def wait_for(self, text: str) -> str:
-        """Returns the next line that contains this text."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"the job ended without a line with {text!r}: {self.lines}")
-
-    def end(self) -> int:
-        assert self.process.stderr is not None
-        self.lines += self.process.stderr.readlines()  # `communicate` would omit lines that are already in the buffer
-        return self.process.wait(90)
-
-
 @pytest.fixture
-def world(tmp_path: Path, wait_until_stopped: Callable[[int], None]) -> Iterator[Callable[..., World]]:
-    started: list[World] = []
+def start(start_job: Start) -> Start:
+    """Returns a function that starts ranks that warn after a second. Stopped ranks stay stopped until `resume`."""
 
-    def start(size: int, program: str, **environment: str) -> World:
-        started.append(World(tmp_path, wait_until_stopped, size, program, **environment))
-        return started[-1]
+    def begin(size: int, program: str, **settings: Any) -> Job:
+        return start_job(size, program, head=NUMPY_HEAD, **{"PERSEUS_STALL_CHECK_TIME_SECONDS": "1", **settings})
 
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.process.terminate()
-            for rank in range(each.size):
-                with contextlib.suppress(ProcessLookupError):
-                    if each.reports_of(rank):
-                        os.kill(each.pid(rank), signal.SIGCONT)
-        each.process.communicate()
+    return begin
 
 
 @pytest.mark.parametrize(("size", "victim"), [(2, 1), (4, 2)])
-def test_a_rank_is_stopped_during_a_collective(world: Callable[..., World], size: int, victim: int) -> None:
-    job = world(size, STOPPED_IN_COLLECTIVE.format(victim=victim))
-    warnings = [job.wait_for("stands still") for _ in range(size - 1)]
+def test_a_rank_is_stopped_during_a_collective(start: Start, size: int, victim: int) -> None:
+    job = start(size, STOPPED_IN_COLLECTIVE.format(victim=victim))
+    warnings = [job.wait_for_line("stands still") for _ in range(size - 1)]
     assert all("allreduce 'gradient'" in text and f"rank {victim} does not answer" in text for text in warnings)
     assert len({text[: text.index("allreduce")] for text in warnings}) == size - 1, "every other rank must warn"
     job.resume(victim)
-    assert job.end() == 0, job.lines
-    assert all("done" in job.reports_of(rank) for rank in range(size)), job.lines
-    assert not any(f"rank {other} does not" in line for line in job.lines for other in range(size) if other != victim)
+    assert job.end().code == 0, job.output
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.output
+    assert not any(
+        f"rank {other} does not" in line for line in job.stderr.splitlines() for other in range(size) if other != victim
+    )
 
 
-def test_a_stall_becomes_an_error(world: Callable[..., World]) -> None:
-    job = world(4, STOPPED_IN_COLLECTIVE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
-    assert job.end() != 0
+def test_a_stall_becomes_an_error(start: Start) -> None:
+    job = start(4, STOPPED_IN_COLLECTIVE.format(victim=2), PERSEUS_STALL_SHUTDOWN_TIME_SECONDS="3")
+    assert job.end().code != 0
     texts = [job.reports_of(rank).partition("error:")[2] for rank in (0, 1, 3)]
     # The first rank that fails ends the job.
-    assert any(texts), job.lines
+    assert any(texts), job.output
     assert all("gradient" in text and "rank 2" in text for text in texts if text), texts
 
 
-def test_a_stall_becomes_an_error_without_warnings(world: Callable[..., World]) -> None:
+def test_a_stall_becomes_an_error_without_warnings(start: Start) -> None:
     environment = {"PERSEUS_STALL_CHECK_DISABLE": "1", "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    job = world(2, STOPPED_IN_COLLECTIVE.format(victim=1), **environment)
-    assert job.end() != 0
-    assert not any("stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.lines), job.lines
+    job = start(2, STOPPED_IN_COLLECTIVE.format(victim=1), **environment)
+    assert job.end().code != 0
+    assert not any(
+        "stands still" in line and "PERSEUS_STALL_SHUTDOWN" not in line for line in job.stderr.splitlines()
+    ), job.output
     assert "rank 1" in job.reports_of(0).partition("error:")[2]
 
 
-def test_the_coordinator_is_stopped(world: Callable[..., World]) -> None:
-    job = world(3, STOPPED_COORDINATOR)
-    warnings = [job.wait_for("waits to be agreed on") for _ in range(2)]
+def test_the_coordinator_is_stopped(start: Start) -> None:
+    job = start(3, STOPPED_COORDINATOR)
+    warnings = [job.wait_for_line("waits to be agreed on") for _ in range(2)]
     assert all("allreduce 'gradient'" in text and "rank 0 does not answer" in text for text in warnings)
     job.resume(0)
-    assert job.end() == 0, job.lines
-    assert all("done" in job.reports_of(rank) for rank in range(3)), job.lines
+    assert job.end().code == 0, job.output
+    assert all("done" in job.reports_of(rank) for rank in range(3)), job.output
 
 
 # The first message is only late. Then its sender is stopped.
 STOPPED_SENDER = """
-import signal
 import torch
 import torch.distributed as dist
 import perseus_like.torch.distributed
 dist.init_process_group("perseus")
 rank = dist.get_rank()
-report("pid", os.getpid())
+report(pid=os.getpid())
 message = torch.full((1 << 20,), rank + 1.0)
 if rank == 0:
     for number in range(2):
@@ -203,23 +133,22 @@ report("done")
 """
 
 
-def test_the_sender_of_a_message_is_stopped(world: Callable[..., World]) -> None:
+def test_the_sender_of_a_message_is_stopped(start: Start) -> None:
     pytest.importorskip("torch")
-    job = world(2, STOPPED_SENDER)
-    warning = job.wait_for("does not come")
+    job = start(2, STOPPED_SENDER)
+    warning = job.wait_for_line("does not come")
     assert "message 0" in job.reports_of(0), "a busy rank must not be reported as stopped"
     assert "a message from rank 1 does not come" in warning
     assert "rank 1 does not answer" in warning
     job.resume(1)
-    assert job.end() == 0, job.lines
-    assert all("done" in job.reports_of(rank) for rank in range(2)), job.lines
+    assert job.end().code == 0, job.output
+    assert all("done" in job.reports_of(rank) for rank in range(2)), job.output
 
 
 # Rank 1 is stopped at any point of the collective.
 STOPPED_IN_ONECCL = """
-import signal
 hvd.init()
-report("pid", os.getpid())
+report(pid=os.getpid())
 big = np.full(1 << 26, hvd.rank() + 1.0, np.float32)
 work = hvd.allreduce_async_(big, op=hvd.Sum, name="gradient")
 if hvd.rank() == 1:
@@ -231,13 +160,11 @@ report("done")
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_rank_is_stopped_in_oneccl(
-    size: int, world: Callable[..., World], environment: Callable[[str], Path]
-) -> None:
+def test_a_rank_is_stopped_in_oneccl(size: int, start: Start, environment: Callable[[str], Path]) -> None:
     settings = {"python": str(environment("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
-    job = world(size, STOPPED_IN_ONECCL, **settings)
-    warnings = [job.wait_for("allreduce 'gradient'") for _ in range(size - 1)]
+    job = start(size, STOPPED_IN_ONECCL, **settings)
+    warnings = [job.wait_for_line("allreduce 'gradient'") for _ in range(size - 1)]
     assert all(re.search(r"\brank 1 does not answer|not by ranks? 1\b", text) for text in warnings), warnings
     job.resume(1)
-    assert job.end() == 0, job.lines
-    assert all("done" in job.reports_of(rank) for rank in range(size)), job.lines
+    assert job.end().code == 0, job.output
+    assert all("done" in job.reports_of(rank) for rank in range(size)), job.output

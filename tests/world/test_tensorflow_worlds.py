@@ -136,26 +136,26 @@ def test_fallbacks_if_private_parts_of_tensorflow_have_changed(
     part: str, ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
     change, words = CHANGES[part]
-    world = ranks(2, HEAD + FALLBACKS.format(change=change, words=words), seconds=120)
+    world = ranks(2, HEAD + FALLBACKS.format(change=change, words=words))
     assert [reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
 
 
 def test_compiled_functions_that_cannot_run_are_an_error(
     ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
-    world = ranks(2, HEAD + UNAVAILABLE, seconds=120)
+    world = ranks(2, HEAD + UNAVAILABLE)
     assert [reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
 
 
 def test_a_compiled_function_after_ranks_have_changed(
     ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:
-    world = ranks(2, HEAD + OTHER_RANKS, seconds=120)
+    world = ranks(2, HEAD + OTHER_RANKS)
     assert [reports_of(rank) for rank in range(2)] == ["True\n"] * 2, world
 
 
 def test_a_dead_peer_ends_a_step(
     ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
 ) -> None:
-    world = ranks(2, DEATH, seconds=120, launcher=patient_launcher)
+    world = ranks(2, DEATH, launcher=patient_launcher)
     assert reports_of(0) == "UnknownError True True\nin time\n", world

@@ -68,7 +68,7 @@ def test_phases_have_horovods_names(ranks: Ranks, tmp_path: Path, capsys: pytest
     hvd.allreduce(np.ones(3), name="again")
     """
     world = ranks(2, program, HOROVOD_TIMELINE=str(tmp_path / "trace.json"), HOROVOD_TIMELINE_MARK_CYCLES="1")
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     for name in ("trace.json", "trace.rank1.json"):
         phases = phases_of(tmp_path / name)
         for i in range(4):
@@ -134,7 +134,7 @@ def test_files_of_killed_ranks_are_valid_json(ranks: Ranks, tmp_path: Path, repo
     while True:
         work()
     """
-    assert ranks(2, program).returncode != 0
+    assert ranks(2, program).code != 0
     for name in ("trace.json", "trace.rank1.json"):
         events = json.loads((tmp_path / name).read_text())
         assert sum(event.get("name") == "ALLREDUCE" for event in events) > 100
@@ -147,9 +147,9 @@ def test_files_of_killed_ranks_are_valid_json(ranks: Ranks, tmp_path: Path, repo
 
 def test_a_file_that_cannot_be_written_does_not_end_a_job(ranks: Ranks, tmp_path: Path) -> None:
     world = ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE=str(tmp_path / "none" / "trace.json"))
-    assert world.returncode == 0
+    assert world.code == 0
     assert "the timeline cannot be written" in world.stderr
-    assert ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE="DYNAMIC").returncode == 0
+    assert ranks(1, "hvd.init(); hvd.allreduce(np.ones(3))", HOROVOD_TIMELINE="DYNAMIC").code == 0
     assert not (tmp_path / "DYNAMIC").exists()
 
 
@@ -175,7 +175,7 @@ def test_a_full_disk_does_not_end_a_job(ranks: Ranks, tmp_path: Path) -> None:
             assert (hvd.synchronize(handle) == 2).all()
     """
     world = ranks(2, program)
-    assert world.returncode == 0, world.stderr
+    assert world.code == 0, world.stderr
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["trace.json", "trace.rank1.json"]
     for name in ("trace.json", "trace.rank1.json"):
         assert f"the timeline ends here: {name} cannot be written any more" in world.stderr, world.stderr
