@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tests.job
-from tests.job import Job, Start, jobs_in, reports_in
+from tests.job import LIMIT_SECONDS, Job, Start, jobs_in, reports_in
 
 ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # torch's TCPStore asks the name server for the host name of every client, also of 127.0.0.1. A server that answers
     # only so many questions a second would delay ranks by 5 s or more each time.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-    # torchrun's own default, 29500, belongs to whatever else runs on this machine. The kernel gives a bound port to nobody
-    # else until the tests end; torchrun may bind it too, because both sockets have SO_REUSEADDR.
+    # torchrun's own default, 29500, belongs to whatever else runs on this machine. The kernel gives a bound port to
+    # nobody else until the tests end; torchrun may bind it too, because both sockets have SO_REUSEADDR.
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("", 0))
@@ -68,14 +68,14 @@ def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="session")
 def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Returns `to_end(command, seconds, folder=…, joined=True, NAME="value")`, which runs a command to its end.
+    """Returns `to_end(command, folder=…, joined=True, NAME="value")`, which runs a command to its end.
 
     Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
-    longer than `seconds`, the test fails and shows the command's output.
+    longer than LIMIT_SECONDS, the test fails and shows the command's output.
     """
 
     def run(
-        command: Sequence[object], seconds: float, folder: Path | None = None, joined: bool = False, **variables: str
+        command: Sequence[object], folder: Path | None = None, joined: bool = False, **variables: str
     ) -> "subprocess.CompletedProcess[str]":
         try:
             return subprocess.run(
@@ -86,13 +86,15 @@ def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if joined else subprocess.PIPE,
                 text=True,
-                timeout=seconds,
+                timeout=LIMIT_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired as expired:
             written = (expired.stdout, expired.stderr)
             texts = [text.decode(errors="replace") for text in written if isinstance(text, bytes)]
-            pytest.fail(f"the command did not end within {seconds} s\n" + "\n".join(text[-12000:] for text in texts))
+            pytest.fail(
+                f"the command did not end within {LIMIT_SECONDS} s\n" + "\n".join(text[-12000:] for text in texts)
+            )
 
     return run
 

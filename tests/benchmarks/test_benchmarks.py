@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 200
 
 pytest.importorskip("torch")
 pytest.importorskip("tabulate")
@@ -32,7 +33,7 @@ def run(module: str, *arguments: object, ranks: int = 0) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-6000:]
@@ -60,7 +61,8 @@ CONTENDERS = {
 
 
 @pytest.mark.parametrize(
-    "module", [module if module == "allreduce" else pytest.param(module, marks=pytest.mark.slow) for module in CONTENDERS]
+    "module",
+    [module if module == "allreduce" else pytest.param(module, marks=pytest.mark.slow) for module in CONTENDERS],
 )
 def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
     options = ["--no-mpi"] if module == "allreduce" else []

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 STAND_IN = Path(__file__).parent / "stand_in"
 SOLVER = """
 base_lr: 0.05  # max_iter: 3
@@ -41,7 +43,7 @@ def start(ranks: int, *program: object, caffe: bool = True) -> subprocess.Comple
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(search)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 

@@ -42,7 +42,7 @@ def world(tmp_path: Path, to_end: World) -> World:
             **environment,
         }
         line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
-        return to_end(line, 240, tmp_path, joined=True, **variables)
+        return to_end(line, tmp_path, joined=True, **variables)
 
     return run
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from tests.job import Job
+from tests.job import LIMIT_SECONDS, Job
 
 ReportsOf = Callable[[int], str]
 Program = Callable[..., Job]
@@ -54,7 +54,7 @@ def forms_text() -> str:
     """Returns FORMS with the backends to ask for: torch's default only where torch itself makes it without a GPU."""
     default = "dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)"
     command = [sys.executable, "-c", f"import torch.distributed as dist; {default}"]
-    has_default = subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    has_default = subprocess.run(command, capture_output=True, timeout=LIMIT_SECONDS, check=False).returncode == 0
     backends = [None] * has_default + ["cpu:gloo,cuda:gloo"]
     return f"BACKENDS = {backends}\n{FORMS}"
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 Popen = subprocess.Popen
 
 LIGHTHOUSE = """
@@ -181,7 +183,7 @@ def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Pop
 
     def wait(number: int, after: int, wanted: int) -> int:
         """Waits for three more steps of a replica with `wanted` participants. Returns the last of these steps."""
-        deadline = time.monotonic() + 80
+        deadline = time.monotonic() + LIMIT_SECONDS
         while (
             len(found := [step for step, (count, _) in steps(number).items() if step > after and count == wanted]) < 3
         ):
@@ -211,5 +213,5 @@ def test_the_interface_of_torchfts_process_groups(start: Callable[..., Popen[str
     assert store.stdout is not None
     port = store.stdout.readline().strip()
     ranks = [start("interface", INTERFACE, port, str(rank)) for rank in range(3)]
-    ends = [(rank.communicate(timeout=80)[0], rank.returncode) for rank in ranks]
+    ends = [(rank.communicate(timeout=LIMIT_SECONDS)[0], rank.returncode) for rank in ranks]
     assert ends == [("PASSED\n", 0)] * 3, (tmp_path / "interface.log").read_text()[-6000:]

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 PROGRAMS = Path(__file__).parent / "programs"
 LAUNCHER = [sys.executable, "-m", "perseus_like.launch"]
 Event = dict[str, Any]
@@ -163,4 +165,4 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for job in jobs:
         if job.process.poll() is None:
             job.process.terminate()
-        job.process.communicate(timeout=60)
+        job.process.communicate(timeout=LIMIT_SECONDS)

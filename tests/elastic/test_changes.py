@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import LAUNCHER, Start
 
 # The cool-down is long enough for the remaining workers to continue alone.
@@ -203,7 +205,7 @@ def test_the_output_of_a_worker_precedes_the_report_of_its_end(tmp_path: Path) -
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert job.returncode == 3, job.stdout

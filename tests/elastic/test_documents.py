@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import LAUNCHER
 
 PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
@@ -24,7 +26,7 @@ def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
     script.write_text(discovery)
     script.chmod(0o755)
     command = [*LAUNCHER, *options.split()]
-    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert job.returncode == 0, job.stderr
     for epoch in range(3):
         assert f"epoch {epoch} with 2 workers" in job.stdout

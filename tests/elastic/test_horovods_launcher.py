@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.names import folder_of
+from tests.job import LIMIT_SECONDS
 
 from .conftest import PROGRAMS, Job
 
@@ -40,7 +41,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartByHo
     for job in jobs:
         if job.process.poll() is None:
             job.process.terminate()
-        job.process.communicate(timeout=60)
+        job.process.communicate(timeout=LIMIT_SECONDS)
 
 
 def test_the_interval_of_discovery_in_the_module_is_used(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+from tests.job import LIMIT_SECONDS
 
 from .conftest import LAUNCHER, Start
 
@@ -29,7 +30,7 @@ def launch(tmp_path: Path) -> Launch:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_SECONDS,
             check=False,
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-TIMEOUT_SECONDS = 240
 
 Example = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -22,7 +21,7 @@ def run_program(to_end: Example) -> Example:
 
     def run(path: Path, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks)]
-        return to_end([*launcher, sys.executable, path, *args], TIMEOUT_SECONDS)
+        return to_end([*launcher, sys.executable, path, *args])
 
     return run
 

@@ -21,7 +21,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
-TIMEOUT_SECONDS = 240
 COMMENT = r"<!-- (?:not run: (?P<reason>[^\n]+)|torch (?P<torch>[\d.]+) or later) -->\n"
 BLOCK = re.compile(rf"^(?:{COMMENT})?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -79,5 +78,5 @@ def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
         pytest.importorskip("torch", minversion=block.torch)
     (tmp_path / "train.py").write_text(program.text)
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
-    done = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True)
+    done = to_end(command, tmp_path, joined=True)
     assert done.returncode == 0, done.stdout

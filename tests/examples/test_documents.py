@@ -28,8 +28,12 @@ MIGRATION = [item for item in list_items("docs/migrating-from-horovod.md") if it
 def names_no_test(claim: str) -> bool:
     comments = re.findall(r"<!--(.*?)-->", claim, re.DOTALL)
     named = [test.partition("::") for comment in comments for test in comment.split()]
-    return len(comments) != 1 or not named or not all(
-        (ROOT / file).exists() and f"\ndef {function}(" in (ROOT / file).read_text() for file, _, function in named
+    return (
+        len(comments) != 1
+        or not named
+        or not all(
+            (ROOT / file).exists() and f"\ndef {function}(" in (ROOT / file).read_text() for file, _, function in named
+        )
     )
 
 

@@ -24,7 +24,7 @@ def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
         words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
         variables = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **environment}
-        done = to_end([*words, *command], 120, joined=True, **variables)
+        done = to_end([*words, *command], joined=True, **variables)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

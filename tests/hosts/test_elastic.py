@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
@@ -59,7 +61,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for job in started:
         if job.process.poll() is None:
             job.process.terminate()
-        job.process.communicate(timeout=60)
+        job.process.communicate(timeout=LIMIT_SECONDS)
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def state_of(pid: int) -> str:
 
 
 def wait_for_states(pids: list[int], states: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT_SECONDS
     while any(state_of(pid) not in states for pid in pids):
         assert time.monotonic() < end, [state_of(pid) for pid in pids]
         time.sleep(0.01)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import OnHosts, TestBeds, launch_line
 from .network_test_bed import NetworkTestBed
 
-TIMEOUT_SECONDS = 90
-pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 # A host counts as lost after this number of seconds without an answer.
 HEARTBEAT = 3
 
@@ -89,8 +89,8 @@ class Job:
         """
         assert self.process.stdout is not None
         self.output += self.process.stdout.readlines()  # `communicate` would omit what `readline` has read ahead
-        self.process.wait(TIMEOUT_SECONDS)
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        self.process.wait(LIMIT_SECONDS)
+        deadline = time.monotonic() + LIMIT_SECONDS
         for host in self.test_bed.hosts:
             while left := self.test_bed.processes(host):
                 assert time.monotonic() < deadline, (host, [_line_of(pid) for pid in left], "".join(self.output))
@@ -144,7 +144,7 @@ def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
 
 
 def wait_for_files(*names: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not all(Path(name).exists() for name in names):
         assert time.monotonic() < deadline, names
         time.sleep(0.01)
@@ -234,7 +234,7 @@ def test_a_host_that_is_cut_before_the_start_is_named(test_beds: TestBeds, tmp_p
     test_bed.cut("h2")
     (tmp_path / "program.py").write_text(SLEEP)
     line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1)), sys.executable, tmp_path / "program.py"]
-    done = to_end(line, TIMEOUT_SECONDS, tmp_path, joined=True)
+    done = to_end(line, tmp_path, joined=True)
     assert done.returncode == 1, done.stdout
     reports = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
     assert reports[-1].startswith("perseusrun: first failure: rank 1 on h2 never started: mpirun could not start"), (
@@ -288,9 +288,7 @@ def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, 
     (tmp_path / "program.py").write_text(LOST_RANK)
     line = [mpirun, "-launcher-exec", test_bed.remote_shell, "-iface", "eth0", "-hosts", "h1,h2", "-ppn", 2, "-np", 4]
     line += [sys.executable, "program.py", code]
-    done = to_end(
-        test_bed.command("h1", [str(word) for word in line], tmp_path), TIMEOUT_SECONDS, tmp_path, joined=True
-    )
+    done = to_end(test_bed.command("h1", [str(word) for word in line], tmp_path), tmp_path, joined=True)
     assert done.returncode != 0, done.stdout
     # When the first survivor has ended, mpirun ends the others, perhaps before they have written their reports.
     reports = [file.read_text() for file in tmp_path.glob("report.*")]
@@ -298,7 +296,7 @@ def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, 
     for text in reports:
         assert text.startswith("raised PeerLostError")
         assert re.search("rank [23] on h2 ended without shutting down", text), text
-    deadline = time.monotonic() + TIMEOUT_SECONDS  # mpirun ends before its proxies
+    deadline = time.monotonic() + LIMIT_SECONDS  # mpirun ends before its proxies
     while left := [pid for host in test_bed.hosts for pid in test_bed.processes(host)]:
         assert time.monotonic() < deadline, [_line_of(pid) for pid in left]
         time.sleep(0.05)

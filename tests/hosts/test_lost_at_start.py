@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import TestBeds
 
 pytest.importorskip("torch")
-TIMEOUT_SECONDS = 100
-pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 
 # Rank 0 kills itself in a certain exchange after it has opened libmpi. Rank 2 serves the store, which outlives rank 0.
 PROGRAM = """
@@ -74,7 +74,7 @@ def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> 
         for rank in range(4)
     ]
     try:
-        outputs = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

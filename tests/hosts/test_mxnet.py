@@ -50,6 +50,6 @@ def test_batch_normalization_over_the_ranks_of_a_host(
     program.write_text(PROGRAM)
     test_bed = test_beds(2)
     line = test_bed.perseusrun(dict(zip(test_bed.hosts, [2, 2], strict=True)))
-    done = to_end([*line, python, program], 100, tmp_path)
+    done = to_end([*line, python, program], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [done.stdout.count(f"results are right on host {host}") for host in range(2)] == [2, 2]

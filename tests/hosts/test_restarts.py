@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
@@ -105,7 +107,7 @@ def running(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
                 process.terminate()
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=40)
+                process.communicate(timeout=LIMIT_SECONDS)
             process.kill()
 
 
@@ -119,7 +121,7 @@ def one_run(test_bed: NetworkTestBed | None, folder: Path, seed: int) -> str:
     processes = agents(test_bed, folder, backend)
     with running(processes):
         pid = folder / f"pid-{victim}"
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not pid.exists():
             assert time.monotonic() < deadline, logs(folder)
             assert all(process.poll() is None for process in processes), logs(folder)
@@ -130,7 +132,7 @@ def one_run(test_bed: NetworkTestBed | None, folder: Path, seed: int) -> str:
         (folder / "killed").touch()
         try:
             for process in processes:
-                process.communicate(timeout=150)
+                process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             pytest.fail(f"seed {seed} ({backend}, rank {victim} after {delay:.2f} s) hangs\n{logs(folder)}")
     went = f"seed {seed}, {backend}: rank {victim} killed {delay:.2f} s after its start"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .links import why_unsupported
 from .network_test_bed import NetworkTestBed
 
@@ -130,13 +132,13 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
             daemon(
                 test_bed.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")])
             )
-        deadline = time.monotonic() + 30
-        while to_end(test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"]), 20, **variables).stdout != "2 idle\n":
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while to_end(test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"]), **variables).stdout != "2 idle\n":
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.2)
 
         def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return to_end(test_bed.command("h1", list(words), tmp_path), 90, joined=True, **variables, **more)
+            return to_end(test_bed.command("h1", list(words), tmp_path), joined=True, **variables, **more)
 
         yield run
 

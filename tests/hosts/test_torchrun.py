@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
@@ -118,7 +120,7 @@ def torchrun(
 def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
     processes = torchrun(test_beds(2), ["program.py"], tmp_path)
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
 
@@ -129,7 +131,7 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
     processes = torchrun(test_beds(2), program, tmp_path, PERSEUS_IN_WORLD="1")
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in outputs)
     assert len(re.findall(r"\d+ passed", "".join(outputs))) == 4
 
@@ -142,7 +144,7 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     def printed() -> str:
         return "".join(file.read_text() for file in tmp_path.glob("log/**/stdout.log"))
 
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + LIMIT_SECONDS
     while len(up := dict(re.findall(r"up (\d) (\d+)", printed()))) < 4:
         assert time.monotonic() < deadline, printed()
         assert all(process.poll() is None for process in processes), [p.communicate()[0] for p in processes]
@@ -150,7 +152,7 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     os.kill(int(up["3"]), signal.SIGKILL)
     for rank in ("0", "1"):
         wait_for_end(int(up[rank]), 30)
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
     assert all(process.returncode != 0 for process in processes)
     for number in (0, 1):
         assert re.search(rf"raised {number} .*rank 3 on h2", printed()) or "rank 3 on h2" in outputs[0], (

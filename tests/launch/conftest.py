@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-TIMEOUT_SECONDS = 60
+from tests.job import LIMIT_SECONDS
+
 Script = Callable[[str], str]
 Perseusrun = Callable[..., "subprocess.CompletedProcess[str]"]
 Launched = Callable[..., "subprocess.Popen[str]"]
@@ -57,7 +58,7 @@ def perseusrun(tmp_path: Path) -> Perseusrun:
             [*launcher, *args],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_SECONDS,
+            timeout=LIMIT_SECONDS,
             cwd=tmp_path,
             check=False,
             **more,
@@ -87,7 +88,7 @@ def launched(tmp_path: Path) -> Iterator[Launched]:
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=TIMEOUT_SECONDS)
+        process.communicate(timeout=LIMIT_SECONDS)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def ends() -> Ends:
         except ProcessLookupError:
             return True
         try:
-            ready, _, _ = select.select([descriptor], [], [], TIMEOUT_SECONDS)
+            ready, _, _ = select.select([descriptor], [], [], LIMIT_SECONDS)
         finally:
             os.close(descriptor)
         return bool(ready)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import Ends, Launched, LinesOf, Script
 
 # A rank that has two child processes: a helper, such as a data loader's worker, and a daemon in its own session.
@@ -59,7 +61,7 @@ def test_no_process_is_left_after_the_launcher_is_killed(
     job.kill()
     assert all(ends(pid) for pid in members)
     # The reader of the job's output also sees its end, because the guard process holds no copy of the pipe.
-    assert job.communicate(timeout=60) == ("", "")
+    assert job.communicate(timeout=LIMIT_SECONDS) == ("", "")
 
 
 def test_helpers_end_with_a_successful_job_but_daemons_stay(

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from perseus_like.launch.mpi import rank_main
 from perseus_like.launch.mpi.demultiplex import hydra_output, open_mpi_output
 from perseus_like.launch.mpi.family import Family, recognise
+from tests.job import LIMIT_SECONDS
 
 from .conftest import Ends, Launched, LinesOf, Perseusrun
 
@@ -295,7 +296,10 @@ def test_rank_main_reports_how_the_rank_ended() -> None:
     }
     for text, (code, output) in cases.items():
         process = rank_process(["sh", "-c", text])
-        assert (process.communicate(timeout=60)[1], process.returncode) == (f"<tag began>{node} \n{output}", code)
+        assert (process.communicate(timeout=LIMIT_SECONDS)[1], process.returncode) == (
+            f"<tag began>{node} \n{output}",
+            code,
+        )
 
 
 def test_rank_main_forwards_signals_and_its_end_kills_the_rank(ends: Ends) -> None:
@@ -310,7 +314,7 @@ def test_rank_main_forwards_signals_and_its_end_kills_the_rank(ends: Ends) -> No
         assert process.stdout is not None
         rank = int(process.stdout.readline())
         process.send_signal(signum)
-        _, output = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == code
         assert output == words
         assert ends(rank)
@@ -326,7 +330,7 @@ def test_each_rank_is_in_a_session_of_its_own(leads_a_group: bool) -> None:
     line = [*RUN_RANK, "tag", json.dumps([sys.executable, "-c", program])]
     set_group = os.setpgrp if leads_a_group else None
     output = subprocess.run(
-        line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=60, check=True
+        line, stdout=subprocess.PIPE, text=True, preexec_fn=set_group, timeout=LIMIT_SECONDS, check=True
     ).stdout
     session, group, parent = output.split()
     assert session == group == parent  # mpirun ends the process group of the process that it started
@@ -343,7 +347,7 @@ def test_a_heartbeat_limit_above_the_kernels_maximum_becomes_the_maximum() -> No
 
 def test_rank_main_without_a_program() -> None:
     process = rank_process(["no-such-program"])
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 127
     assert "could not be started" in output
 

@@ -162,7 +162,6 @@ def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
     return seen
 
 
-@pytest.mark.timeout(120)
 def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     program = script(r"""
         import socket
@@ -190,7 +189,6 @@ def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatc
     assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
 
 
-@pytest.mark.timeout(120)
 def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     program = script('print("got", input("name? ")) if rank == 0 else None')

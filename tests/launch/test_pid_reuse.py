@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 # This program is the first process of a pid namespace, so it can choose the next pid.
 INSIDE = """
 import os, re, signal, subprocess, sys, time
@@ -60,7 +62,7 @@ def test_the_guard_does_not_kill_a_process_that_reuses_the_pid_of_a_worker(tmp_p
         ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, str(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert job.stdout == "the unrelated process lives\n", job.stdout + job.stderr

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import Ends, Launched, LinesOf, Script
 
 READY = 'print("ready", os.getpid())\n'
@@ -48,7 +50,7 @@ def test_ranks_may_handle_a_stopping_signal_and_exit_with_0(
     job = launched("-np", "2", sys.executable, program)
     lines_of(job, 2)
     job.send_signal(signal.SIGTERM)
-    out, _ = job.communicate(timeout=60)
+    out, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0
     assert sorted(out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
 
@@ -94,7 +96,7 @@ def test_user_signals_are_forwarded_and_the_job_continues(
     job = launched("-np", "2", sys.executable, program)
     lines_of(job, 2)
     job.send_signal(signal.SIGUSR1)
-    out, _ = job.communicate(timeout=60)
+    out, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0
     assert sorted(out.splitlines()) == ["[0]<stdout>:got it", "[1]<stdout>:got it"]
 
@@ -108,7 +110,7 @@ def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesO
     )
     lines_of(job, 1)
     job.send_signal(signal.SIGHUP)
-    out, _ = job.communicate("\n", timeout=60)
+    out, _ = job.communicate("\n", timeout=LIMIT_SECONDS)
     assert (job.returncode, out) == (0, "[0]<stdout>:done\n")
 
 

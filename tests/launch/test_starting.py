@@ -14,6 +14,7 @@ import pytest
 from perseus_like import _core
 from perseus_like.launch.options import make_parser
 from perseus_like.protocol.nearest import LAUNCHER_VARIABLES, core_variables
+from tests.job import LIMIT_SECONDS
 
 from .conftest import LAUNCHER, Perseusrun, Script
 from .test_output import on_terminal
@@ -136,7 +137,12 @@ def test_init_warns_about_unknown_variables_without_a_launcher() -> None:
     environment = {**os.environ, "PERSEUS_LOGLEVEL": "info"}
     program = "import perseus_like.numpy as hvd; hvd.init(); hvd.shutdown(); hvd.init()"
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=True,
     )
     found = "PERSEUS_LOGLEVEL has no effect: no such variable; did you mean PERSEUS_LOG_LEVEL?"
     assert ended.stderr == f"perseus_like: {found}\n"
@@ -157,7 +163,6 @@ def test_each_option_is_defined_once() -> None:
     assert sorted(flags) == sorted(set(flags))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
@@ -194,7 +199,7 @@ def completions(shell: str, line: str, folder: Path) -> set[str]:
         command = ["bash", "-c", f'. ./completion; {ask}; printf "%s\\n" "${{COMPREPLY[@]}}"']
     else:
         command = ["fish", "--no-config", "-c", f"source completion; complete -C '{' '.join(words)}'"]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
     return {offer.split("\t")[0] for offer in ended.stdout.splitlines()}
 
 

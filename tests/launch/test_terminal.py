@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import LAUNCHER, Script
 
-TIMEOUT_SECONDS = 60
 pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux; `apt-get install tmux`"),
     pytest.mark.timeout(180),
@@ -70,7 +71,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def wait(is_so: Callable[[], bool], screen: Screen) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not is_so():
         assert time.monotonic() < deadline, "\n".join(screen())
         time.sleep(0.02)

@@ -1,6 +1,6 @@
 """Undoes the mend of one past defect at a time, and checks that the tests which are named in its patch find the defect.
 
-Each patch in this folder begins with lines `Defect:`, `Area:`, `Mended:` (the commit) and `Tests:` (arguments of pytest).
+Each patch in this folder begins with lines `Defect:`, `Area:`, `Mended:` (a commit) and `Tests:` (pytest's arguments).
 The program works on a copy of the sources in build/mutations, with environments that see the packages of .venv and of
 .venv-mxnet. A patch that does not apply, or whose defect no test finds, is a failure.
 """
@@ -53,7 +53,10 @@ def run(command: list[str | Path], **options: object) -> None:
 def copy_sources() -> None:
     """Copies the working tree's files that git knows, and keeps the times of files that have not changed."""
     names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
     ).stdout.split(b"\0")
     wanted = {Path(os.fsdecode(name)) for name in names if name and (ROOT / os.fsdecode(name)).is_file()}
     for file in wanted:

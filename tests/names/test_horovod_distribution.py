@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,7 @@ PROGRAM = """
 
 
 def run(*command: str | Path, **options: object) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **options)  # type: ignore[call-overload]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
 

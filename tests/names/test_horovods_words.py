@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from perseus_like.names import folder_of
+from tests.job import LIMIT_SECONDS
 
 pytest.importorskip("torch")
 
@@ -63,7 +64,7 @@ def lines_of(program: str, name: str, size: int | None = None) -> list[str]:
     launcher = [] if size is None else ["-m", "perseus_like.launch", "-np", str(size), "--no-prefix", sys.executable]
     command = [sys.executable, *launcher, "-c", textwrap.dedent(program), name]
     env = {**os.environ, "PYTHONPATH": folder_of("horovod"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 pytest.importorskip("torch")
 
 Program = Callable[[str], str]
@@ -65,7 +67,7 @@ def program(tmp_path: Path) -> Program:
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
 
 
 def run_successfully(*command: str, **variables: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from perseus_like.names import folder_of
 from perseus_like.names.listing import modules, refused_module, refused_name
+from tests.job import LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -26,7 +27,9 @@ def compare(python: str | Path, names: list[str]) -> list[str]:
     """Returns the differences between the list and the modules `names`."""
     program = Path(__file__).with_name("list_program.py")
     env = {**os.environ, "PYTHONPATH": folder_of("horovod"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([python, program, *names], env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [python, program, *names], env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["difference"] for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.job import LIMIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
 TOOLS = ROOT / ".venv-recipes" / "bin"
@@ -28,7 +30,7 @@ def tool(name: str) -> Path:
 
 
 def passes(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

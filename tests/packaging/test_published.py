@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"user.name": "A", "user.email": "a@example.org", "tag.gpgsign": "false", "commit.gpgsign": "false"}
 GIT = ["git", *(part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}"))]
@@ -19,7 +21,7 @@ NO_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not inst
 
 
 def output(*command: str | Path, folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

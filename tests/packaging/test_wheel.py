@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 pytestmark = pytest.mark.packaging
 
 HERE = Path(__file__).parent
@@ -48,7 +50,7 @@ def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[st
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

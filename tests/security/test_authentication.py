@@ -21,6 +21,7 @@ from perseus_like.protocol.authentication import (
     authenticate,
     new_secret,
 )
+from tests.job import LIMIT_SECONDS
 
 from .conftest import AsOtherUser, Serve, SilentConnections
 
@@ -46,7 +47,7 @@ def connect(listener: socket.socket) -> socket.socket:
 
 def is_closed(connection: socket.socket) -> bool:
     """Waits for the other end to close the connection."""
-    connection.settimeout(30)
+    connection.settimeout(LIMIT_SECONDS)
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
             pass
@@ -60,7 +61,7 @@ def test_both_ends_that_know_the_secret_pass(listening: socket.socket, serve: Se
         connection.sendall(b"hello")
         assert served.wait_for(1)
         other = served.accepted[0]
-        other.settimeout(30)
+        other.settimeout(LIMIT_SECONDS)
         assert other.recv(100) == b"hello"
 
 
@@ -151,7 +152,9 @@ def test_thousands_of_silent_connections_do_not_block_others(
 
 def test_a_listener_without_free_descriptors_waits() -> None:
     program = Path(__file__).with_name("out_of_descriptors.py")
-    result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
     assert result.stdout == "accepted\n", result.stderr
 
 
@@ -171,7 +174,7 @@ def test_a_connection_of_another_user_is_closed(serve: Serve, as_other_user: AsO
 def _connection_is_closed(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(name)
-        connection.settimeout(30)
+        connection.settimeout(LIMIT_SECONDS)
         assert connection.recv(100) == b""
 
 

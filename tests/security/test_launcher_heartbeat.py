@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch.mpi import rank_main
+from tests.job import LIMIT_SECONDS
 
 from .conftest import SilentConnections
 from .listening import listening_addresses
 
-SECONDS = 60.0
 # The ranks end as soon as the file exists.
 PROGRAM = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
 # This mpirun starts its ranks only when the file exists. Until then the port stays open.
@@ -65,7 +65,7 @@ class RunningJob:
         """Lets the ranks end, and returns the job's output."""
         self.start_ranks()
         self._end.touch()
-        output, _ = self.process.communicate(timeout=SECONDS)
+        output, _ = self.process.communicate(timeout=LIMIT_SECONDS)
         assert self.process.returncode == 0, output
         return output
 
@@ -91,7 +91,7 @@ def test_garbage_does_not_end_the_job(job: Job) -> None:
     running = job()
     for address in running.addresses():
         for garbage in GARBAGE:
-            with socket.create_connection(address, SECONDS) as client:
+            with socket.create_connection(address, LIMIT_SECONDS) as client:
                 with suppress(OSError):  # the launcher may close the connection before all is sent
                     client.sendall(garbage)
                     client.shutdown(socket.SHUT_WR)
@@ -111,7 +111,7 @@ def test_the_launcher_stops_listening_when_all_ranks_are_connected(job: Job) -> 
     running = job()
     running.addresses()
     running.start_ranks()
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while listening_addresses(running.process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert listening_addresses(running.process.pid) == []
@@ -123,7 +123,7 @@ def test_silent_connections_do_not_block_the_ranks(job: Job, silent_connections:
     for address in running.addresses():
         silent_connections(address, 1000)
     running.start_ranks()
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while listening_addresses(running.process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert listening_addresses(running.process.pid) == [], "the launcher still waits for ranks"
@@ -136,9 +136,9 @@ def test_a_listener_without_the_secret_does_not_learn_it() -> None:
 
     def answer_as_impostor(listener: socket.socket) -> None:
         nonlocal received
-        listener.settimeout(SECONDS)
+        listener.settimeout(LIMIT_SECONDS)
         connection, _ = listener.accept()
-        connection.settimeout(SECONDS)
+        connection.settimeout(LIMIT_SECONDS)
         connection.sendall(os.urandom(32))
         while len(received) < 64:
             received += connection.recv(4096)
@@ -154,8 +154,8 @@ def test_a_listener_without_the_secret_does_not_learn_it() -> None:
         line = [sys.executable, "-IS", rank_main.__file__, "tag", json.dumps(["sh", "-c", "read _; exit 5"])]
         environment = {**os.environ, rank_main.HEARTBEAT: text, "PMI_RANK": "0"}
         with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            impostor.join(SECONDS)
-            process.communicate(timeout=SECONDS)
+            impostor.join(LIMIT_SECONDS)
+            process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 5  # the rank continued without a heartbeat
     assert len(received) == 64
     assert secret.encode() not in received
@@ -163,7 +163,7 @@ def test_a_listener_without_the_secret_does_not_learn_it() -> None:
 
 def _read_to_the_end(connection: socket.socket) -> bytes:
     received = b""
-    connection.settimeout(SECONDS)
+    connection.settimeout(LIMIT_SECONDS)
     with suppress(ConnectionError):
         while data := connection.recv(4096):
             received += data

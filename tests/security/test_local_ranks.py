@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from perseus_like.protocol.authentication import authenticate
+from tests.job import LIMIT_SECONDS
 
 from .conftest import AsOtherUser
 
-SECONDS = 60.0
 # Rank 1 calls init() when the file exists.
 PROGRAM = """
 import os, sys, time
@@ -60,7 +60,7 @@ class WaitingJob:
 
     def _find(self, address: str) -> str:
         """Waits for rank 0 to listen, and returns the socket's name. Every user may read the list of sockets."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < deadline:
             for line in Path("/proc/net/unix").read_text().splitlines():
                 name = line.split("@")[-1]
@@ -71,14 +71,14 @@ class WaitingJob:
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(SECONDS)
+        connection.settimeout(LIMIT_SECONDS)
         connection.connect("\0" + self.name)
         return connection
 
     def end(self) -> list[str]:
         """Lets rank 1 call init(), and returns the lines that the ranks print."""
         self._file.touch()
-        output, _ = self.process.communicate(timeout=SECONDS)
+        output, _ = self.process.communicate(timeout=LIMIT_SECONDS)
         return output.splitlines()
 
 
@@ -137,7 +137,7 @@ def test_the_start_timeout_counts_while_another_user_connects(waiting_jobs: Any,
 
 
 def _connect_until_it_is_closed(name: str) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     with contextlib.suppress(ConnectionRefusedError):
         while time.monotonic() < deadline:
             _connect_often(name, 1)

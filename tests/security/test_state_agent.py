@@ -22,6 +22,7 @@ from perseus_like.errors import UnavailableError
 from perseus_like.protocol.agent_protocol import MARK, check_memory, seal, socket_names
 from perseus_like.protocol.authentication import authenticate, new_secret
 from perseus_like.protocol.messages import encode
+from tests.job import LIMIT_SECONDS
 
 from .conftest import AsOtherUser
 
@@ -64,7 +65,7 @@ class RunningAgent:
             except ConnectionRefusedError:
                 connection.close()
                 continue
-            connection.settimeout(30)
+            connection.settimeout(LIMIT_SECONDS)
             return connection
         raise AssertionError("the agent does not listen")
 
@@ -134,7 +135,7 @@ def test_a_connection_of_another_user_is_closed(agent: RunningAgent, as_other_us
 
 def connection_is_closed(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(30)
+        connection.settimeout(LIMIT_SECONDS)
         connection.connect(name)
         assert connection.recv(1) == b""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import AsOtherUser
 
 pytest.importorskip("torch")
@@ -57,7 +59,7 @@ def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, to_end:
     line = LAUNCHERS[launcher]
     if shutil.which(line[0]) is None:
         pytest.skip(f"no {launcher} beside this Python")
-    done = to_end([*line, sys.executable, "-c", PROGRAM], 120, tmp_path, TMPDIR=str(tmp_path))
+    done = to_end([*line, sys.executable, "-c", PROGRAM], tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [text.split(" /")[0] for text in done.stdout.splitlines()]
     assert sorted(lines) == 2 * ["gloo 2.0 0o700 []"] + 4 * ["perseus 2.0 0o700 []"]
@@ -78,7 +80,7 @@ while isinstance(store, dist.PrefixStore):
 print(type(store).__name__)
 """
     line = [*LAUNCHERS["perseusrun"][:-1], "1", sys.executable, "-c", program]
-    done = to_end(line, 120, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    done = to_end(line, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     assert done.stdout == "TCPStore\n", done.stderr
 
 
@@ -90,7 +92,7 @@ def test_the_folder_is_removed_if_the_launcher_is_killed(tmp_path: Path) -> None
         folder = Path(job.stdout.readline().strip())
         assert folder.stat().st_mode & 0o777 == 0o700
         job.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_SECONDS
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not folder.exists()
@@ -102,7 +104,7 @@ def test_another_user_cannot_read_the_store(tmp_path: Path, as_other_user: AsOth
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         as_other_user(_cannot_list, job.stdout.readline().strip())
-        job.communicate("\n", timeout=60)
+        job.communicate("\n", timeout=LIMIT_SECONDS)
 
 
 def _cannot_list(folder: str) -> None:

@@ -124,7 +124,7 @@ def test_the_examples_in_docstrings_are_correct(
     framework: str, environment: Callable[[str], Path], to_end: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     python = Path(sys.executable) if importlib.util.find_spec(framework) else environment(framework)
-    done = to_end([python, ROOT / "tests/unit/run_examples.py", framework], 240)
+    done = to_end([python, ROOT / "tests/unit/run_examples.py", framework])
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
 
 

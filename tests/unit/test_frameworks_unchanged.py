@@ -11,6 +11,8 @@ import textwrap
 import pytest
 from perseus_like_autoload import LAUNCHER_VARIABLES, sglang_plugin, vllm_platform
 
+from tests.job import LIMIT_SECONDS
+
 # Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
 # dictionary count as attributes.
 COMPARE = """
@@ -46,7 +48,7 @@ def changes(text: str, **environment: str) -> list[str]:
         env={**outer, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

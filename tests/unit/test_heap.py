@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 # Prints the page faults of each round, which allocates and frees three blocks of 2048 pages.
 PROGRAM = """
 import resource
@@ -35,7 +37,7 @@ def faults(**variables: str) -> list[int]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
     )
     return [int(line) for line in done.stdout.split()]
 

@@ -20,6 +20,7 @@ from perseus_like.runner.arguments import options_of, parse_words
 from perseus_like.runner.common.util import codec, config_parser, env, host_hash, hosts, secret, timeout
 from perseus_like.runner.launch import _run, parse_args
 from perseus_like.runner.util import threads
+from tests.job import LIMIT_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_the_end_of_a_program_does_not_wait_for_functions_on_threads() -> None:
         "import threading; from perseus_like.runner.util.threads import execute_function_multithreaded as execute; "
         "execute(threading.Event().wait, [[], []], block_until_all_done=False)"
     )
-    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", program], timeout=LIMIT_SECONDS, check=True)
 
 
 def test_process_sets_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,5 +281,5 @@ def test_the_family_of_mpirun(tmp_path: Any) -> None:
 
 def test_the_launcher_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "perseus_like.runner.launch", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
     assert done.stdout.strip()

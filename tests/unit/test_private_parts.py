@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.compat_probes import Changed, changed, expect
+from tests.job import LIMIT_SECONDS
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
@@ -48,7 +49,7 @@ def test_the_private_parts_are_as_expected(
         [python, "-c", RUN, f"perseus_like.{framework}.compat"],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

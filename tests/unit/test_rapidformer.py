@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 FOLDER = Path(__file__).parents[2] / "bindings" / "rapidformer"
 MODEL = ["--pretrained-model-name-or-path", "bert"]
 TASK = ["--task", "sequence_classification", *MODEL, "--data-path", "glue", "--epochs", "1"]
@@ -109,7 +111,12 @@ def test_the_commands_without_transformers(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "PYTHONPATH": str(FOLDER)}
         return subprocess.run(
-            [sys.executable, "-m", *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", *arguments],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
 
     said = run("rapidformer", "--help").stdout

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from tests.job import LIMIT_SECONDS
+
 SETTINGS = [
     "PERSEUS_FUSION_THRESHOLD",
     "PERSEUS_ALLREDUCE_FUSION",
@@ -39,7 +41,7 @@ hvd.init()
 
 def test_impossible_numbers_are_refused() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -60,7 +62,9 @@ for level in ("", "WARNING", "fatal"):
     hvd.init()
     hvd.shutdown()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
     assert ended.returncode == 0, ended.stderr
 
 
@@ -77,7 +81,7 @@ def test_the_error_has_the_variables_name_that_the_user_set() -> None:
             env={**os.environ, name: value},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
         assert f"ValueError: {name}='{value}' is " in ended.stderr

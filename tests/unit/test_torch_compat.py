@@ -16,6 +16,7 @@ import torch.distributed as dist
 from perseus_like.torch.compat import probes
 from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.work import PerseusWork, Works
+from tests.job import LIMIT_SECONDS
 
 MODULES = {
     path.stem: f"perseus_like.torch.compat.{path.stem}"
@@ -87,7 +88,11 @@ def test_the_report_names_a_changed_part(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_probes_run_as_a_program() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "perseus_like.torch.compat"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "perseus_like.torch.compat"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"torch {torch.__version__}: {len(probes.PROBES)} of {len(probes.PROBES)} private parts" in done.stdout

@@ -26,7 +26,7 @@ def test_mypy(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed; `make lint-types` installs it")
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", program_for(path)]
-    checked = to_end([*command, f"--cache-dir={tmp_path}"], 240, joined=True)
+    checked = to_end([*command, f"--cache-dir={tmp_path}"], joined=True)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -38,5 +38,5 @@ def test_pyright(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
         pytest.skip("basedpyright is not installed; `pip install basedpyright` brings it with its own node")
     shutil.copy(program_for(path), tmp_path / path.name)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "pythonVersion": "3.10"}')
-    checked = to_end([pyright, "--pythonpath", sys.executable, tmp_path / path.name], 240, tmp_path, joined=True)
+    checked = to_end([pyright, "--pythonpath", sys.executable, tmp_path / path.name], tmp_path, joined=True)
     assert checked.returncode == 0, checked.stdout

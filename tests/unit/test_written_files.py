@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.system import replacing
+from tests.job import LIMIT_SECONDS
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ with replacing(Path(sys.argv[1])) as file, file.open("w") as states:
 def test_a_killed_process_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "states"
     path.write_text("old")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_text() == "old"
     with replacing(path) as file:

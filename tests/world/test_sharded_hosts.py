@@ -85,7 +85,9 @@ for cls, options in (ADAM, SGD, (torch.optim.Adamax, {}), (Lion, {})):
 """
 
 
-@pytest.mark.parametrize("alone", ["01", pytest.param("1", marks=pytest.mark.slow), pytest.param("02", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "alone", ["01", pytest.param("1", marks=pytest.mark.slow), pytest.param("02", marks=pytest.mark.slow)]
+)
 def test_the_weights_are_those_of_one_process(alone: str, mpirun: Mpirun) -> None:
     """Hosts have two ranks each, or one and three. Each has parameters and states once."""
     run_on_simulated_hosts(mpirun, BEGIN + STEPS + END, alone)

@@ -13,7 +13,6 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TIMEOUT_SECONDS = 240
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -121,11 +120,17 @@ def test_on_all_ranks(
             "--no-header",
             "--tb=short",
         ],
-        *["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *(str(HERE / "in_world" / file) for file in files)],
+        *[
+            "-c",
+            str(ROOT / "pyproject.toml"),
+            "--rootdir",
+            str(ROOT),
+            *(str(HERE / "in_world" / file) for file in files),
+        ],
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
     # The world runs in another folder, because `-m pytest` would import the source tree before the installed package.
-    world = to_end(command, TIMEOUT_SECONDS, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
+    world = to_end(command, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
     output = world.stdout[-12000:]
     assert world.returncode == 0, output
     passed = re.findall(r"(\d+) passed", world.stdout)
