@@ -34,6 +34,18 @@ with contextlib.suppress(ImportError):  # some of the environments do not have i
     hypothesis.settings.load_profile("no-deadline")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ranks", type=int, metavar="N", help="run the tests of in_world/ that -k names, on N ranks")
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if config.option.ranks is None:
+        return None
+    from tests import by_name
+
+    return by_name.run(config)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if any(Path(entry).resolve() == ROOT for entry in sys.path):
         pytest.exit(

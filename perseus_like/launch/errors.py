@@ -19,12 +19,24 @@ def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
     if not isinstance(error, FileNotFoundError):
         return f"cannot run {program!r}: {error.strerror}; give a program that this user may run", 126
     found = shutil.which(program)
+    if found is None and (program.endswith(".py") or "/" in program):
+        return _no_such_file(Path(program).absolute()), 127
     if found is None:
         return f"{program!r}: no such program; give its path, or add its folder to PATH", 127
     # The file exists, but the interpreter or loader that it names does not.
     interpreter = _interpreter(Path(found))
     needed = f"its interpreter {interpreter!r}, named in its first line," if interpreter else "its dynamic loader"
     return f"cannot run {program!r}: {needed} does not exist; install it", 127
+
+
+def _no_such_file(path: Path) -> str:
+    """Returns the error text for a missing file, with the name in its folder that resembles it most, if one does."""
+    import difflib  # its import takes longer than that of this file, and few jobs need it
+
+    names = sorted(file.name for file in path.parent.glob("*") if file.is_file())
+    similar = [name for name in names if Path(name).suffix == path.suffix]
+    near = difflib.get_close_matches(path.name, similar, n=1, cutoff=0.75)
+    return f"no such file: {path}; " + (f"did you mean {near[0]}?" if near else "give the path of a file that exists")
 
 
 def _interpreter(path: Path) -> str | None:

@@ -80,3 +80,5 @@ def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
     done = to_end(command, tmp_path, joined=True)
     assert done.returncode == 0, done.stdout
+    if block is readme:
+        assert sorted(re.findall(r"^rank (\d) of 2: loss \d", done.stdout, re.MULTILINE)) == ["0", "1"], done.stdout

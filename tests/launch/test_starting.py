@@ -20,7 +20,6 @@ from .conftest import LAUNCHER, Perseusrun, Script
 from .test_output import on_terminal
 
 ROOT = Path(__file__).parents[2]
-NO_PROGRAM = "'missing.py': no such program; give its path, or add its folder to PATH"
 SHOW = "print(sys.argv[1:], *(os.environ.get(name) for name in ('PERSEUS_RANK', 'PERSEUS_SIZE')))"
 
 
@@ -41,9 +40,27 @@ def test_a_script_is_run_by_the_interpreter_in_its_first_line(perseusrun: Perseu
     assert perseusrun("-np", "1", "./program.py").stdout == "[0]<stdout>:a shell\n"
 
 
-def test_a_missing_script_is_an_error(perseusrun: Perseusrun) -> None:
-    result = perseusrun("-np", "2", "missing.py")
-    assert (result.returncode, result.stderr) == (127, f"perseusrun: {NO_PROGRAM}\n")
+@pytest.mark.parametrize(
+    ("typed", "ending"),
+    [
+        ("twelv.py", "did you mean twelve.py?"),
+        ("./Twelve.py", "did you mean twelve.py?"),
+        ("missing.py", "give the path of a file that exists"),
+        ("twelve.txt/twelv.py", None),
+        ("elsewhere/twelve.py", "give the path of a file that exists"),
+        ("./twelv", "did you mean twelve?"),
+    ],
+)
+def test_a_missing_script_is_an_error(perseusrun: Perseusrun, tmp_path: Path, typed: str, ending: str | None) -> None:
+    for name in ("twelve.py", "twelve.txt", "twelve", "other.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "missing1.py").mkdir()
+    result = perseusrun("-np", "2", typed)
+    if ending is None:
+        text, code = f"cannot run '{typed}': Not a directory; give a program that this user may run", 126
+    else:
+        text, code = f"no such file: {tmp_path / typed}; {ending}", 127
+    assert (result.returncode, result.stderr) == (code, f"perseusrun: {text}\n")
 
 
 @pytest.mark.parametrize("flag", ["-m", "--module"])

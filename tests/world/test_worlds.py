@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.by_name import pytest_on_a_rank
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -103,33 +104,17 @@ def test_on_all_ranks(
     if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:
         pytest.skip(f"{NEEDS[group]} is not installed: the Makefile omits it if it has no wheels for this Python")
     python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
+    in_world = [str(HERE / "in_world" / file) for file in files]
     command = [
-        *[python, "-m", "perseus_like.launch", "-np", str(size)],
-        *[
-            python,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-rs",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:tmpdir",
-            "--disable-warnings",  # of the framework; tests assert this library's warnings
-            "--no-header",
-            "--tb=short",
-        ],
-        *[
-            "-c",
-            str(ROOT / "pyproject.toml"),
-            "--rootdir",
-            str(ROOT),
-            *(str(HERE / "in_world" / file) for file in files),
-        ],
+        python,
+        "-m",
+        "perseus_like.launch",
+        "-np",
+        str(size),
+        python,
+        *pytest_on_a_rank(in_world, "-rs", "--tb=short"),
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
-    # The world runs in another folder, because `-m pytest` would import the source tree before the installed package.
     world = to_end(command, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
     output = world.stdout[-12000:]
     assert world.returncode == 0, output
