@@ -462,7 +462,7 @@ fuzz: $(STAMPS)/test $(STAMPS)/package
 	@test -n "$(FUZZ_CXX)" || { echo "make fuzz needs clang: install it, or set FUZZ_CXX" >&2; exit 2; }
 	$(call install,$(FUZZ_NEEDS))
 	$(BIN)/cmake -S . -B build/fuzz -GNinja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) \
-		-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_BUILD_FUZZERS=ON -DPERSEUS_SANITIZE=fuzz
+		-DCMAKE_UNITY_BUILD=OFF -DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_BUILD_FUZZERS=ON -DPERSEUS_SANITIZE=fuzz
 	$(BIN)/cmake --build build/fuzz --target perseus_fuzzers
 	$(BIN)/python tests/fuzz/run_fuzzers.py build/fuzz $(FUZZ_SECONDS) $(FUZZ)
 
@@ -491,7 +491,7 @@ lint-cxx: $(STAMPS)/lint
 # sources: about 7 minutes of processor time, on two processes. Nothing is compiled.
 lint-tidy: $(STAMPS)/lint
 	@mkdir -p build
-	$(call configure_tests,build/tidy,-DPython_EXECUTABLE=$(BIN)/python -Dpybind11_DIR="$$($(BIN)/pybind11-config --cmakedir)" \
+	$(call configure_tests,build/tidy,-DCMAKE_UNITY_BUILD=OFF -DPython_EXECUTABLE=$(BIN)/python -Dpybind11_DIR="$$($(BIN)/pybind11-config --cmakedir)" \
 		-DPERSEUS_WERROR=OFF -DPERSEUS_BUILD_FUZZERS=ON >build/tidy.log) || { cat build/tidy.log; exit 1; }
 	$(BIN)/python tests/tidy/run_clang_tidy.py build/tidy
 

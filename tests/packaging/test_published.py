@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,15 @@ def test_the_checks_of_wheels_find_what_is_wrong(wheel: Path, monkeypatch: pytes
     assert not [problem for problem in problems if "stripped" in problem or "exports" in problem]
     monkeypatch.setattr(check, "LARGEST_BYTES", 1000)
     assert "the limit is 1000" in next(check.checked(wheel))
+
+
+@pytest.mark.slow
+def test_a_wheel_is_built_from_the_sdist(tmp_path: Path) -> None:
+    """pip builds it in an environment of its own, as on a user's machine."""
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    output(sys.executable, "-c", build, tmp_path, folder=ROOT)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    output(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, sdist, folder=tmp_path)
+    (built,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        assert any(name.startswith("perseus_like/_core.") for name in archive.namelist())
