@@ -209,6 +209,7 @@ def test_arrays_in_messages_of_mpi(run_with_a_crash_over_mpi: Callable[..., dict
     assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
+@pytest.mark.slow
 def test_arrays_in_a_call_of_oneccl(
     environment: Callable[[str], Path], run_with_a_crash: Callable[..., dict[str, Any]]
 ) -> None:

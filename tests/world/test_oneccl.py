@@ -37,6 +37,7 @@ def run(environment: Callable[[str], Path], run_job: Start) -> Start:
 
 
 # With 4 ranks over libfabric, each with a thread of oneCCL, few in dozens of runs took more than 200 s on two cores.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by", "size"),
     [("perseusrun", 2), pytest.param("perseusrun", 4, marks=pytest.mark.slow), ("mpiexec", 2), ("mpiexec", 4)],
@@ -65,6 +66,7 @@ DESCRIBING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "way"), [("perseusrun", "ofi"), ("mpiexec", "mpi"), ("mpiexec", "ofi")])
 def test_the_description_names_oneccl_and_its_provider(by: str, way: str, run: Start) -> None:
     """Horovod's setting selects oneCCL, and oneCCL reads its own variables."""
@@ -95,6 +97,7 @@ LOSING_A_RANK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_is_lost(size: int, run: Start) -> None:
     """oneCCL itself waits without a limit. The other ranks get an error nevertheless, and end."""

@@ -159,6 +159,7 @@ report("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_rank_is_stopped_in_oneccl(size: int, start: Start, environment: Callable[[str], Path]) -> None:
     settings = {"python": str(environment("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
