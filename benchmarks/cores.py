@@ -32,7 +32,7 @@ COUNTS = (2, 4, 8, 16)
 RANK_VARIABLES = ("PERSEUS_RANK", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 BARRIER, ADAM = "barrier", "step with Adam, MLP of 12 × 1536², 113 MB"
 
-# What each placement does with the hardware threads of a core, and with NUMA nodes.
+# The ways to place ranks on the hardware threads of cores, and on NUMA nodes.
 PLACEMENTS = {
     "spread": "a rank has one hardware thread, on a core of its own while there are cores",
     "packed": "a rank has one hardware thread, and both threads of a core have ranks",
@@ -134,7 +134,7 @@ def measure_allreduce(world: World, options: argparse.Namespace, reducers: Any) 
     from . import allreduce
     from .record import Row
 
-    sizes = FEW_SIZES if options.ours_only else SIZES
+    sizes: Sequence[int] = FEW_SIZES if options.ours_only else SIZES
     if options.quick:
         sizes = (4, 64 * KIB)
     memory = allreduce.Memory(max(sizes) // 4)
@@ -150,11 +150,12 @@ def measure_tensors(world: World, options: argparse.Namespace, reducers: Any) ->
     from . import many_tensors
     from .record import Row
 
-    work = {many_tensors.RESNET: harness.resnet_shapes(), many_tensors.TINY: [(256,)] * 300}
-    if options.quick:
-        work = {many_tensors.RESNET: harness.resnet_shapes(2), many_tensors.TINY: [(256,)] * 20}
+    shapes_of: dict[str, list[tuple[int, ...]]] = {
+        many_tensors.RESNET: harness.resnet_shapes(2 if options.quick else harness.WIDTH),
+        many_tensors.TINY: [(256,)] * (20 if options.quick else 300),
+    }
     rows = []
-    for number, (name, shapes) in enumerate(work.items()):
+    for number, (name, shapes) in enumerate(shapes_of.items()):
         many_tensors.check(world, shapes)
         contenders = many_tensors.contenders(shapes, str(number), None, reducers.get("MPI"))
         rows.append(Row(name, harness.measure(world, contenders, budget_of(options))))
@@ -187,6 +188,7 @@ OURS = {
 
 
 def on_every_rank(options: argparse.Namespace) -> None:
+    processors = len(os.sched_getaffinity(0))
     pins = pin(options.placement, options.np)
     import torch
 
@@ -201,6 +203,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
     result.rows = WORK[options.work](world, options, reducers)
     if world.rank == 0:
         data = {**result.as_dict(), "work": options.work, "placement": options.placement, "pins": pins}
+        data["machine"]["cores"] = processors  # not those that this rank may use
         print(as_text(data), flush=True)
         if RESULT in os.environ:
             Path(os.environ[RESULT]).write_text(json.dumps(data, ensure_ascii=False))
@@ -218,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if harness.in_world():
         on_every_rank(options)
         return 0
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name may have no address without a network
     from . import peers
 
     with_mpi = not options.ours_only and options.work != "adam" and peers.has_mpi4py() and harness.mpirun() is not None

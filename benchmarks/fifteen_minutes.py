@@ -4,10 +4,10 @@
     python -m benchmarks.fifteen_minutes --part cores --ranks 2 4    # where this package is installed
     python -m benchmarks.fifteen_minutes --list
 
-`make fifteen-minutes` makes the wheels, and prints the commands. A call ends after 9 minutes (`--seconds`), and the next
-call goes on: steps that are done are not repeated, unless `--again` is given. `results.json` in each folder of `--out`
-has the results, and `log.txt` the output of all steps. `python -m benchmarks.report --of results.json` makes the tables
-and pictures of gpu.md and cores.md.
+`make fifteen-minutes` makes the wheels, and prints the commands. A call ends after 9 minutes (`--seconds`), and the
+next call goes on: steps that are done are not repeated, unless `--again` is given. `results.json` in each folder of
+`--out` has the results, and `log.txt` the output of all steps. `python -m benchmarks.report --of results.json` makes
+the tables and pictures of gpu.md and cores.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .first_hour.steps import FOLDER, SAID, Step, gpu_steps
 
 BEGIN = "PERSEUS_BENCHMARK_BEGIN"
 ENVIRONMENT = ROOT / ".venv-carried"
+SECONDS = 540.0  # of a call
 GRACE_SECONDS = 5  # from SIGTERM, by which perseusrun ends its ranks, to SIGKILL
 KEPT_OUTPUT = 4000  # characters of a step's output in results.json
 
@@ -43,16 +44,23 @@ def environment(wheels: Path) -> Path:
     if complete.exists():
         return python
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", ENVIRONMENT], check=True)
-    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    asked: list[str | Path] = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
     # `--system-site-packages` would leave out torch where this Python is that of an environment itself.
     beside = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     (packages / "beside.pth").write_text("".join(f"import site; site.addsitedir({entry!r})\n" for entry in beside))
     (pip,) = wheels.glob("pip-*.whl")
-    install = [sys.executable, pip / "pip", "--quiet", "--disable-pip-version-check", "--python", python, "install"]
-    options = ["--no-index", "--no-deps", "--ignore-installed", "--no-compile", "--no-cache-dir"]
+    install: list[str | Path] = [sys.executable, pip / "pip", "--python", python, "install", "--quiet"]
+    options = [
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--no-compile",
+        "--no-cache-dir",
+    ]
     others = [wheel for wheel in wheels.glob("*.whl") if wheel != pip]
-    subprocess.run([*map(str, install), *options, *map(str, others)], check=True)
+    subprocess.run([*install, *options, *others], check=True)
     complete.touch()
     return python
 
@@ -64,6 +72,34 @@ def continue_in(python: Path, wheels: Path, arguments: Sequence[str]) -> None:
         os.environ[COMMIT] = (wheels / "COMMIT").read_text().strip()
     os.chdir(ROOT)
     os.execv(python, [str(python), "-m", "benchmarks.fifteen_minutes", *arguments])
+
+
+CALL = """\
+{travels:.1f} MB travel: copy the repository to the machine as git knows it, and {wheels} with it (git ignores build/).
+The machine needs Python {python}, torch and numpy. There, in the repository:
+
+    python3 -m benchmarks.fifteen_minutes --wheels {wheels} --out build/fifteen-minutes DIR
+
+DIR is a folder that comes back from the machine. The call ends within {minutes:.0f} minutes. The same command goes on
+where it ended. For another machine, copy DIR/results.json to build/fifteen-minutes/results.json, and let that folder
+travel, too.
+Afterwards, in this repository: python -m benchmarks.report --of DIR/results.json
+"""
+MOST_TRAVELS = 60e6  # bytes
+
+
+def print_call(wheels: Path) -> int:
+    """Prints how to run this on a machine without network. Returns an exit code: 1 if too much would travel."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    tree = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    files = [ROOT / name for name in tree if name] + list(wheels.iterdir())
+    travels = sum(file.stat().st_size for file in files if file.is_file())
+    ours = next(wheels.glob("perseus_like-*.whl")).name.split("-")
+    python = ours[2].removeprefix("cp3")
+    print(CALL.format(travels=travels / 1e6, wheels=wheels, python=f"3.{python}", minutes=SECONDS / 60 + 1))
+    if travels > MOST_TRAVELS:
+        print(f"{travels / 1e6:.1f} MB are more than the {MOST_TRAVELS / 1e6:.0f} MB that may travel", file=sys.stderr)
+    return int(travels > MOST_TRAVELS)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -95,7 +131,7 @@ class Results:
         for folder in self._folders:
             new = folder / "results.json.new"
             new.write_text(text)
-            os.replace(new, folder / "results.json")
+            new.replace(folder / "results.json")
 
     def log(self, text: str) -> None:
         for folder in self._folders:
@@ -219,12 +255,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("gpu", "cores"), help="the steps of this part alone")
     parser.add_argument("--only", default="", help="the names of steps, separated by commas")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[], help="ranks on the cores (default: up to 2, 4, 8, 16)")
-    parser.add_argument("--seconds", type=float, default=540, help="when a call ends (default %(default)s)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[], help="of the part cores (default: 2, 4, 8, 16)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="when a call ends (default %(default)s)")
     parser.add_argument("--out", type=Path, nargs="+", default=[FOLDER], help="folders of the results")
     parser.add_argument("--again", action="store_true", help="repeat steps that are done")
     parser.add_argument("--small", action="store_true", help="tiny sizes and no bars: does it run at all?")
     parser.add_argument("--wheels", type=Path, help="first make an environment of the wheels in this folder")
+    parser.add_argument("--call", type=Path, metavar="WHEELS", help="print the commands for these wheels")
     parser.add_argument("--list", action="store_true", help="print the steps, their limits and commands")
     return parser.parse_args(arguments)
 
@@ -238,6 +275,8 @@ def all_steps(small: bool, ranks: Sequence[int]) -> list[Step]:
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     chosen = parse(arguments)
+    if chosen.call is not None:
+        return print_call(chosen.call)
     if chosen.wheels is not None and Path(sys.prefix) != ENVIRONMENT:
         continue_in(environment(chosen.wheels), chosen.wheels, arguments)
     begin = float(os.environ.get(BEGIN) or time.monotonic())

@@ -150,8 +150,8 @@ def in_turns(nets: Sequence[torch.nn.Module], inputs: torch.Tensor, steps: int) 
     for _ in range(steps):
         for way, (net, optimizer) in ways.items():
             times[way].append(timed_step(net, optimizer, inputs))
-    rows = {way: StepTimes(*map(statistics.median, zip(*each[steps // 10 :], strict=True))) for way, each in times.items()}
-    return ways, rows
+    warm = {way: each[steps // 10 :] for way, each in times.items()}
+    return ways, {way: StepTimes(*map(statistics.median, zip(*each, strict=True))) for way, each in warm.items()}
 
 
 def print_times(what: str, rows: Mapping[str, StepTimes]) -> None:
@@ -204,12 +204,18 @@ def transformer() -> None:
     if hvd.rank() == 0:
         print_times(f"{parameters / 1e6:.1f} M parameters", rows)
         print("overlap with backward, of what is possible:", {way: round(part, 2) for way, part in overlaps.items()})
-        print(f"transformer: ours takes {rows[OURS].queued / rows[TORCHS].queued:.2f} of the host's time of torch's DDP")
+        part = rows[OURS].queued / rows[TORCHS].queued
+        print(f"transformer: ours takes {part:.2f} of the host's time of torch's DDP")
     step = {way: {**row._asdict(), "overlap": overlaps.get(way)} for way, row in rows.items()}
     keep({"parameters": parameters, "microseconds of a step": step})
 
 
-PARTS: dict[str, Callable[[], None]] = {"packing": packing, "collectives": collectives, "hooks": hooks, "transformer": transformer}
+PARTS: dict[str, Callable[[], None]] = {
+    "packing": packing,
+    "collectives": collectives,
+    "hooks": hooks,
+    "transformer": transformer,
+}
 
 
 def main() -> None:

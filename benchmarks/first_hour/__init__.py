@@ -1,4 +1,4 @@
-"""What is checked and measured on a GPU: programs, and an ordered list of steps. See gpu.md.
+"""Programs that check and measure this library on a GPU, and the ordered list of steps that run them. See gpu.md.
 
 `PERSEUS_BENCHMARK_STAND_IN` names a file of Python that is executed before any program, such as a stand-in for CUDA.
 """

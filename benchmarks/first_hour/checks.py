@@ -1,6 +1,6 @@
 """Checks of what had never run on a GPU: CUDA graphs, bfloat16 and 8-bit floats, and many allocations.
 
-    perseusrun -np 2 python -m benchmarks.first_hour.checks graphs floats
+perseusrun -np 2 python -m benchmarks.first_hour.checks graphs floats
 """
 
 from __future__ import annotations

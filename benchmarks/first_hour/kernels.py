@@ -30,7 +30,7 @@ def pieces(dtype: torch.dtype, offset: int) -> list[torch.Tensor]:
 
 
 def expected(tensor: torch.Tensor, wire: torch.dtype | None) -> torch.Tensor:
-    on_host = tensor.cpu()
+    on_host = tensor.cpu() * hvd.size()
     if not tensor.is_floating_point():
         return (on_host * 2).to(tensor.dtype)
     scaled = on_host * 0.5

@@ -1,4 +1,4 @@
-"""The steps of a run: each has a command, a limit in time, and a condition to pass. benchmarks.fifteen_minutes runs them."""
+"""The steps that benchmarks.fifteen_minutes runs: each has a command, a limit in time, and a condition to pass."""
 
 from __future__ import annotations
 
@@ -81,11 +81,12 @@ def sanitized(tool: str, *arguments: str) -> list[str]:
 
 # The lines of output that belong into a table of results.
 SAID = (
-    r"^.*(?:of a copy's bandwidth|hooks add|is queued in|until there|OVERLAP|captured model|all_reduce of \d|at most \d+ MiB"
-    r"|M parameters|overlap with backward|host's time|ERROR after|\d passed|tests collected|SUMMARY:).*$"
+    r"^.*(?:of a copy's bandwidth|hooks add|is queued in|until there|OVERLAP|captured model|all_reduce of \d"
+    r"|at most \d+ MiB|M parameters|overlap with backward|host's time|ERROR after|\d passed|tests collected"
+    r"|SUMMARY:).*$"
 )
-# What compute-sanitizer says where it cannot run, for example on a machine whose system calls are intercepted.
-REFUSED = r"Device not supported|Unable to find a supported GPU|not supported on this (system|device)|cannot be debugged"
+# compute-sanitizer prints one of these if it cannot run, for example if the machine's system calls are intercepted.
+REFUSED = r"Device not supported|Unable to find a supported GPU|not supported on this (system|device)"
 
 
 def tests(name: str, which: str, bar: str, variables: dict[str, str], ranks: int, small: bool) -> Step:
@@ -162,7 +163,7 @@ def gpu_steps(small: bool) -> list[Step]:
         ),
         Step(
             "graphs",
-            "a model in a CUDA graph is trained through DistributedOptimizer and the backend; a verb in a graph is refused",
+            "a captured model is trained through DistributedOptimizer and the backend; a captured verb is refused",
             program(2, "first_hour.checks", "graphs"),
             says("GRAPHS are right"),
             ranks=2,

@@ -1,7 +1,7 @@
 """Makes the programs for a GPU run on the CPU: "cuda" means the CPU's memory, and NCCL means gloo.
 
-The programs execute it before they start, if PERSEUS_BENCHMARK_STAND_IN names this file. Their own code is the real one,
-so that an error in it is found without a GPU. They measure nothing.
+The programs execute it before they start, if PERSEUS_BENCHMARK_STAND_IN names this file. Their own code is the real
+one, so that an error in it is found without a GPU. They measure nothing.
 """
 
 from __future__ import annotations
@@ -97,4 +97,4 @@ vars(torch.cuda).update(
 )
 vars(torch.profiler)["profile"] = Profile
 vars(dist)["init_process_group"] = with_gloo(dist.init_process_group)
-OnHost().__enter__()
+OnHost().__enter__()  # type: ignore[no-untyped-call]
