@@ -14,16 +14,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from perseus_like.launch.binding import Cpu, read_topology
 
-from . import RESULT, harness
+from . import RESULT, harness, write_whole
 from .first_hour.steps import Step, succeeds
 from .harness import Budget, Contender, World
+from .record import Result, Row, as_text
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
@@ -130,52 +131,45 @@ def barriers(reducers: Any) -> list[Contender]:
     return made
 
 
-def measure_allreduce(world: World, options: argparse.Namespace, reducers: Any) -> list[Any]:
+def measure_allreduce(world: World, options: argparse.Namespace, reducers: Any) -> Iterator[Row]:
     from . import allreduce
-    from .record import Row
 
     sizes: Sequence[int] = FEW_SIZES if options.ours_only else SIZES
     if options.quick:
         sizes = (4, 64 * KIB)
     memory = allreduce.Memory(max(sizes) // 4)
     allreduce.check(world, memory)
-    rows = [Row(BARRIER, harness.measure(world, barriers(reducers), budget_of(options)))]
+    yield Row(BARRIER, harness.measure(world, barriers(reducers), budget_of(options)))
     for size in sizes:
         contenders = allreduce.contenders(memory, size // 4, reducers)
-        rows.append(Row(allreduce.size_name(size), harness.measure(world, contenders, budget_of(options)), size))
-    return rows
+        yield Row(allreduce.size_name(size), harness.measure(world, contenders, budget_of(options)), size)
 
 
-def measure_tensors(world: World, options: argparse.Namespace, reducers: Any) -> list[Any]:
+def measure_tensors(world: World, options: argparse.Namespace, reducers: Any) -> Iterator[Row]:
     from . import many_tensors
-    from .record import Row
 
     shapes_of: dict[str, list[tuple[int, ...]]] = {
         many_tensors.RESNET: harness.resnet_shapes(2 if options.quick else harness.WIDTH),
         many_tensors.TINY: [(256,)] * (20 if options.quick else 300),
     }
-    rows = []
     for number, (name, shapes) in enumerate(shapes_of.items()):
         many_tensors.check(world, shapes)
         contenders = many_tensors.contenders(shapes, str(number), None, reducers.get("MPI"))
-        rows.append(Row(name, harness.measure(world, contenders, budget_of(options))))
-    return rows
+        yield Row(name, harness.measure(world, contenders, budget_of(options)))
 
 
-def measure_adam(world: World, options: argparse.Namespace, _: Any) -> list[Any]:
+def measure_adam(world: World, options: argparse.Namespace, _: Any) -> Iterator[Row]:
     from . import sharded_optimizer as training
-    from .record import Row
 
     plain = training.PlainProcess(world, options.quick)
     mine = (training.DISTRIBUTED, training.BY_SHARD)
     whole, updates = training.contenders(plain, options.quick, mine, (training.ALONE, training.DDP))
-    rows = [Row(ADAM, harness.measure(world, whole, budget_of(options)))]
-    rows.append(Row("step() alone", harness.measure(world, updates, budget_of(options))))
+    yield Row(ADAM, harness.measure(world, whole, budget_of(options)))
+    yield Row("step() alone", harness.measure(world, updates, budget_of(options)))
     plain.end()
-    return rows
 
 
-WORK: dict[str, Callable[[World, argparse.Namespace, Any], list[Any]]] = {
+WORK: dict[str, Callable[[World, argparse.Namespace, Any], Iterator[Row]]] = {
     "allreduce": measure_allreduce,
     "tensors": measure_tensors,
     "adam": measure_adam,
@@ -187,26 +181,31 @@ OURS = {
 }
 
 
+def as_dict(result: Result, options: argparse.Namespace, pins: Sequence[Any], processors: int) -> dict[str, Any]:
+    data = {**result.as_dict(), "work": options.work, "placement": options.placement, "pins": pins}
+    data["machine"]["cores"] = processors  # not those that this rank may use
+    return data
+
+
 def on_every_rank(options: argparse.Namespace) -> None:
     processors = len(os.sched_getaffinity(0))
     pins = pin(options.placement, options.np)
     import torch
 
     from . import peers
-    from .record import Result, as_text
 
     torch.set_num_threads(1)
     world = World()
     reducers, missing = ({}, {}) if options.ours_only or options.work == "adam" else peers.start_peers(world)
     title = f"{options.work}, pinned ({options.placement})"
     result = Result(f"cores-{options.work}", title, world, OURS[options.work], missing=missing, quick=options.quick)
-    result.rows = WORK[options.work](world, options, reducers)
+    for row in WORK[options.work](world, options, reducers):
+        result.rows.append(row)
+        if world.rank == 0 and RESULT in os.environ:
+            # If the program is ended, the rows that are there remain.
+            write_whole(Path(os.environ[RESULT]), json.dumps(as_dict(result, options, pins, processors)))
     if world.rank == 0:
-        data = {**result.as_dict(), "work": options.work, "placement": options.placement, "pins": pins}
-        data["machine"]["cores"] = processors  # not those that this rank may use
-        print(as_text(data), flush=True)
-        if RESULT in os.environ:
-            Path(os.environ[RESULT]).write_text(json.dumps(data, ensure_ascii=False))
+        print(as_text(as_dict(result, options, pins, processors)), flush=True)
     world.barrier()
     peers.stop()
 

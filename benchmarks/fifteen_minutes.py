@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import COMMIT, RESULT, ROOT, SMALL
+from . import COMMIT, RESULT, ROOT, SMALL, write_whole
 from .first_hour.steps import FOLDER, SAID, Step, gpu_steps
 
 BEGIN = "PERSEUS_BENCHMARK_BEGIN"
@@ -126,12 +126,9 @@ class Results:
         return steps
 
     def save(self) -> None:
-        """Replaces the files as a whole, so that an end at any time leaves a complete one."""
         text = json.dumps(self.data, indent=1, ensure_ascii=False) + "\n"
         for folder in self._folders:
-            new = folder / "results.json.new"
-            new.write_text(text)
-            new.replace(folder / "results.json")
+            write_whole(folder / "results.json", text)
 
     def log(self, text: str) -> None:
         for folder in self._folders:
@@ -257,6 +254,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="the names of steps, separated by commas")
     parser.add_argument("--ranks", type=int, nargs="+", default=[], help="of the part cores (default: 2, 4, 8, 16)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="when a call ends (default %(default)s)")
+    parser.add_argument("--patience", type=float, default=1, help="multiply all limits, on a slow or busy machine")
     parser.add_argument("--out", type=Path, nargs="+", default=[FOLDER], help="folders of the results")
     parser.add_argument("--again", action="store_true", help="repeat steps that are done")
     parser.add_argument("--small", action="store_true", help="tiny sizes and no bars: does it run at all?")
@@ -286,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(names) - {step.name for step in listed}):
         raise SystemExit(f"--only: no such step: {', '.join(unknown)}; see --list")
     listed = [step for step in listed if not names or step.name in names]
+    listed = [step._replace(seconds=step.seconds * chosen.patience) for step in listed]
     if chosen.list:
         for step in listed:
             print(f"{step.name} ({step.seconds} s): {step.bar}\n    {' '.join(step.command)}")

@@ -21,6 +21,7 @@ from . import ROOT
 
 FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
 LAUNCH_GRACE_SECONDS = 20
+SLOW_SECONDS = 0.05  # of an operation whose first times are as good as any for an estimate
 
 # A reducer returns a function that reduces the given tensor once.
 Reducer = Callable[[Any], Callable[[], object]]
@@ -155,9 +156,12 @@ def measure(world: World, contenders: Sequence[Contender], budget: Budget) -> di
 
 
 def _estimate(world: World, contenders: Sequence[Contender]) -> list[float]:
-    for contender in contenders:
-        _timed(world, contender, 1, 1)
-    once = [min(_timed(world, contender, 2, 1)[1] for _ in range(2)) for contender in contenders]
+    """Returns the seconds of one operation. The second operation of a slow one is enough."""
+    begun = world.most([_timed(world, contender, 1, 1)[1] for contender in contenders])
+    once = [
+        first if first > SLOW_SECONDS else min(_timed(world, contender, 2, 1)[1] for _ in range(2))
+        for contender, first in zip(contenders, begun, strict=True)
+    ]
     return [max(value, 1e-7) for value in world.most(once)]
 
 

@@ -13,7 +13,7 @@ import torch
 
 import perseus_like.torch as hvd
 
-from .. import RESULT, SMALL
+from .. import RESULT, SMALL, write_whole
 
 Size = TypeVar("Size")
 
@@ -26,7 +26,7 @@ def sized(usual: Size, small: Size) -> Size:
 def keep(numbers: Mapping[str, object]) -> None:
     """Writes what rank 0 has measured to the file of results, if there is to be one."""
     if hvd.rank() == 0 and RESULT in os.environ:
-        Path(os.environ[RESULT]).write_text(json.dumps(numbers))
+        write_whole(Path(os.environ[RESULT]), json.dumps(numbers))
 
 
 def sharing(identities: Sequence[str]) -> list[list[int]]:

@@ -24,7 +24,7 @@ class Step(NamedTuple):
     check: Check
     variables: dict[str, str] = {}  # noqa: RUF012
     ranks: int = 1
-    seconds: int = 60  # the limit: a step that takes longer is killed
+    seconds: float = 60  # the limit: a step that takes longer is killed
     tool: str = ""  # a program that must be there
     folder: Path = ROOT
     part: str = "gpu"
