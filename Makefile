@@ -1,6 +1,6 @@
 # `make demo`, `test`, `test-all`, `dev`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
 # `test-restarts`, `test-oneccl`, `test-debian`, `test-arm64`, `test-recipes`, `matrix`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
-# `build`, `wheels`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `build`, `wheels`, `fifteen-minutes`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -89,7 +89,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard c
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport docs clean
+.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport fifteen-minutes docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -268,6 +268,18 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 bench-transport: $(STAMPS)/package
 	$(BIN)/cmake --build build/core --target perseus_transport_benchmark
 	build/core/perseus_transport_benchmark $(BENCH_ARGS)
+
+# What benchmarks.fifteen_minutes needs on a machine without network, beside torch, in build/carried; prints the commands.
+CARRIED_PYTHON ?= 3.12
+CARRIED_NEEDS := pip cloudpickle mpich mpi4py tabulate pytest pytest-timeout iniconfig pluggy packaging pygments
+CARRIED_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64 any
+fifteen-minutes: .venv-wheels/stamp
+	$(WHEELS) wheels/build.py --to build/carried --pythons $(CARRIED_PYTHON) --processors x86_64
+	rm build/carried/*.tar.gz
+	$(PIP) download --no-deps --only-binary=:all: --require-hashes --constraint locks/main.txt --constraint locks/pip.txt \
+		--python-version $(CARRIED_PYTHON) $(addprefix --platform ,$(CARRIED_PLATFORMS)) --dest build/carried $(CARRIED_NEEDS)
+	git describe --always --abbrev=12 --dirty=+changes --exclude '*' > build/carried/COMMIT
+	$(BIN)/python -m benchmarks.fifteen_minutes --call build/carried
 
 # --- documents -------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,12 @@ need several launches, whose times are added.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,11 +25,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 import perseus_like.torch as hvd
 
-from .first_hour.ranks import start
+from .first_hour.overlap import overlap, traced
+from .first_hour.ranks import keep, sized, start
 from .gpu_step import join_torch_distributed
-from .harness import resnet_shapes
+from .harness import WIDTH, resnet_shapes
 
-STEPS = 50
+STEPS = sized(50, 6)
+ITSELF, OURS, TORCHS = "by itself", "ours", "torch's DDP"
+
+Ways = dict[str, tuple[torch.nn.Module, Any]]
 
 
 def microseconds_per_call(events: Iterable[Any], name: str, calls: int) -> float:
@@ -48,7 +55,7 @@ def kernel_microseconds(action: Callable[[], object], name: str) -> float:
 
 def shapes_to_pack() -> list[tuple[int, ...]]:
     """Returns the shapes of ResNet-50, the single element first: without padding, all others would be unaligned."""
-    *others, single = resnet_shapes()
+    *others, single = resnet_shapes(sized(WIDTH, 2))
     return [single, *others]
 
 
@@ -74,7 +81,7 @@ def collectives() -> None:
         "allreduce": lambda tensor: hvd.allreduce_(tensor, op=hvd.Max, name=f"{tensor.numel()} floats"),
         "torch's own NCCL": lambda tensor: dist.all_reduce(tensor, op=dist.ReduceOp.MAX),
     }
-    for elements, text in ((1, "1 float"), (16 << 20, "64 MiB")):
+    for elements, text in ((1, "1 float"), (sized(16 << 20, 1000), "64 MiB")):
         tensor = torch.ones(elements, device="cuda")
         queued: dict[str, float] = {}
         for way, reduce in ways.items():
@@ -130,34 +137,85 @@ def timed_step(net: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: t
     return StepTimes(*(seconds * 1e6 for seconds in marks))
 
 
-def hooks() -> None:
-    """Prints the times of a step by itself, through this library, and through torch's DDP over NCCL, taken in turns."""
-    inputs = torch.ones(64, 256, device="cuda")
-    nets = [model() for _ in range(3)]
+def in_turns(nets: Sequence[torch.nn.Module], inputs: torch.Tensor, steps: int) -> tuple[Ways, dict[str, StepTimes]]:
+    """Returns the ways to make a step, and their median times: by itself, through us, through torch's DDP over NCCL."""
     plain, wrapped, of_torch = (torch.optim.SGD(net.parameters(), lr=0.01) for net in nets)
     ours = hvd.DistributedOptimizer(wrapped, named_parameters=nets[1].named_parameters())
     ways = {
-        "by itself": (nets[0], plain),
-        "ours": (nets[1], ours),
-        "torch's DDP": (DistributedDataParallel(nets[2]), of_torch),
+        ITSELF: (nets[0], plain),
+        OURS: (nets[1], ours),
+        TORCHS: (DistributedDataParallel(nets[2]), of_torch),
     }
     times: dict[str, list[StepTimes]] = {way: [] for way in ways}
-    for _ in range(STEPS):
+    for _ in range(steps):
         for way, (net, optimizer) in ways.items():
             times[way].append(timed_step(net, optimizer, inputs))
-    rows = {way: StepTimes(*map(statistics.median, zip(*each[5:], strict=True))) for way, each in times.items()}
+    warm = {way: each[steps // 10 :] for way, each in times.items()}
+    return ways, {way: StepTimes(*map(statistics.median, zip(*each, strict=True))) for way, each in warm.items()}
+
+
+def print_times(what: str, rows: Mapping[str, StepTimes]) -> None:
+    for way, row in rows.items():
+        print(
+            f"{what}, {way}: backward {row.backward:.0f} us, step until queued {row.queued:.0f} us, "
+            f"whole {row.whole:.0f} us"
+        )
+
+
+def hooks() -> None:
+    """Prints the times of a step of a model with many small parameters."""
+    inputs = torch.ones(64, 256, device="cuda")
+    _, rows = in_turns([model() for _ in range(3)], inputs, STEPS)
     if hvd.rank() == 0:
-        for way, row in rows.items():
-            print(
-                f"160 parameters, {way}: backward {row.backward:.0f} us, step until queued {row.queued:.0f} us, "
-                f"whole {row.whole:.0f} us"
-            )
-        added, by_torch = (rows[way].backward - rows["by itself"].backward for way in ("ours", "torch's DDP"))
+        print_times("160 parameters", rows)
+        added, by_torch = (rows[way].backward - rows[ITSELF].backward for way in (OURS, TORCHS))
         part = max(added, 0.0) / max(by_torch, 1.0)
         print(f"hooks add {added:.0f} us of the host to backward, torch's DDP {by_torch:.0f}: {part:.2f} of its time")
 
 
-PARTS: dict[str, Callable[[], None]] = {"packing": packing, "collectives": collectives, "hooks": hooks}
+class Transformer(torch.nn.Module):
+    """Has 100 million parameters: 12 layers of the width 768, and 20,000 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width, layers, words = sized((768, 12, 20_000), (32, 2, 100))
+        self.words = words
+        self.embedding = torch.nn.Embedding(words, width)
+        layer = torch.nn.TransformerEncoderLayer(width, width // 64 or 1, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(self.embedding(words))
+        return found
+
+
+def transformer() -> None:
+    """Prints the times of a step of a transformer, and how much of the communication overlaps with backward."""
+    nets = [Transformer().cuda() for _ in range(3)]
+    parameters = sum(parameter.numel() for parameter in nets[0].parameters())
+    inputs = torch.arange(8 * 128, device="cuda").remainder(nets[0].words).view(8, 128)
+    ways, rows = in_turns(nets, inputs, sized(STEPS // 2, 2))
+    overlaps = {}
+    with tempfile.TemporaryDirectory(prefix="perseus-traces-") as folder:
+        for way in (OURS, TORCHS):
+            net, optimizer = ways[way]
+            nccl, compute = traced(functools.partial(timed_step, net, optimizer, inputs), Path(folder, "trace.json"))
+            overlaps[way] = overlap(nccl, compute)
+    if hvd.rank() == 0:
+        print_times(f"{parameters / 1e6:.1f} M parameters", rows)
+        print("overlap with backward, of what is possible:", {way: round(part, 2) for way, part in overlaps.items()})
+        part = rows[OURS].queued / rows[TORCHS].queued
+        print(f"transformer: ours takes {part:.2f} of the host's time of torch's DDP")
+    step = {way: {**row._asdict(), "overlap": overlaps.get(way)} for way, row in rows.items()}
+    keep({"parameters": parameters, "microseconds of a step": step})
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "packing": packing,
+    "collectives": collectives,
+    "hooks": hooks,
+    "transformer": transformer,
+}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from . import ROOT
 
 FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
 LAUNCH_GRACE_SECONDS = 20
+SLOW_SECONDS = 0.05  # of an operation whose first times are as good as any for an estimate
 
 # A reducer returns a function that reduces the given tensor once.
 Reducer = Callable[[Any], Callable[[], object]]
@@ -63,11 +64,12 @@ class Summary:
     first: float  # the median of each round's first operation, which finds the caches full of other work
     rounds: int
     per_round: int  # operations in a row within each round
+    by_rank: Sequence[float] = ()  # the median of each rank's own time
 
     @staticmethod
-    def of(times: Sequence[float], firsts: Sequence[float], per_round: int) -> Summary:
+    def of(times: Sequence[float], firsts: Sequence[float], per_round: int, by_rank: Sequence[float] = ()) -> Summary:
         low, median, high = (float(value) for value in np.percentile(times, [25, 50, 75]))
-        return Summary(median, low, high, float(np.median(firsts)), len(times), per_round)
+        return Summary(median, low, high, float(np.median(firsts)), len(times), per_round, by_rank)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -114,6 +116,14 @@ class World:
         found: list[float] = self._hvd.allreduce(mine, op=self._hvd.Max, name="benchmarks.most").tolist()
         return found
 
+    def by_rank(self, value: float) -> list[float]:
+        """Returns the value of each rank."""
+        import torch
+
+        mine = torch.tensor([value], dtype=torch.float64)
+        found: list[float] = self._hvd.allgather(mine, name="benchmarks.by_rank").tolist()
+        return found
+
     def same_everywhere(self, value: float) -> bool:
         largest, negative_smallest = self.most([value, -value])
         return largest == -negative_smallest
@@ -140,14 +150,18 @@ def measure(world: World, contenders: Sequence[Contender], budget: Budget) -> di
         gc.enable()
     summaries = {}
     for contender, mine, begun, repeat in zip(contenders, times, firsts, repeats, strict=True):
-        summaries[contender.name] = Summary.of(world.most(mine), world.most(begun), repeat)
+        by_rank = world.by_rank(float(np.median(mine)))
+        summaries[contender.name] = Summary.of(world.most(mine), world.most(begun), repeat, by_rank)
     return summaries
 
 
 def _estimate(world: World, contenders: Sequence[Contender]) -> list[float]:
-    for contender in contenders:
-        _timed(world, contender, 1, 1)
-    once = [min(_timed(world, contender, 2, 1)[1] for _ in range(2)) for contender in contenders]
+    """Returns the seconds of one operation. The second operation of a slow one is enough."""
+    begun = world.most([_timed(world, contender, 1, 1)[1] for contender in contenders])
+    once = [
+        first if first > SLOW_SECONDS else min(_timed(world, contender, 2, 1)[1] for _ in range(2))
+        for contender, first in zip(contenders, begun, strict=True)
+    ]
     return [max(value, 1e-7) for value in world.most(once)]
 
 

@@ -17,7 +17,7 @@ from .harness import Contender, World, resnet_shapes
 from .record import Bar, Result, Row, publish, ratio
 
 OURS, GROUPED, ARENA = "ours", "ours, grouped", "ours, arena"
-GLOO, GLOO_BUCKETS, HOROVOD = "gloo", "gloo, DDP's buckets", "Horovod"
+GLOO, GLOO_BUCKETS, MPI, HOROVOD = "gloo", "gloo, DDP's buckets", "MPI", "Horovod"
 COPY = "streaming copy"
 RESNET, TINY = "154 like ResNet-50, 143 MiB", "300 of 1 KiB"
 DDP_BUCKET_BYTES = 25 << 20
@@ -108,7 +108,20 @@ def horovod(module: Any, tensors: Tensors, tag: str) -> Callable[[], object]:
     return run
 
 
-def contenders(shapes: Sequence[tuple[int, ...]], tag: str, other: Any) -> list[Contender]:
+def one_by_one(reducer: harness.Reducer, tensors: Tensors) -> Callable[[], object]:
+    """Returns a function that reduces the tensors by a peer whose calls block."""
+    calls = [reducer(tensor) for tensor in tensors]
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def contenders(
+    shapes: Sequence[tuple[int, ...]], tag: str, other: Any, mpi: harness.Reducer | None = None
+) -> list[Contender]:
     import perseus_like.torch as hvd
 
     private = [torch.empty(shape).fill_(0) for shape in shapes]
@@ -121,6 +134,8 @@ def contenders(shapes: Sequence[tuple[int, ...]], tag: str, other: Any) -> list[
         Contender.of(GLOO_BUCKETS, gloo_in_buckets(private)),
         Contender.of(COPY, plain_copy(private)),
     ]
+    if mpi is not None:
+        made.append(Contender.of(MPI, one_by_one(mpi, private)))
     if other is not None:
         made.append(Contender.of(HOROVOD, horovod(other, private, tag)))
     return made

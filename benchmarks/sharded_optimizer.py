@@ -23,7 +23,7 @@ from .record import Bar, Result, Row, publish, ratio
 
 ALONE = "one process alone"
 SHARDED = "ZeroRedundancyOptimizer"
-DISTRIBUTED = "DistributedOptimizer"
+DISTRIBUTED, BY_SHARD = "DistributedOptimizer", "DistributedOptimizer, shard=True"
 DDP, DDP_ZERO = "DDP over gloo", "DDP and torch's ZeroRedundancyOptimizer over gloo"
 PLAIN, QUICK = "plain", "quick"  # the first and the last argument of the processes that `PlainProcess` starts
 LAYERS, WIDTH, BATCH = 12, 1536, 4  # as in benchmarks.training_step
@@ -90,36 +90,46 @@ class PlainProcess:
     def main(store: str, rank: str, size: str, *quick: str) -> None:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
-        trainings = {
-            ALONE: Training(bool(quick), adam),
-            DDP: Training(bool(quick), adam, ddp=True),
-            DDP_ZERO: Training(bool(quick), adam_by_shards, ddp=True),
+        make: dict[str, Callable[[], Training]] = {
+            ALONE: lambda: Training(bool(quick), adam),
+            DDP: lambda: Training(bool(quick), adam, ddp=True),
+            DDP_ZERO: lambda: Training(bool(quick), adam_by_shards, ddp=True),
         }
+        trainings: dict[str, Training] = {}
         for line in sys.stdin:
             count, name = line.rstrip().split(" ", 1)
+            if name not in trainings:
+                trainings[name] = make[name]()
             begin = time.perf_counter()
             trainings[name].steps_only(int(count))
             print(time.perf_counter() - begin, flush=True)
         dist.destroy_process_group()
 
 
-def on_every_rank(options: Any) -> None:
+def contenders(
+    plain: PlainProcess, quick: bool, ours: Sequence[str], theirs: Sequence[str]
+) -> tuple[list[Contender], list[Contender]]:
+    """Returns the contenders of a step of training, and those of ours for a step of the optimizer."""
     import perseus_like.torch as hvd
-
-    torch.set_num_threads(1)
-    world = World()
 
     makers: dict[str, Callable[[torch.nn.Module], Any]] = {
         SHARDED: lambda model: hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4),
         DISTRIBUTED: lambda model: hvd.DistributedOptimizer(adam(model)),
+        BY_SHARD: lambda model: hvd.DistributedOptimizer(adam(model), model.named_parameters(), shard=True),
     }
-    trainings = {name: Training(options.quick, make) for name, make in makers.items()}
+    trainings = {name: Training(quick, makers[name]) for name in ours}
+    whole = [Contender.of(name, each.step) for name, each in trainings.items()]
+    whole += [plain.contender(name) for name in theirs]
+    return whole, [Contender(name, each.steps_only) for name, each in trainings.items()]
+
+
+def on_every_rank(options: Any) -> None:
+    torch.set_num_threads(1)
+    world = World()
     plain = PlainProcess(world, options.quick)
     result = Result("sharded_optimizer", "Sharded optimizer", world, (SHARDED,), quick=options.quick)
     budget = harness.budget_of(options, untimed=1)
-    ours = [Contender.of(name, each.step) for name, each in trainings.items()]
-    whole = [plain.contender(ALONE), *ours, plain.contender(DDP), plain.contender(DDP_ZERO)]
-    updates = [Contender(name, trainings[name].steps_only) for name in (SHARDED, DISTRIBUTED)]
+    whole, updates = contenders(plain, options.quick, (SHARDED, DISTRIBUTED), (ALONE, DDP, DDP_ZERO))
     rows = [Row("step of training", measure(world, whole, budget)), Row("step()", measure(world, updates, budget))]
     result.rows = rows
     if not options.quick and world.size == 2:

@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "tests/world/in_world", ROOT / "tests/distributed/in_world"]
 STOP_SECONDS = 30
-# What pytest prints about failures, to its end.
+# This matches what pytest prints about failures, to its end.
 REPORT = re.compile(r"^=+ (?:FAILURES|ERRORS) =+$.*", re.MULTILINE | re.DOTALL)
 # Lines of perseusrun's output that do not help: what a rank prints is in its file, and pytest's frames hide the test's.
 NOISE = r"^\[\d+\]<stdout>:|/(?:_pytest|pluggy|pytest)/|<frozen runpy>|Extension modules:"

@@ -128,7 +128,7 @@ class Job:
 
     @property
     def output(self) -> str:
-        """What the launcher and all ranks have written so far."""
+        """Returns the text that the launcher and all ranks have written so far."""
         return self.stdout + self.stderr
 
     @property

@@ -15,7 +15,7 @@ import torch
 
 import perseus_like.torch as hvd
 
-from .ranks import start
+from .ranks import sized, start
 
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -30,7 +30,7 @@ def pieces(dtype: torch.dtype, offset: int) -> list[torch.Tensor]:
 
 
 def expected(tensor: torch.Tensor, wire: torch.dtype | None) -> torch.Tensor:
-    on_host = tensor.cpu()
+    on_host = tensor.cpu() * hvd.size()
     if not tensor.is_floating_point():
         return (on_host * 2).to(tensor.dtype)
     scaled = on_host * 0.5
@@ -71,8 +71,8 @@ def main() -> None:
     parser.add_argument("--no-large", action="store_true", help="leave out the tensor beyond 2**31 elements")
     chosen = parser.parse_args()
     start(apart=False)
-    combinations = sum(pack_all(offset) for offset in range(16))
-    if not chosen.no_large:
+    combinations = sum(pack_all(offset) for offset in range(sized(16, 1)))
+    if not chosen.no_large and sized(True, False):
         pack_large()
     torch.cuda.synchronize()
     print(f"{combinations} combinations of types and offsets are right", flush=True)

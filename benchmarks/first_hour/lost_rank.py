@@ -15,10 +15,10 @@ import torch
 
 import perseus_like.torch as hvd
 
-from .ranks import start
+from .ranks import sized, start
 
 BUCKETS = 4
-ELEMENTS = 16 << 20
+ELEMENTS = sized(16 << 20, 1000)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import perseus_like.torch as hvd
 
-from .ranks import start
+from .ranks import keep, sized, start
 
 Span = tuple[float, float]  # begin and end, in microseconds
 
@@ -67,30 +67,37 @@ def kernels_of(trace: dict[str, Any]) -> tuple[list[Span], list[Span]]:
     return nccl, compute
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=Path, required=True, help="the file for rank 0's trace")
-    chosen = parser.parse_args()
-    start(apart=torch.cuda.device_count() < 2)
-    dist.init_process_group("perseus")
-    layers = [torch.nn.Linear(4096, 4096) for _ in range(8)]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), gradient_as_bucket_view=True)
-    inputs = torch.ones(4096, 4096, device="cuda")
-
-    def step() -> None:
-        model.zero_grad()
-        model(inputs).square().mean().backward()
-
+def traced(step: Callable[[], object], trace: Path) -> tuple[list[Span], list[Span]]:
+    """Writes a trace of one step, and returns the spans of its kernels as `kernels_of` does."""
     for _ in range(3):
         step()
     torch.cuda.synchronize()
     with torch.profiler.profile() as profile:
         step()
         torch.cuda.synchronize()
+    profile.export_chrome_trace(str(trace))
+    return kernels_of(json.loads(trace.read_text()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", type=Path, required=True, help="the file for rank 0's trace")
+    chosen = parser.parse_args()
+    start(apart=torch.cuda.device_count() < 2)
+    dist.init_process_group("perseus")
+    width = sized(4096, 64)
+    layers = [torch.nn.Linear(width, width) for _ in range(8)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), gradient_as_bucket_view=True)
+    inputs = torch.ones(width, width, device="cuda")
+
+    def step() -> None:
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+
+    nccl, compute = traced(step, chosen.trace if hvd.rank() == 0 else Path(f"{chosen.trace}.{hvd.rank()}"))
     if hvd.rank() == 0:
-        profile.export_chrome_trace(str(chosen.trace))
-        nccl, compute = kernels_of(json.loads(chosen.trace.read_text()))
         print(f"OVERLAP {overlap(nccl, compute):.2f} of what {len(nccl)} kernels of NCCL allow", flush=True)
+    keep({"overlap": overlap(nccl, compute)})
     dist.destroy_process_group()
     hvd.shutdown()
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 import perseus_like.torch as hvd
+
+from .. import RESULT, SMALL, write_whole
+
+Size = TypeVar("Size")
+
+
+def sized(usual: Size, small: Size) -> Size:
+    """Returns the size of the work. The small one is for seeing if a program runs."""
+    return small if SMALL in os.environ else usual
+
+
+def keep(numbers: Mapping[str, object]) -> None:
+    """Writes what rank 0 has measured to the file of results, if there is to be one."""
+    if hvd.rank() == 0 and RESULT in os.environ:
+        write_whole(Path(os.environ[RESULT]), json.dumps(numbers))
 
 
 def sharing(identities: Sequence[str]) -> list[list[int]]:

@@ -84,7 +84,7 @@ def make_environment(name: str, first: str) -> None:
     # The name of this file sorts after __editable__*.pth.
     (site_of(folder) / "packages.pth").write_text(f"{first}\n{site_of(ROOT / name)}\n")
     script = folder / "bin" / "pytest"
-    script.write_text(f"#!{folder}/bin/python\nimport sys, pytest\nsys.exit(pytest.console_main())\n")
+    script.write_text(f"#!{folder}/bin/python\nimport sys, pytest\nsys.exit(pytest.main())\n")
     script.chmod(0o755)
 
 
