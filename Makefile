@@ -250,7 +250,7 @@ environments: $(foreach name,$(filter-out $(OPTIONAL_ENVIRONMENTS) $(NO_ENVIRONM
 	for name in $(OPTIONAL_ENVIRONMENTS); do $(MAKE) $(STAMPS)/environment-$$name || rm -rf .venv-$$name; done
 
 demo: $(STAMPS)/run $(STAMPS)/package
-	$(BIN)/perseusrun -np 2 $(BIN)/python examples/pytorch/digits.py --compare-single --compare-gloo
+	$(BIN)/perseusrun -np 2 -m examples.pytorch.digits_compared
 
 # Worth something only on a machine that does nothing else meanwhile. `make bench BENCH_ARGS=--quick` sees if it runs.
 bench: $(STAMPS)/bench $(STAMPS)/package

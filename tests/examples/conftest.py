@@ -30,7 +30,7 @@ def run_program(to_end: Example) -> Example:
 PROGRESS = re.compile(r"(epoch|step)\W*\d|\[\d+\]|Iter #\d|\d/\d", re.IGNORECASE)
 REACHED = re.compile(
     r"\d.*(accuracy|right|points near|bits per character|img/sec|images per second|Acc@1)|"
-    r"(accuracy|right|vote|Acc@1|img/sec|most|time of an epoch).*\d",
+    r"(accuracy|right|vote|Acc@1|img/sec|most).*\d",
     re.IGNORECASE,
 )
 
