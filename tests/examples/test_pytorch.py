@@ -34,7 +34,7 @@ def comparison(tmp_path: Path) -> str:
 
 def test_the_comparison_says_what_was_measured(to_end: Example, tmp_path: Path, comparison: str) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", 2, "-m", comparison]
-    small = ["--epochs", 2, "--width", 8, "--image-size", 8, "--target", 0]
+    small = ["--epochs", 2, "--width", 8, "--target", 0]
     done = to_end([*launcher, *small], 240, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(accuracies(done.stdout)) == 2
