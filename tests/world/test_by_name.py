@@ -14,7 +14,6 @@ from tests.by_name import World, chosen, report, run_world
 
 ROOT = Path(__file__).parents[2]
 PYTEST = Path(sys.executable).parent / "pytest"
-SECONDS = 240
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = """
 import numpy as np
@@ -35,7 +34,7 @@ def test_wrong_on_rank_1() -> None:
 
 
 def test_a_name_runs_on_all_ranks(to_end: ToEnd) -> None:
-    done = to_end([PYTEST, ROOT / "tests/world", "-k", "bit_identical_on_all", "--ranks", 2], SECONDS, joined=True)
+    done = to_end([PYTEST, ROOT / "tests/world", "-k", "bit_identical_on_all", "--ranks", 2], joined=True)
     assert done.returncode == 0, done.stdout
     # Only one group has a test of this name, and no other group's framework is imported.
     first, second = done.stdout.splitlines()[-2:]
@@ -55,7 +54,7 @@ def test_a_name_runs_on_all_ranks(to_end: ToEnd) -> None:
     ],
 )
 def test_nothing_to_run(to_end: ToEnd, arguments: list[object], text: str) -> None:
-    done = to_end([PYTEST, ROOT / "tests/world", *arguments], SECONDS, joined=True)
+    done = to_end([PYTEST, ROOT / "tests/world", *arguments], joined=True)
     assert done.returncode != 0
     assert re.match(text, done.stdout), done.stdout
 
