@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hvd.join()", "hvd.rank()", "hvd.size()"]
+CALLS += ["hvd.local_rank()", "hvd.is_homogeneous()"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -35,6 +36,8 @@ def test_init_and_shutdown_can_be_repeated(run: Any, size: int) -> None:
             handle = hvd.allreduce_async(1.0, name="same")
             hvd.synchronize(handle)
             hvd.barrier()
+            if size > 1:
+                assert hvd.add_process_set([generation % 2]).process_set_id is not None
             hvd.shutdown()
             hvd.shutdown()
             assert not hvd.is_initialized()
@@ -55,18 +58,16 @@ def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
         2,
         """
         start()
-        if rank == 0:
-            handle = hvd.allreduce_async(1.0, name="alone")
+        handle = hvd.allreduce_async(1.0, name=f"alone on {rank}")
         still_works()
         hvd.shutdown()
-        if rank == 0:
-            report(lost=outcome_of(lambda: hvd.synchronize(handle)))
+        report(lost=outcome_of(lambda: hvd.synchronize(handle)))
         """,
     )
     assert world.code == 0, world.output
-    lost = world.facts_of(0)["lost"]
-    assert "HorovodInternalError" in lost["kinds"]
-    assert "'alone'" in lost["text"]
+    for rank, facts in enumerate(world.all_facts()):
+        assert "HorovodInternalError" in facts["lost"]["kinds"]
+        assert f"'alone on {rank}'" in facts["lost"]["text"]
 
 
 def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:

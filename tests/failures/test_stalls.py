@@ -58,23 +58,3 @@ def test_a_stall_is_an_error_on_all_ranks_after_the_shutdown_time(run: Any, size
         assert "TimedOutError" in facts["stalled"]["kinds"]
         assert "timed out after a timeout of 1.0 s" in facts["stalled"]["text"]
         assert "HorovodInternalError" in facts["after"]["kinds"]
-
-
-def test_the_other_ranks_wait_for_a_stopped_rank(start: Any) -> None:
-    world = start(
-        2,
-        """
-        start()
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        for i in range(50):
-            result = hvd.allreduce(np.full(300_000, i), op=hvd.Sum, name=f"x{i % 7}")
-        report(result=int(result[-1]))
-        """,
-        PERSEUS_STALL_CHECK_TIME_SECONDS="1",
-    )
-    world.wait_for_line("allreduce 'x0' has waited")
-    world.wait_for_line("allreduce 'x0' has waited")
-    world.resume(1)
-    assert world.end().code == 0, world.output
-    assert [facts["result"] for facts in world.all_facts()] == [98, 98]

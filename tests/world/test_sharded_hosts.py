@@ -293,7 +293,6 @@ def test_ranks_that_join(alone: str, mpirun: Mpirun) -> None:
 
 
 DELETED = """
-import time
 from perseus_like.torch.nn.parallel import DistributedDataParallel
 
 model, alone = model_of(), model_of()
@@ -312,12 +311,10 @@ del wrapped
 hvd.barrier()
 optimizer.zero_grad()
 loss_of(model, batch_of(3, rank)).backward()
-begin = time.monotonic()
 try:
     optimizer.step()
 except RuntimeError as error:
     assert "DistributedDataParallel that no longer exists" in str(error), error
-    assert time.monotonic() - begin < 1
 else:
     raise AssertionError("not noticed")
 del optimizer
