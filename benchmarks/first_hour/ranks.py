@@ -1,9 +1,13 @@
-"""Ranks that share GPUs: NCCL refuses two of its ranks on one GPU, unless they seem to be on two hosts."""
+"""Ranks that share GPUs: NCCL refuses two of its ranks on one GPU, unless they seem to be on two hosts.
+
+`PERSEUS_BENCHMARK_STAND_IN` names a file of Python that every program for a GPU executes first: a stand-in for CUDA.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +18,9 @@ import torch
 import perseus_like.torch as hvd
 
 from .. import RESULT, SMALL, write_whole
+
+if _stand_in := os.environ.get("PERSEUS_BENCHMARK_STAND_IN"):
+    runpy.run_path(_stand_in)
 
 Size = TypeVar("Size")
 
