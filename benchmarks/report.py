@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ROOT
-from .record import COPIES, Bar, as_text, duration, pictures
+from .record import COPIES, Bar, as_text, duration, pictures, warnings
 
 ORDER = ("allreduce", "many_tensors", "training_step", "tensorflow_step", "tensorflow_eager", "idle")
 BY_SHARD = "DistributedOptimizer, shard=True"
@@ -161,9 +161,9 @@ def cores_block(data: Mapping[str, Any], picture: str) -> str:
     for placement in ("packed", "whole", "nodes"):
         for runs in cores_runs(data, placement).values():
             parts += [f"Placement `{placement}`:", over_ranks(times_of(runs), sorted(runs))]
-    if any(run["quick"] for runs in usual.values() for run in runs.values()):
-        parts.append("Quick run: the numbers mean nothing.")
-    return "\n\n".join(parts)
+    loaded = [run for runs in usual.values() for run in runs.values()]
+    parts += warnings(max(loaded, key=lambda run: float(run["machine"]["load_of_the_last_minute"])))
+    return "\n\n".join(filter(None, parts))
 
 
 def draw_cores(data: Mapping[str, Any], picture: Path) -> None:
@@ -179,6 +179,7 @@ def draw_cores(data: Mapping[str, Any], picture: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(ranks, list(map(str, ranks)))
             axes.set_yscale("log")
+            axes.minorticks_off()
             axes.set_xlabel("ranks")
             axes.set_ylabel("ms")
             axes.legend(fontsize=7)
