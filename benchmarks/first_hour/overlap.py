@@ -75,6 +75,7 @@ def traced(step: Callable[[], object], trace: Path) -> tuple[list[Span], list[Sp
     with torch.profiler.profile() as profile:
         step()
         torch.cuda.synchronize()
+    trace.parent.mkdir(parents=True, exist_ok=True)
     profile.export_chrome_trace(str(trace))
     return kernels_of(json.loads(trace.read_text()))
 

@@ -298,6 +298,7 @@ def test_gradients_are_copied_to_a_bucket_at_once(program: World) -> None:
     assert done.stdout.count("EQUAL True") == 2, done.stdout
 
 
+@pytest.mark.slow
 def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) -> None:
     """The unchanged tests of torch.distributed over the backend `perseus` pass with tensors on the device."""
     files = sorted((HERE.parent / "distributed/in_world").glob("test_*.py"))

@@ -94,6 +94,7 @@ with open(f"rank{accelerator.process_index}.txt", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_losses_as_gloo_are_those_of_gloo(run: Run, tmp_path: Path) -> None:
     said = []
     for options in (["--no-torch"], ["--no-torch", "--as-gloo"], ["--as-gloo"]):

@@ -223,7 +223,14 @@ steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
 """
 
 
-@pytest.mark.parametrize("kind", [DDP, FSDP2, TENSOR_PARALLEL], ids=["ddp", "fsdp2", "dtensor"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(DDP, id="ddp"),
+        pytest.param(FSDP2, id="fsdp2"),
+        pytest.param(TENSOR_PARALLEL, id="dtensor", marks=pytest.mark.slow),
+    ],
+)
 def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: ReportsOf) -> None:
     """A sum of two numbers does not depend on their order, so the losses of two ranks are the same bits."""
     if kind != DDP and not hasattr(fsdp, "fully_shard"):

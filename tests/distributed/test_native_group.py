@@ -15,6 +15,7 @@ from tests.job import Job, Start
 
 from .test_worlds import FILES
 
+pytestmark = pytest.mark.xdist_group("native group")  # one worker compiles the module for all
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAM = HERE / "native_group_program.py"
