@@ -55,4 +55,5 @@ def test_an_example_without_its_requirements(name: str) -> None:
 def test_a_test_runs_each_example(example: str) -> None:
     """A test runs each example. Its fixture `run_example` checks that the example prints its progress and result."""
     framework, name = example.split("/")
-    assert re.search(rf'["/]{name}"', (Path(__file__).parent / f"test_{framework}.py").read_text())
+    text = (Path(__file__).parent / f"test_{framework}.py").read_text()
+    assert re.search(rf'["/]{name}"|\.{name.removesuffix(".py")}"', text)
