@@ -313,7 +313,7 @@ torch-tests: $(STAMPS)/test $(STAMPS)/package
 
 # Most tests wait for other processes, so several run side by side. Tests of one xdist_group follow one another.
 WORKERS ?= $(shell nproc)
-PYTEST_SECONDS = 4600
+PYTEST_SECONDS ?= 4600
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 pytest: $(STAMPS)/test $(STAMPS)/package quick-environments
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 $(PYTEST_SECONDS) $(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)

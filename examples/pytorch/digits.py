@@ -178,11 +178,11 @@ def main() -> int:
                 save(args.checkpoint, epoch + 1, model, optimizer)
 
     if first:
-        print(verdict(accuracy, args), flush=True)
+        print(accuracy_in_words(accuracy, args), flush=True)
     return 0 if accuracy >= args.target else 1
 
 
-def verdict(accuracy: float, args: argparse.Namespace) -> str:
+def accuracy_in_words(accuracy: float, args: argparse.Namespace) -> str:
     word = "good" if accuracy >= args.target else "FAILED"
     return f"{hvd.size()} ranks, test accuracy {accuracy:.2%}, target {args.target:.0%}: {word}"
 

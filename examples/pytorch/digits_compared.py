@@ -111,7 +111,7 @@ def main() -> int:
     if first:
         seconds = {way.name: statistics.median(way.seconds) for way in ways}
         times = ", ".join(f"{name} {time:.2f} s" for name, time in seconds.items())
-        print(digits.verdict(accuracy, args))
+        print(digits.accuracy_in_words(accuracy, args))
         print(
             f"median time of an epoch: {times}; parameters differ by at most {difference:.0e}, allowed {TOLERANCE:.0e}"
         )

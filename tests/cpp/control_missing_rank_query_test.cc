@@ -24,7 +24,8 @@ constexpr std::size_t kMostListed = 16;
 // Three hosts of two ranks each. The parents of ranks 1, 3 and 5 are 0, 2 and 4, and the parent of 2 and 4 is 0.
 class QueryJob {
  public:
-  explicit QueryJob(std::set<int> stopped = {}, const std::set<int>& behind = {}, const Ranks& parents = {-1, 0, 0, 2, 0, 4})
+  explicit QueryJob(std::set<int> stopped = {}, const std::set<int>& behind = {},
+                    const Ranks& parents = {-1, 0, 0, 2, 0, 4})
       : stopped_(std::move(stopped)) {
     for (int rank = 0; rank < static_cast<int>(parents.size()); ++rank) {
       const bool late = behind.contains(rank);
