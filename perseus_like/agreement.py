@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from .collectives import Collectives, Op
 from .errors import DisagreementError
+from .handle import HandleEntry
 from .objects import allgather_object, first_difference
 from .process_sets import ProcessSet
 from .session import session
@@ -24,6 +26,7 @@ class Agreement:
     order: list[int]  # the order of arrival on the first rank; empty if that rank had joined
     sparse: dict[int, int]  # for each gradient that is sparse on some rank: the number of its sparse dimensions
     complete: bool  # no rank was missing because it had joined
+    number: int  # of the owner, if no rank had a number for it: no other owner of the process set has it
 
 
 class Agreeing:
@@ -42,16 +45,19 @@ class Agreeing:
         order: Sequence[int],
         sparse: dict[int, int],
         process_set: ProcessSet,
+        number: int | None = None,
     ) -> None:
+        """`number`: the number that the ranks have agreed on earlier."""
         self._name = name
         self._descriptions = list(descriptions)
         self._process_set = process_set
         self._count = len(descriptions)
-        self._body = np.zeros(2 * self._count, np.int64)
+        self._body = np.zeros(2 * self._count + 1, np.int64)
         if process_set.rank() == 0:
             self._body[: len(order)] = np.array(order, np.int64) + 1
         for index, dimensions in sparse.items():
             self._body[self._count + index] = dimensions
+        self._body[-1] = _agreed.get(process_set.require_id(), 0) if number is None else number
 
     def settle(self) -> Agreement:
         """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
@@ -67,10 +73,12 @@ class Agreeing:
                 if complete
                 else "ranks have different parameters to optimize; build the same model on all ranks"
             )
-        body = self._reduce(self._body, Op.Max, "order").tolist()
+        *body, number = self._reduce(self._body, Op.Max, "order").tolist()
+        set_id = self._process_set.require_id()
+        _agreed[set_id] = max(_agreed.get(set_id, 0), number + 1)
         order = [number - 1 for number in body[: self._count] if number > 0]
         sparse = {index: dimensions for index, dimensions in enumerate(body[self._count :]) if dimensions > 0}
-        return Agreement(order, sparse, complete)
+        return Agreement(order, sparse, complete, number)
 
     def _reduce(self, values: np.ndarray[Any, Any], op: Op, what: str) -> np.ndarray[Any, Any]:
         return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
@@ -86,17 +94,114 @@ class Agreeing:
         )
 
 
+class OwnChanges(NamedTuple):
+    """What this rank did to an owner's parameters since the last step. Sets contain positions in its list of them."""
+
+    frozen: frozenset[int] = frozenset()  # of those with a place in a bucket, all that need no gradient at this step
+    removed: frozenset[int] = frozenset()  # gradients that were computed and then set to None
+    new: frozenset[int] = frozenset()  # parameters that need a gradient and have no place yet
+    error: str = ""  # what all ranks shall raise
+    misfits: bool = False  # a parameter has another dtype or device than its place
+
+
+class CommonChanges(NamedTuple):
+    """What the ranks did. All ranks get the same."""
+
+    frozen: frozenset[int] = frozenset()  # on all ranks
+    removed: frozenset[int] = frozenset()  # on all ranks
+    removed_by_some: frozenset[int] = frozenset()
+    new: tuple[int, ...] = ()  # on some rank
+    misfits: bool = False  # on some rank
+
+
+class ChangeExchange:
+    """Tells the ranks of each other's changes. A step in which no rank changed anything costs one small allreduce."""
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self._process_set = process_set
+        self._announced: frozenset[int] = frozenset()  # what this rank has last said to be frozen
+        self._frozen: frozenset[int] = frozenset()
+        self._pending: HandleEntry[Any] | None = None
+
+    def forget(self) -> None:
+        """Begins anew, because the ranks or the parameters have changed."""
+        self._announced = self._frozen = frozenset()
+        self._pending = None
+
+    def send(self, name: str, mine: OwnChanges) -> None:
+        """Tells the others whether this rank has changed something."""
+        is_new = mine.frozen != self._announced
+        changed = is_new or mine.misfits or bool(mine.removed or mine.new or mine.error)
+        head = np.array([changed, 1], np.int32)
+        self._pending = _arrays.reduce_in_place(head, Op.Sum, f"{name}.changed", process_set=self._process_set)
+
+    def receive(self, name: str, mine: OwnChanges, parameters: int) -> CommonChanges:
+        """Waits for the others. `parameters`: their number. Raises RuntimeError on all ranks if one has an error."""
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        changed, present = pending.result().tolist()
+        if not changed:
+            return CommonChanges(self._frozen)
+        # Ranks that have joined contribute zeros, so everything is a sum.
+        table = np.zeros((3, parameters), np.int32)
+        for row, positions in zip(table, (mine.frozen, mine.removed, mine.new), strict=True):
+            row[list(positions)] = 1
+        flags = np.array([mine.misfits, bool(mine.error)], np.int32)
+        total = _arrays.allreduce(
+            np.concatenate([table.ravel(), flags]), Op.Sum, f"{name}.changes", process_set=self._process_set
+        ).result()
+        misfits, errors = total[-2:].tolist()
+        frozen, removed, new = total[:-2].reshape(3, parameters)
+        if errors:
+            self._raise(name, mine.error, present)
+        self._announced, self._frozen = mine.frozen, _where(frozen == present)
+        return CommonChanges(
+            self._frozen, _where(removed == present), _where(removed > 0), tuple(sorted(_where(new > 0))), misfits > 0
+        )
+
+    def _raise(self, name: str, error: str, present: int) -> NoReturn:
+        if present < (self._process_set.size() or 1):
+            raise RuntimeError(error or "another rank has raised an error about its gradients")
+        everybody: list[str] = allgather_object(error, f"{name}.errors", self._process_set)
+        ranks = self._process_set.ranks or [0]
+        rank, text = next((rank, text) for rank, text in zip(ranks, everybody, strict=True) if text)
+        raise RuntimeError(f"rank {rank}: {text}")
+
+
+def _where(flags: np.ndarray[Any, Any]) -> frozenset[int]:
+    return frozenset(flags.nonzero()[0].tolist())
+
+
 _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
-_reserved: dict[int, int] = {}
+_agreed: dict[int, int] = {}  # by process set: the next number
+_reserved: dict[tuple[str, int], int] = {}
+session.on_start(_agreed.clear)
 session.on_start(_reserved.clear)
 
 
-def reserve_name(process_set: ProcessSet) -> str:
-    """Returns a name for one optimizer's gradients.
+def reserve_name(kind: str, process_set: ProcessSet) -> str:
+    """Returns a name for the requests of one object of this kind.
 
-    It is the same on all ranks if they create optimizers in the same order.
+    It is the same on all ranks if they make such objects, or first use them, in the same order.
     """
-    set_id = process_set.require_id()
-    number = _reserved.get(set_id, 0)
-    _reserved[set_id] = number + 1
-    return f"gradients.{number}"
+    key = (kind, process_set.require_id())
+    number = _reserved.get(key, 0)
+    _reserved[key] = number + 1
+    return f"{kind}.{number}"
+
+
+class Meeting:
+    """The name under which an owner of gradients agrees with its like on other ranks.
+
+    All owners have the same name, so that a rank which has made more of them, or in another order, either finds the
+    right one or gets an error. Threads would mix them up; there the order in which owners are made tells them apart.
+    """
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self._in_threads = reserve_name("gradients_of_thread", process_set)
+        self.number: int | None = None  # what the ranks have agreed on
+
+    @property
+    def name(self) -> str:
+        is_main = threading.current_thread() is threading.main_thread()
+        return "gradients" if is_main else self._in_threads

@@ -119,7 +119,7 @@ class DistributedSolver:
 
     def _agree(self) -> None:
         """Raises DisagreementError, with the names of the blobs, if ranks have different nets."""
-        name = reserve_name(global_process_set)
+        name = reserve_name("net", global_process_set)
         described = [
             f"{layer!r} blob {index} {blob.data.dtype}{list(blob.data.shape)}"
             for layer, index, blob in _blobs(self.solver.net)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like.agreement import Agreeing, reserve_name
+from perseus_like.agreement import Agreeing, Meeting
 from perseus_like.buckets import Member, lay_out
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.gradients import GradientRules
@@ -41,7 +41,7 @@ def start_reduction(
 
 
 class GradientBuckets:
-    """The buckets of one trainer. All ranks make their trainers in the same order.
+    """The buckets of one trainer. All ranks first use their trainers in the same order.
 
     Requests do not depend on the memory of the gradients, which may be shared on one rank and private on another.
     """
@@ -50,7 +50,8 @@ class GradientBuckets:
         self._rules = rules
         self._prefix = prefix
         self._generation = session.generation
-        self._name = self._reserve_name()
+        self._meeting = Meeting(rules.process_set)
+        self._name = ""  # of its requests, once the ranks have agreed
         self._parameters: list[Parameter] = []
         self._buckets: list[list[int]] = []  # indices in `_parameters`
         self._agreed = False
@@ -62,7 +63,7 @@ class GradientBuckets:
     def reduce(self, parameters: Sequence[Parameter]) -> None:
         """Reduces the gradients of `parameters` in place, in MXNet's engine. All ranks pass the same parameters."""
         if self._generation != session.generation:
-            self._generation, self._name, self._agreed = session.generation, self._reserve_name(), False
+            self._generation, self._meeting, self._agreed = session.generation, Meeting(self._rules.process_set), False
         if self._parameters != list(parameters):
             self._lay_out(list(parameters))
         if not self._agreed:
@@ -72,10 +73,6 @@ class GradientBuckets:
             gradients = [gradient_of(self._parameters[index]) for index in bucket]
             also_written = self._one_by_one.array_of(number)
             start_reduction(self._rules, f"{self._name}.{number}", gradients, -number, also_written)
-
-    def _reserve_name(self) -> str:
-        name = reserve_name(self._rules.process_set)
-        return f"{name}.{self._prefix}" if self._prefix else name
 
     def _lay_out(self, parameters: list[Parameter]) -> None:
         # A backward pass computes the gradients of the last layers first.
@@ -94,8 +91,10 @@ class GradientBuckets:
             f"{parameter.name!r} {np.dtype(gradient.dtype)}{list(gradient.shape)}"
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
-        Agreeing(self._name, descriptions, [], {}, self._rules.process_set).settle()
-        self._agreed = True
+        name, process_set = self._meeting.name, self._rules.process_set
+        agreement = Agreeing(name, descriptions, [], {}, process_set, self._meeting.number).settle()
+        self._agreed, self._meeting.number = True, agreement.number
+        self._name = f"{name}.{agreement.number}" + (f".{self._prefix}" if self._prefix else "")
 
 
 def _member_of(gradient: Array) -> Member[str]:

@@ -54,7 +54,7 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         self._two_bit: TwoBit | None = None
         self._one_by_one = OneByOne()
         self._generation = session.generation
-        self._name = reserve_name(global_process_set)
+        self._name = reserve_name("kvstore", global_process_set)
 
     @property
     def rank(self) -> int:
@@ -198,7 +198,7 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     def _prefix(self) -> str:
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, reserve_name(global_process_set)
+            self._generation, self._name = session.generation, reserve_name("kvstore", global_process_set)
         return self._name
 
 

@@ -108,7 +108,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if not rules.communicates:
             return
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, reserve_name(rules.process_set)
+            self._generation, self._name = session.generation, reserve_name("optimizer", rules.process_set)
         indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])
         for group in rules.groups_of(indices) or [[position] for position in range(len(indices))]:
             name = f"{self._name}.{indices[group[0]]}"

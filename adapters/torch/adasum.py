@@ -21,11 +21,12 @@ class DeltaSum:
     def __init__(self, compression: Any, process_set: ProcessSet) -> None:
         self._compression = compression
         self._process_set = process_set
-        self._name = reserve_name(process_set)
+        self._name = ""
 
     def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
         """Returns the result of `local_step`. If it or a rank fails, parameters stay as `local_step` left them."""
         named = list(parameters)
+        self._name = self._name or reserve_name("steps", self._process_set)
         with torch.no_grad():
             starts = [parameter.detach().clone() for _, parameter in named]
         result = local_step()

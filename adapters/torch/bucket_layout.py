@@ -32,7 +32,12 @@ class BucketLayout:
     def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
         """Takes the owner's list of parameters, which may grow."""
         self._parameters = parameters
-        self.views: list[torch.Tensor | None] = []  # None for a gradient that is in no bucket
+        # What `p.grad` is set to; None for a gradient that is in no bucket. Each has a version counter of its own, and a
+        # program can make it a tensor of other memory (`p.grad.data = …`, `model.double()`): the places stay.
+        self.views: list[torch.Tensor | None] = []
+        self.addresses: list[int] = []  # of the places
+        self._places: list[torch.Tensor | None] = []
+        self.unfit: set[int] = set()  # gradients of this step whose parameters have another dtype or device by now
         self._process_set = process_set
         self._registered: list[object] = []  # released before the memory
         self._memory: dict[Kind, torch.Tensor] = {}
@@ -48,7 +53,10 @@ class BucketLayout:
     def forget(self) -> None:
         """Removes all gradients from their buckets."""
         self._taken.clear()
+        self.unfit.clear()
         self.views[:] = [None] * len(self._parameters)
+        self._places[:] = self.views
+        self.addresses[:] = [0] * len(self._parameters)
 
     def drop_memory(self) -> None:
         """Makes `use` allocate all memory anew. Gradients keep theirs until then."""
@@ -58,43 +66,90 @@ class BucketLayout:
 
     def clear(self) -> None:
         self.views.clear()
+        self._places.clear()
         self.drop_memory()
+
+    def is_in_place(self, index: int) -> bool:
+        """Returns whether the view is a view of the bucket, and not of other memory."""
+        view, place = self.views[index], self._places[index]
+        return (
+            view is not None
+            and place is not None
+            and view.data_ptr() == self.addresses[index]
+            and view.dtype is place.dtype
+            and view.stride() == place.stride()
+        )
+
+    def fits(self, index: int) -> bool:
+        """Returns False if the parameter has another dtype or device than its place by now."""
+        parameter, place = self._parameters[index], self._places[index]
+        return place is None or (parameter.dtype is place.dtype and parameter.device == place.device)
+
+    def view(self, index: int) -> torch.Tensor | None:
+        """Returns the gradient's view of its bucket, or None. It is a new one if the program has moved the old one."""
+        place = self._places[index]
+        if place is not None and not self.is_in_place(index):
+            self.views[index] = place.data
+        return self.views[index]
+
+    def assign(self, index: int, view: torch.Tensor) -> None:
+        """Sets the parameter's gradient to its view, or marks it as unfit if torch does not let it be one."""
+        if self.fits(index):
+            self._parameters[index].grad = view
+        else:
+            self.unfit.add(index)
+
+    def convert(self) -> None:
+        """Sets unfit gradients to copies of what is in their buckets."""
+        for index in self.unfit:
+            self.show(index)
+        self.unfit.clear()
 
     def row(self, number: int) -> torch.Tensor:
         """Returns the memory of a whole bucket."""
         return self._flats[number]
 
     def take(self, index: int, gradient: torch.Tensor) -> None:
-        """Moves a dense gradient that autograd has made to its bucket; on a device, `gather` does so."""
-        view = self.views[index]
+        """Moves a dense gradient that autograd has made to its bucket; on a device, `gather` does so.
+
+        A gradient with a graph is copied, since the program may need it (`backward(create_graph=True)`).
+        """
+        view = self.view(index)
         if view is None:
             return
         if view.get_device() >= 0 and not is_compiling():
             self._taken[index] = gradient
             return
-        fill(view, gradient.detach() if gradient.requires_grad else gradient)
-        self._parameters[index].grad = view
-
-    def gather(self, number: int | None = None) -> None:
-        """Copies the gradients that were taken to one bucket, or to all of them."""
-        if not self._taken:
+        if not gradient.requires_grad:
+            fill(view, gradient)
+            self.assign(index, view)
             return
-        members = [*self._taken] if number is None else self._members[number]
-        views, gradients = [], []
+        fill(view, gradient.detach())
+
+    def taken(self, number: int | None = None) -> list[int]:
+        """Returns the gradients that were taken, and not copied yet, of one bucket or of all."""
+        if not self._taken or number is None:
+            return [*self._taken]
+        return [index for index in self._members[number] if index in self._taken]
+
+    def gather(self, members: Sequence[int]) -> None:
+        """Copies gradients that were taken to their buckets."""
+        places, gradients = [], []
         for index in members:
-            gradient, view = self._taken.pop(index, None), self.views[index]
-            if gradient is None or view is None:
+            gradient, view = self._taken.pop(index), self.view(index)
+            if view is None:
                 continue
-            views.append(view)
+            places.append(view)
             gradients.append(gradient.detach() if gradient.requires_grad else gradient)
-            if self._parameters[index].grad is gradient:
-                self._parameters[index].grad = view
-        if views:
-            copy_all(views, gradients)
+            if self._parameters[index].grad is gradient and not gradient.requires_grad:
+                self.assign(index, view)
+        if places:
+            copy_all(places, gradients)
 
     def abandon(self) -> None:
         """Forgets the gradients that were taken."""
         self._taken.clear()
+        self.unfit.clear()
 
     def contents(self, number: int) -> Contents:
         members = self._members[number]
@@ -104,9 +159,9 @@ class BucketLayout:
 
     def show(self, index: int) -> None:
         """Sets the parameter's gradient to the one in its bucket, which other ranks have computed."""
-        view = self.views[index]
-        if view is not None and self._parameters[index].requires_grad:
-            self._parameters[index].grad = view
+        view, parameter = self.view(index), self._parameters[index]
+        if view is not None:
+            parameter.grad = view.to(parameter.device, parameter.dtype)
 
     def scale(self, factor: float) -> None:
         """Multiplies all gradients by a factor."""
@@ -143,8 +198,9 @@ class BucketLayout:
             values.append(gradient)
         for memory in self._memory.values():
             memory.zero_()
-        for (index, view), value in zip(places, values, strict=True):
-            self.views[index] = view
+        for (index, place), value in zip(places, values, strict=True):
+            self._places[index], self.addresses[index] = place, place.data_ptr()
+            view = self.views[index] = place.data
             if value is not None:
                 view.copy_(value)
                 self._parameters[index].grad = view

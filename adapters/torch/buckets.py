@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from perseus_like.agreement import Agreeing, reserve_name
+from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, Meeting, OwnChanges
 from perseus_like.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import HorovodInternalError
@@ -25,9 +25,10 @@ from perseus_like.system import usable_cores
 
 from .autograd import verbs
 from .bucket_layout import BucketLayout, Contents
-from .compat.dynamo import not_compiled
+from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
+from .gradient_watch import GradientWatch, report
 from .ownership import register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -73,18 +74,21 @@ class GradientBuckets:
         self._owner = owner or Owner()
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
-        self._known: set[int] = set()  # id() of each parameter
+        self._known: dict[int, int] = {}  # the index of each parameter, by id()
         self._groups = rules.groups_of([id(parameter) for _, parameter in parameters])
         self._rules = rules
         self._feedback = _fresh(rules.compression)
         self._generation = session.generation
-        self._name = reserve_name(rules.process_set)
+        self._meeting = Meeting(rules.process_set)
+        self._name = ""  # of its requests, once the ranks have agreed
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
         self._bucket_memory = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
+        self._watch = GradientWatch(self._parameters)
+        self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
@@ -101,9 +105,10 @@ class GradientBuckets:
             index = len(self._parameters)
             self._names.append(name)
             self._parameters.append(parameter)
-            self._known.add(id(parameter))
+            self._known[id(parameter)] = index
             self._bucket_memory.views.append(None)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._make_hook(index)))  # type: ignore[no-untyped-call]
+            self._bucket_memory.addresses.append(0)
+            self._hooks.append(_hooked(parameter, self._make_hook(index)))
         self.passes.grow(len(parameters))
         self._forget_layout()
 
@@ -113,11 +118,6 @@ class GradientBuckets:
             hook.remove()
         self._hooks.clear()
         self._bucket_memory.clear()
-
-    @property
-    def name(self) -> str:
-        """Returns the name of the buckets' requests, which is the same on all ranks."""
-        return self._name
 
     @property
     def owner_name(self) -> str:
@@ -163,64 +163,74 @@ class GradientBuckets:
         finally:
             self._bucket_memory.abandon()
             self.passes.reset()
+            self._watch.clear()
 
     def synchronize(
-        self, late: Sequence[tuple[str, torch.Tensor]] = (), then: Callable[[], None] | None = None
+        self, parameters: Sequence[tuple[str, torch.Tensor]], then: Callable[[], None] | None = None
     ) -> None:
         """Reduces the remaining gradients, with zeros for missing ones, and blocks until all are reduced.
 
-        `late`: parameters that are not known yet. `then`: called when all are there; may `show` and `scale`.
+        `parameters`: all of the owner's, also those that are frozen or new. `then`: called when all are there; may
+        `show` and `scale`.
         """
         try:
             if self._generation != session.generation:
                 self._begin_session()
             with torch.no_grad():
+                mine = self._own_changes(parameters)
                 if self._layout is None:
                     self._agree()
                 self._complete()
                 self.passes.send_rest()
                 self._start_sparse()
-                self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
+                mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
+                self._changes.send(self._name, mine)
                 self._wait()
+                common = self._changes.receive(self._name, mine, len(parameters))
+                late = self._apply(common, mine, parameters)
                 if then is not None:
                     then()
+                self._bucket_memory.convert()
         finally:
             try:
                 self._wait()
             finally:
                 self.passes.reset()
+                self._watch.clear()
         if late:
+            self._changes.forget()
             self.add(late)
-        elif not self._agreed:
+        elif common.misfits or not self._agreed:
             self._forget_layout()
         self.passes.synchronized = True
 
     def _make_hook(self, index: int) -> Hook:
-        views = self._bucket_memory.views
+        memory = self._bucket_memory
+        views, is_in_place = memory.views, memory.is_in_place
         arrived = self.passes.arrived
         adopt = self._adopt
+        note = self._watch.note
         counts = self._owner.counts
 
         def hook(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
-            view = views[index]
-            if gradient is not view:
-                adopt(index, parameter, gradient, view)
+            if gradient is not views[index] or not (is_compiling() or is_in_place(index)):
+                adopt(index, parameter, gradient)
             if counts is None or counts(index):
+                if not is_compiling():
+                    note(index, parameter.grad)
                 arrived(index)
 
         return hook
 
-    def _adopt(
-        self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None, view: torch.Tensor | None
-    ) -> None:
-        """Copies a gradient that autograd has allocated into its bucket."""
+    def _adopt(self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """Copies a gradient that is not in its bucket there, wherever autograd or the program has allocated it."""
         if gradient is None:
             return
         if gradient.layout is not torch.strided:
             if self._rules.sparse_as_dense:
                 parameter.grad = gradient = gradient.to_dense()
-            elif view is None:
+            elif self._bucket_memory.views[index] is None:
                 self._sparse_seen[index] = gradient.sparse_dim()
                 return
             else:
@@ -236,7 +246,7 @@ class GradientBuckets:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
-        self._bucket_memory.gather(number)
+        self._gather(number)
         rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
@@ -267,25 +277,75 @@ class GradientBuckets:
         if errors:
             raise errors[0]
 
+    def _gather(self, number: int | None = None) -> None:
+        """Moves gradients that were taken on a device to one bucket, or to all of them."""
+        taken = self._bucket_memory.taken(number)
+        if not taken:
+            return
+        unchanged = [index for index in taken if self._watch.is_unchanged(index)]
+        self._bucket_memory.gather(taken)
+        for index in unchanged:
+            self._watch.note(index, self._parameters[index].grad)
+
+    def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> OwnChanges:
+        """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
+        written, removed = self._watch.changes()
+        error = report(self._owner.name, [self._names[index] for index in written]) if written else ""
+        frozen, new, gone = [], [], []
+        for position, (_, parameter) in enumerate(parameters):
+            index = self._known.get(id(parameter))
+            if index is None:
+                if parameter.requires_grad:
+                    new.append(position)
+            elif not parameter.requires_grad:
+                frozen.append(position)
+            if removed and index in removed:
+                gone.append(position)
+        return OwnChanges(frozenset(frozen), frozenset(gone), frozenset(new), error)
+
+    def _apply(
+        self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]
+    ) -> list[tuple[str, torch.Tensor]]:
+        """Makes the step of a rank that has changed something that of all ranks. Returns the new parameters."""
+        late = [parameters[position] for position in common.new]
+        late = [(name, parameter) for name, parameter in late if id(parameter) not in self._known]
+        self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
+        self._wait()
+        for position in mine.frozen - common.frozen:  # other ranks train it
+            self._bucket_memory.show(self._known[id(parameters[position][1])])
+        for position in mine.removed:
+            parameter = parameters[position][1]
+            parameter.grad = None
+            if position not in common.removed:
+                self._bucket_memory.show(self._known[id(parameter)])
+        if some := common.removed_by_some - common.removed:
+            error = report(self._owner.name, [parameters[position][0] for position in sorted(some)])
+            if error:
+                raise RuntimeError(error)
+        return late
+
     def _complete(self) -> None:
         """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
-        self._bucket_memory.gather()
+        memory = self._bucket_memory
+        self._gather()
         for index, parameter in enumerate(self._parameters):
-            view, gradient = self._bucket_memory.views[index], parameter.grad
-            if view is None or gradient is view:
+            gradient, is_in_place = parameter.grad, memory.is_in_place(index)
+            if memory.views[index] is None or (is_in_place and gradient is memory.views[index]):
                 continue
+            if self.passes.incomplete(index) and gradient is not None:
+                self._adopt(index, parameter, gradient)
+                continue
+            view = memory.view(index)
+            assert view is not None
             if not self.passes.incomplete(index):
                 # It was replaced after its bucket was reduced; the bucket has the value of all ranks.
                 if gradient is not None:
-                    parameter.grad = view
-                continue
-            if gradient is not None:
-                self._adopt(index, parameter, gradient, view)
+                    memory.assign(index, view)
                 continue
             view.zero_()
             # A parameter that was frozen meanwhile gets no gradient, but its elements of the bucket are reduced.
             if parameter.requires_grad and self._owner.fills_in:
-                parameter.grad = view
+                memory.assign(index, view)
 
     def _start_sparse(self) -> None:
         rules = self._rules
@@ -298,10 +358,11 @@ class GradientBuckets:
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self._name = reserve_name(self._rules.process_set)
+        self._meeting = Meeting(self._rules.process_set)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._bucket_memory.drop_memory()
+        self._changes.forget()
         self._forget_layout()
 
     def _forget_layout(self) -> None:
@@ -315,11 +376,14 @@ class GradientBuckets:
         """Finds one layout for all ranks. If a rank has joined, the others use the layout for one step."""
         require_sole_owner(self, list(zip(self._names, self._parameters, strict=True)))
         for index, parameter in enumerate(self._parameters):
-            self._adopt(index, parameter, parameter.grad, None)
+            self._adopt(index, parameter, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
         process_set = self._rules.process_set
-        agreement = Agreeing(self._name, descriptions, arrivals, self._sparse_seen, process_set).settle()
+        meeting, name = self._meeting, self._meeting.name
+        agreement = Agreeing(name, descriptions, arrivals, self._sparse_seen, process_set, meeting.number).settle()
+        meeting.number = agreement.number
+        self._name = f"{name}.{meeting.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
         rest = reversed(range(len(self._parameters)))
@@ -342,6 +406,14 @@ class GradientBuckets:
         on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None
         self.passes.holds = holds and _all_cores_compute(self._rules.process_set)
+
+
+def _hooked(parameter: torch.Tensor, hook: Hook) -> Any:
+    """Registers a hook, also if this rank has frozen the parameter."""
+    trains = parameter.requires_grad
+    handle = parameter.requires_grad_().register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(trains)
+    return handle
 
 
 def _fresh(compression: Any) -> FeedbackCompressor | None:

@@ -20,7 +20,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets
-from .compat.training import before_scaler_steps, mark_stepped, without_hooks
+from .compat.training import around_scalers, before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
 from .passes import PassesPerStep
@@ -68,7 +68,7 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Blocks until all gradients are reduced. Call it before clipping; see `skip_synchronize`."""
         if self._buckets is not None:
-            self._buckets.synchronize(self._late_parameters())
+            self._buckets.synchronize(self._all_parameters())
             if isinstance(self, torch.optim.SparseAdam):
                 self._make_sparse()
 
@@ -114,11 +114,6 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
             )
         super().zero_grad(set_to_none)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        if self._buckets is not None and not self._buckets.pending:
-            self._buckets.add(self._late_parameters())
-
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Discards gradients that are being reduced, then loads the state."""
         if self._buckets is not None:
@@ -128,11 +123,20 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
         if self._wrapped is not None:
             self._wrapped.state, self._wrapped.param_groups = self.state, self.param_groups
 
-    def _before_scaler_step(self) -> None:
-        """Reduces gradients, so that all ranks find the same infinities and skip the same steps."""
-        if self._buckets is not None and self._buckets.pending and self._should_synchronize:
+    def _before_unscaling(self) -> None:
+        """Reduces gradients, so that GradScaler divides those of all ranks, and all ranks find the same infinities."""
+        if self._buckets is not None and self._should_synchronize and not self._buckets.passes.synchronized:
             self.synchronize()
             self._synchronized_for_scaler = True
+
+    def _before_scaler_step(self) -> None:
+        self._before_unscaling()
+
+    def _after_scaler_step(self) -> None:
+        """Begins a new step, also if GradScaler has skipped this one."""
+        self._synchronized_for_scaler = False
+        if self._buckets is not None:
+            self._buckets.passes.synchronized = False
 
     _synchronized_for_scaler = False
 
@@ -184,15 +188,12 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
                 if parameter.grad is not None and parameter.grad.layout is torch.strided:
                     parameter.grad = parameter.grad.to_sparse(1)
 
-    def _late_parameters(self) -> list[Named]:
-        """Returns parameters that were added with a later group or were frozen until now."""
-        assert self._buckets is not None
-        knows = self._buckets.knows
+    def _all_parameters(self) -> list[Named]:
+        names = self._names
         return [
-            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
+            (names.get(id(parameter)) or f"group {number}, parameter {place}", parameter)
             for number, group in enumerate(self.param_groups)
             for place, parameter in enumerate(group["params"])
-            if parameter.requires_grad and not knows(parameter)
         ]
 
 
@@ -222,7 +223,10 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
         def local_step() -> Any:
             return plain_step() if closure is None else plain_step(closure)
 
-        return local_step() if self._deltas is None else self._deltas.step(self._all_parameters(), local_step)
+        if self._deltas is None:
+            return local_step()
+        trained = [(name, parameter) for name, parameter in self._all_parameters() if parameter.requires_grad]
+        return self._deltas.step(trained, local_step)
 
     def _before_scaler_step(self) -> None:
         if self._deltas is not None:
@@ -230,14 +234,6 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
                 "GradScaler and op=Adasum do not work together: each rank would skip steps of its own; train in "
                 "bfloat16, which needs no scaling, or use op=Average"
             )
-
-    def _all_parameters(self) -> list[Named]:
-        return [
-            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
-            for number, group in enumerate(self.param_groups)
-            for place, parameter in enumerate(group["params"])
-            if parameter.requires_grad
-        ]
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -317,6 +313,7 @@ def DistributedOptimizer(  # noqa: N802
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
     buckets = distributed._buckets = GradientBuckets(trained, rules, backward_passes_per_step)
     weakref.finalize(distributed, buckets.close)
+    around_scalers()
     return distributed
 
 

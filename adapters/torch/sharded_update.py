@@ -110,7 +110,7 @@ class ShardedUpdate:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
         if self._generation != session.generation:
-            self._name, self._generation = reserve_name(self._set), session.generation
+            self._name, self._generation = reserve_name("shard", self._set), session.generation
         group = self._group = ShardGroup.of(self._set)
         self.reduction.choose(self, named, group.has_several_hosts)
         group.spread_first_values(named, self._name)

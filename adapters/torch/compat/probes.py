@@ -283,21 +283,26 @@ def _scaler_steps() -> None:
     _expect(optimizer.looked, "GradScaler.step does not read _step_supports_amp_scaling")
 
 
-def _unscaling() -> None:
+def _scalers() -> None:
     class Looked(torch.optim.SGD):
-        looked = False
+        looked = ended = False
 
         def _before_unscaling(self) -> None:
             self.looked = True
 
+        def _after_scaler_step(self) -> None:
+            self.ended = True
+
     if not hasattr(torch.amp, "GradScaler"):
         return  # GradScaler of this release is for GPUs alone
-    training.before_unscaling()
+    training.around_scalers()
     optimizer = Looked(_optimizer().param_groups[0]["params"], lr=1.0)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
     scaler.unscale_(optimizer)
     _expect(optimizer.looked, "GradScaler.unscale_ cannot be replaced")
+    scaler.step(optimizer)
+    _expect(optimizer.ended, "GradScaler.step cannot be replaced")
 
 
 def _tracked_modules() -> None:
@@ -343,7 +348,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "training.mark_stepped": _marked_steps,
     "training.without_hooks": _hooks_of_steps,
     "training.before_scaler_steps": _scaler_steps,
-    "training.before_unscaling": _unscaling,
+    "training.around_scalers": _scalers,
     "training.existing_wrappers": _tracked_modules,
     "training.is_batch_norm": _batch_norm,
     "core.stream_source": _stream_source,

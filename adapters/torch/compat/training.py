@@ -63,27 +63,44 @@ def before_scaler_steps(cls: C) -> C:
 
 
 @functools.cache
-def before_unscaling() -> None:
-    """Makes `GradScaler.unscale_(optimizer)` call `optimizer._before_unscaling()` first, if there is such a method.
+def around_scalers() -> None:
+    """Makes GradScaler tell optimizers that want to know it what it does.
 
-    Relies on: `torch.amp.GradScaler.unscale_` being a method that can be replaced.
-    Tried with: 2.13. torch 2.1 and 2.2 have no GradScaler for the CPU, where there is nothing to do.
-    Notices: `GradScaler.unscale_` does not call the method.
-    Lost then: a sharded optimizer on several hosts raises an error after `unscale_`.
+    `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first, and `GradScaler.step(optimizer)` calls
+    `optimizer._after_scaler_step()` when it has ended, also if it has skipped the step.
+
+    Relies on: `unscale_` and `step` of `torch.amp.GradScaler`, and of `torch.cuda.amp.GradScaler` in torch 2.1 and 2.2,
+    being methods that can be replaced.
+    Tried with: 2.13.
+    Notices: `GradScaler` does not call the methods.
+    Lost then: `unscale_` divides gradients that are still being reduced, or a sharded optimizer on several hosts raises
+    an error after it.
     """
-    scaler = getattr(torch.amp, "GradScaler", None)
-    if scaler is None:
-        return
-    original = scaler.unscale_
+    for scaler in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler}:
+        if scaler is not None and "unscale_" in vars(scaler):
+            _replace_methods(scaler)
 
-    @functools.wraps(original)
+
+def _replace_methods(scaler: Any) -> None:
+    unscale, scaler_step = scaler.unscale_, scaler.step
+
+    @functools.wraps(unscale)
     def unscale_(self: Any, optimizer: Any) -> None:
         prepare = getattr(optimizer, "_before_unscaling", None)
         if prepare is not None and self.is_enabled():
             prepare()
-        original(self, optimizer)
+        unscale(self, optimizer)
 
-    scaler.unscale_ = unscale_
+    @functools.wraps(scaler_step)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return scaler_step(self, optimizer, *args, **kwargs)
+        finally:
+            end = getattr(optimizer, "_after_scaler_step", None)
+            if end is not None:
+                end()
+
+    scaler.unscale_, scaler.step = unscale_, step
 
 
 def existing_wrappers() -> list[DistributedDataParallel]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
@@ -49,6 +50,7 @@ class Reducer:
         self._number = next(_numbers)
         self._parameters = list(parameters)
         self._frozen = list(frozen)
+        self.name = reserve_name("model", process_set)  # the same on all ranks; no other reducer has it
         self._process_set = process_set
         self._find_unused = find_unused
         self._static_graph = static_graph
@@ -103,13 +105,13 @@ class Reducer:
             if looks and self._static_graph:
                 self._unused_for_good = unused
             for index in missing:
-                if index not in unused:
+                if index not in unused and self._parameters[index][1].requires_grad:
                     self._buckets.show(index)
 
-        late = [(name, parameter) for name, parameter in self._frozen if parameter.requires_grad]
-        self._buckets.synchronize(late, share)
+        self._buckets.synchronize([*self._parameters, *self._frozen], share)
+        late = [pair for pair in self._frozen if self._buckets.knows(pair[1])]
         if late:
-            self._frozen = [pair for pair in self._frozen if not pair[1].requires_grad]
+            self._frozen = [pair for pair in self._frozen if not self._buckets.knows(pair[1])]
             self._parameters.extend(late)
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
@@ -121,11 +123,6 @@ class Reducer:
             parameter.grad = None
         self._used.clear()
         self.finish(failed=True)
-
-    @property
-    def name(self) -> str:
-        """Returns a name that is the same on all ranks, and that no other reducer of this session has."""
-        return self._buckets.name
 
     @property
     def is_open(self) -> bool:
