@@ -77,6 +77,7 @@ def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
         assert row["work"] in output
 
 
+@pytest.mark.slow
 def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
     run("idle", "--quick", "--output", tmp_path)
     assert all(isinstance(value, float) for value in result_of(tmp_path, "idle")["facts"].values())
@@ -101,6 +102,7 @@ def require_fused_optimizers() -> None:
         pytest.skip(f"torch {torch.__version__}: {error}")
 
 
+@pytest.mark.slow
 def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
     run("optimizer_step", "--quick", "-np", 2, "--output", tmp_path)
@@ -132,6 +134,7 @@ def test_other_numbers_of_ranks_have_their_own_file(tmp_path: Path) -> None:
     assert result_of(tmp_path, "allreduce-3")["ranks"] == 3
 
 
+@pytest.mark.slow
 def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
     run("allreduce", "--quick", "--ours-only", "--output", tmp_path)
     readme = tmp_path / "README.md"

@@ -49,6 +49,7 @@ def test_copies_through_host_memory_are_warned_of_once(program: World) -> None:
     assert "PERSEUS_NCCL_LIBRARY" in done.stdout
 
 
+@pytest.mark.slow
 def test_one_name_on_the_host_and_on_a_device(program: World) -> None:
     """It is an error if one rank passes a tensor on the CPU and the other one a tensor on its device."""
     done = program(
@@ -164,6 +165,7 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
     assert "ERROR join() would give zeros from memory that NCCL does not know" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_a_rank_that_joins_before_it_had_a_tensor_there(program: World) -> None:
     """Each process sees one device, its own: the number of a rank on the host is not that of a device."""
     done = program(
@@ -180,6 +182,7 @@ def test_a_rank_that_joins_before_it_had_a_tensor_there(program: World) -> None:
     assert done.stdout.count("LAST") == 2, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argument", ["", "5"])
 def test_a_rank_joins_on_the_device_that_is_current(program: World, argument: str) -> None:
     done = program(
@@ -241,6 +244,7 @@ def test_a_step_that_failed_on_the_device_is_not_committed(program: World, nccl:
     assert "STEP 0" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_batch_norm_does_not_wait_for_the_device(program: World) -> None:
     """Code that reads a number of a tensor would wait for the device."""
     done = program(
@@ -307,12 +311,14 @@ def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) ->
     tests_pass(2, files, at_least, plugin="pretended_device")
 
 
+@pytest.mark.slow
 def test_the_order_of_streams_is_kept_through_host_memory(tests_pass: TestsPass) -> None:
     """Streams execute their work only when they are waited for (see pretended_streams.py)."""
     files = ["test_streams.py", "test_mistakes.py"]
     tests_pass(2, [HERE / "in_world" / file for file in files], 34, FAKE_CUDA_STREAMS="late")
 
 
+@pytest.mark.slow
 def test_the_order_of_streams_is_kept_through_nccl(tests_pass: TestsPass, nccl: Path) -> None:
     """With one rank, results are in memory that the core has allocated on the device."""
     file = HERE / "in_world" / "test_streams.py"

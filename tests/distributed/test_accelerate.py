@@ -55,6 +55,7 @@ def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
     assert reports == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
 
 
+@pytest.mark.slow
 def test_a_state_of_one_process_is_an_error(run: Run) -> None:
     """It is an error if accelerate would train in one process. PartialState() does not read ACCELERATE_USE_CPU."""
     done = run(

@@ -79,6 +79,7 @@ def test_by_the_variable_under_torchrun(program: Program, forms_text: str, repor
     forms(program("torchrun", 2, forms_text, PERSEUS_AS_GLOO="1"), reports_of)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=str)
 def test_by_the_variable_under_mpirun(
     exported: dict[str, str], forms_text: str, reports_of: ReportsOf, program: Program
@@ -90,6 +91,7 @@ def test_by_the_variable_under_mpirun(
     forms(program([str(mpirun)], 2, forms_text, PERSEUS_AS_GLOO="1", **exported), reports_of)
 
 
+@pytest.mark.slow
 def test_by_the_function(program: Program, reports_of: ReportsOf) -> None:
     """Groups that exist stay gloo's. New ones of all ranks are ours, and after that those of some ranks, too."""
     done = program(
@@ -121,6 +123,7 @@ dist.destroy_process_group()
     assert done.stdout.count("makes a group of gloo itself") == 2
 
 
+@pytest.mark.slow
 def test_beside_another_backend_for_cuda(program: Program, reports_of: ReportsOf) -> None:
     """torch's `fake` backend stands for NCCL."""
     done = program(
@@ -144,6 +147,7 @@ dist.destroy_process_group()
         assert fake == "FakeProcessGroup"
 
 
+@pytest.mark.slow
 def test_cuda_tensors_stay_with_gloo(program: Program, reports_of: ReportsOf) -> None:
     """Without a GPU, torch is made to believe in one while the group is made."""
     done = program(
@@ -223,6 +227,7 @@ steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

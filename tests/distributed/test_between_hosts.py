@@ -103,6 +103,7 @@ def test_a_host_without_an_mpi(on_two_hosts: Program, reports_of: ReportsOf) -> 
     assert reports_of(1) == reports_of(2) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "error"),
     [
@@ -144,6 +145,7 @@ def test_a_rank_that_ends_while_mpi_starts(when: int, error: str, on_two_hosts: 
         assert reports_of(rank).startswith(error), done.stdout
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     done = on_two_hosts(
         4,

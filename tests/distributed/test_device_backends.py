@@ -34,7 +34,7 @@ USES = """
     """
 
 
-@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
+@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", pytest.param("cuda:perseus,cpu:gloo", marks=pytest.mark.slow)])
 def test_each_device_has_its_own_backend(backends: str, program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
@@ -66,6 +66,7 @@ def test_each_device_has_its_own_backend(backends: str, program: Program, report
         assert reports_of(rank).splitlines() == [used, used, "True", "0"]
 
 
+@pytest.mark.slow
 def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of: ReportsOf) -> None:
     """perseus works for the CPU beside another backend, and takes objects and barriers.
 

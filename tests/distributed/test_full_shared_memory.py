@@ -25,6 +25,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_bucket_stays_in_private_memory(run_job: Start) -> None:
     if not keeps_identity():
         pytest.skip(f"buckets do not move with torch {torch.__version__}")

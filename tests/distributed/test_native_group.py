@@ -66,6 +66,7 @@ def outcomes(extensions: Path, run_job: Start) -> Callable[[list[str]], list[lis
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_results_and_errors_are_those_of_the_group_in_python(
     size: int, outcomes: Callable[[list[str]], list[list[str]]]
@@ -86,6 +87,7 @@ def test_the_tests_of_groups_pass(extensions: Path, run_job: Start) -> None:
     assert world.code == 0, world.output[-60000:]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program, reports_of: ReportsOf) -> None:
     program(
         "perseusrun",
@@ -132,6 +134,7 @@ def test_a_module_for_another_torch_is_reported_and_not_used(program: Program, t
     assert done.stdout.count("it was compiled for torch-2.0.0, and this process needs torch-") == 1, done.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Program, tmp_path: Path) -> None:
     copy = tmp_path / "extensions"
     shutil.copytree(extensions, copy)
@@ -142,6 +145,7 @@ def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Pr
     assert "the process group in C++ is not used, because" in done.stdout
 
 
+@pytest.mark.slow
 def test_remove(tmp_path: Path) -> None:
     module = tmp_path / "perseus_group" / "torch-2.0.0" / "perseus_group.so"
     module.parent.mkdir(parents=True)

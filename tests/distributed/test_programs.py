@@ -23,6 +23,7 @@ Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
 
 
+@pytest.mark.slow
 def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
     """One process can start groups by the launcher's variables, a file and a store, also beside init() and after it.
 
@@ -77,7 +78,7 @@ RENDEZVOUS_BY_TCP = """
     """
 
 
-@pytest.mark.parametrize("backend", ["perseus", "gloo"])
+@pytest.mark.parametrize("backend", ["perseus", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_another_port_than_torchruns(backend: str, program: Program, reports_of: ReportsOf) -> None:
     """Rank 0 listens at the port if torchrun's variable says that no agent does."""
     with socket.socket() as kept:
@@ -90,6 +91,7 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
     assert reports_of(0) == reports_of(1) == "2.0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     hasattr(importlib.import_module("torch.distributed.rendezvous"), "_agent_store_serves"),
     reason="from torch 2.15 on, rank 0 listens itself at any port but that of torchrun's agent",
@@ -102,7 +104,7 @@ def test_another_port_at_which_a_store_listens_already(program: Program, reports
     assert store.num_keys() > 1
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: ReportsOf) -> None:
     """The other rank gets the error before torchrun kills it after 30 s. The library promises 2 s."""
     done = program(
@@ -153,6 +155,7 @@ def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
     assert done.stdout == "survived\n", done.stderr
 
 
+@pytest.mark.slow
 def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",
@@ -170,6 +173,7 @@ def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) ->
     assert reports_of(0) == reports_of(1) == "fine\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not keeps_identity(), reason=f"buckets do not move with torch {torch.__version__}")
 def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: ReportsOf) -> None:
     done = program(
@@ -194,7 +198,7 @@ def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: Reports
         assert reports_of(rank) == "True [7.5]\n"
 
 
-@pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
+@pytest.mark.parametrize("with_npu", [pytest.param([], marks=pytest.mark.slow), [1], pytest.param([0, 1], marks=pytest.mark.slow)])
 def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
     with_npu: list[int], program: Program, reports_of: ReportsOf
 ) -> None:
@@ -221,6 +225,7 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
     assert reports_of(0) == reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
+@pytest.mark.slow
 def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program) -> None:
     done = program(
         "torchrun",

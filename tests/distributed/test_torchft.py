@@ -168,6 +168,7 @@ def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callab
         yield run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Popen[str]], tmp_path: Path) -> None:
     """The other replica trains on without the lost one, which gets the weights when it is back. Then both are equal."""
@@ -207,6 +208,7 @@ def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Pop
     assert [first[step][1] for step in both] == [second[step][1] for step in both]
 
 
+@pytest.mark.slow
 def test_the_interface_of_torchfts_process_groups(start: Callable[..., Popen[str]], tmp_path: Path) -> None:
     """The group has each public name of torchft's base class. Functional collectives go on after a change of ranks."""
     store = start("store", STORE)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.by_name import pytest_on_a_rank
 from tests.job import Start
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
     "test_interface.py",
@@ -29,10 +29,11 @@ WORLDS = [
 
 @pytest.mark.first
 @pytest.mark.parametrize(("starter", "size", "names"), WORLDS)
-def test_on_all_ranks(starter: str, size: int, names: list[str], run_job: Start) -> None:
+def test_on_all_ranks(
+    starter: str, size: int, names: list[str], run_job: Start, pytestconfig: pytest.Config
+) -> None:
     files = [str(HERE / "in_world" / file) for file in names]
-    options = ["-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
-    command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
+    command = pytest_on_a_rank(files, "-rs", "--tb=short", "-m", pytestconfig.option.markexpr)
     world = run_job(size, "", starter, command, joined=True, PERSEUS_IN_WORLD="1")
     output = world.stdout[-60000:]
     assert world.code == 0, output

@@ -20,7 +20,7 @@ from .conftest import LAUNCHER, Start
 COOLDOWN = ("--blacklist-cooldown-range", "5", "5")
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("keras", marks=pytest.mark.slow)])
 def test_rank_0_is_killed(framework: str, start: Start) -> None:
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     job = start(f"train_{framework}.py", "--min-np", "1", hosts="localhost:2", arguments=("0.01",))
@@ -32,7 +32,7 @@ def test_rank_0_is_killed(framework: str, start: Start) -> None:
     job.assert_trained()
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", [pytest.param("torch", marks=pytest.mark.slow), pytest.param("keras", marks=pytest.mark.slow)])
 def test_one_rank_becomes_two(framework: str, start: Start) -> None:
     """Gradients are reduced although the function was traced, or the optimizer was wrapped, when there was one rank."""
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")

@@ -15,6 +15,7 @@ from .conftest import LAUNCHER
 PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = PAGE.read_text()

@@ -59,13 +59,15 @@ def blocks(page: Path) -> list[Block]:
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 RUN = [block for block in BLOCKS if block.is_run]
+# Those of the README run in the fast suite, the others with `make test-all`.
+MARKED = [pytest.param(each, marks=[pytest.mark.slow] * (each.page != "README.md"), id=str(each)) for each in RUN]
 
 
 def test_every_block_has_a_language_that_is_run() -> None:
     assert {block.language for block in RUN} == {"python", "sh"}
 
 
-@pytest.mark.parametrize("block", RUN, ids=str)
+@pytest.mark.parametrize("block", MARKED)
 def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", sys.executable]
     of_page = [each for each in BLOCKS if each.page == block.page and each.language == "python" and each.is_run]

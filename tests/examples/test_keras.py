@@ -31,6 +31,7 @@ def test_fit_learns_and_rank_0_saves(run_example: Example, tmp_path: Path) -> No
     assert saved.output_shape == (None, 10)
 
 
+@pytest.mark.slow
 def test_batch_normalization_of_all_ranks(run_example: Example) -> None:
     done = run_example("keras/sync_batch_norm.py")
     assert accuracy_of(done) >= 85

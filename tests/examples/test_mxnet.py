@@ -40,6 +40,7 @@ def test_digits_agrees_with_one_process(run: Run) -> None:
     assert float(difference[1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
     output = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--sync-batch-norm", "--fp16-allreduce")
     accuracy = re.search(r"images: (\S+) %", output)
@@ -47,12 +48,14 @@ def test_digits_with_sync_batch_norm_and_half_precision(run: Run) -> None:
     assert float(accuracy[1]) > 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--sync-batch-norm", "--gc-type", "fp16"]])
 def test_module_fit_with_the_key_value_store(run: Run, more: list[str]) -> None:
     output = run(str(EXAMPLES / "module_fit.py"), "--num-epochs", "2", *more)
     assert output.count("weights as on rank 0: True") == 2, output
 
 
+@pytest.mark.slow
 def test_the_script_that_starts_aiacc_programs(run: Run) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:

@@ -63,12 +63,14 @@ print(in_words(3, 4, seconds, 0.5))
     ], done.stderr
 
 
+@pytest.mark.slow
 def test_digits_fails_below_its_target(run_example: Example) -> None:
     done = run_example(DIGITS, "--epochs", 1, "--target", 0.999)
     assert done.returncode == 1
     assert "FAILED" in done.stdout
 
 
+@pytest.mark.slow
 def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
     done = run_example(DIGITS, "--epochs", 1, "--target", 0)
     assert done.returncode == 0, done.stderr
@@ -77,6 +79,7 @@ def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
     assert done.stderr.count("| 0/45 [") == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_digits_resumed_gives_the_same_weights_as_without_interruption(run_example: Example, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
     for epochs, path in ((3, straight), (1, resumed), (3, resumed)):
@@ -91,6 +94,7 @@ def test_digits_resumed_gives_the_same_weights_as_without_interruption(run_examp
     assert sorted(tmp_path.iterdir()) == sorted([straight, resumed]), "an unfinished checkpoint was left"
 
 
+@pytest.mark.slow
 def test_digits_resumes_on_another_number_of_ranks(run_example: Example, tmp_path: Path) -> None:
     path = tmp_path / "digits.pt"
     for ranks, epochs in ((1, 1), (3, 2)):
@@ -99,6 +103,7 @@ def test_digits_resumes_on_another_number_of_ranks(run_example: Example, tmp_pat
     assert "after 1 epochs" in done.stdout
 
 
+@pytest.mark.slow
 def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_path: Path) -> None:
     single = ["--world-size", 1, "--rank", 0, "--dist-url", "tcp://127.0.0.1:88", "--dist-backend", "nccl"]
     for epochs in (1, 2):
@@ -110,6 +115,7 @@ def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_pa
     assert "Epoch [1]" not in done.stdout
 
 
+@pytest.mark.slow
 def test_character_model_learns(run_example: Example) -> None:
     done = run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -119,6 +125,7 @@ def test_character_model_learns(run_example: Example) -> None:
     assert "def " in done.stdout
 
 
+@pytest.mark.slow
 def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) -> None:
     short = ["--batch-size", 2, "--image-size", 32, "--batches-per-iteration", 1, "--iterations", 2]
     for model in ("resnet", "mlp"):
@@ -145,6 +152,7 @@ def test_resnet_learns(run_example: Example) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -164,6 +172,7 @@ def test_resnet_with_other_options(options: list[object], run_example: Example) 
     assert "epoch 1: loss" in done.stdout
 
 
+@pytest.mark.slow
 def test_resnet_resumes(run_example: Example, tmp_path: Path) -> None:
     for epochs in (1, 2):
         more = ["--batch-size", 16, "--epochs", epochs, "--checkpoints", tmp_path]
@@ -173,6 +182,7 @@ def test_resnet_resumes(run_example: Example, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
 
+@pytest.mark.slow
 def test_teams_on_process_sets_vote(run_example: Example) -> None:
     done = run_example("pytorch/process_sets.py", "--epochs", 4, ranks=3)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -181,6 +191,7 @@ def test_teams_on_process_sets_vote(run_example: Example) -> None:
     assert "3 ranks in 2 teams, the vote: 9" in done.stdout
 
 
+@pytest.mark.slow
 def test_gan_learns_to_draw_points_near_the_real_ones(run_example: Example) -> None:
     done = run_example("pytorch/gan.py", "--steps", 750)
     assert done.returncode == 0, done.stdout + done.stderr

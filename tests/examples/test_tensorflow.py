@@ -25,6 +25,7 @@ def test_a_custom_training_loop_learns(run_example: Example) -> None:
     assert accuracy_of(run_example("tensorflow/digits_loop.py")) >= 93
 
 
+@pytest.mark.slow
 def test_a_monitored_session_learns_and_resumes(run_example: Example, tmp_path: Path) -> None:
     short = run_example("tensorflow/digits_session.py", "--steps", 100, "--target", 0, "--checkpoints", tmp_path)
     assert short.returncode == 0, short.stderr

@@ -35,6 +35,7 @@ GROUPS = {
             "test_torch_sharded.py",
             "test_torch_sharded_gradients.py",
             "test_torch_sharded_mistakes.py",
+            "test_torch_touched_gradients.py",
         ],
     ],
     "mxnet": [
@@ -96,6 +97,7 @@ def test_on_all_ranks(
     environment: Callable[[str], Path],
     to_end: ToEnd,
     keras_on_torch: Callable[[], None],
+    pytestconfig: pytest.Config,
 ) -> None:
     if group == "mxnet-2" and sys.version_info >= (3, 12):
         pytest.skip("MXNet 2.0.0b1 wants a NumPy that is not for this Python")
@@ -112,7 +114,7 @@ def test_on_all_ranks(
         "-np",
         str(size),
         python,
-        *pytest_on_a_rank(in_world, "-rs", "--tb=short"),
+        *pytest_on_a_rank(in_world, "-rs", "--tb=short", "-m", pytestconfig.option.markexpr),
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
     world = to_end(command, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)

@@ -221,6 +221,7 @@ def test_pipeline(schedule: Any, rank: int, size: int) -> None:
     torch.testing.assert_close(layers[rank].weight.grad, expected[rank].weight.grad)
 
 
+@pytest.mark.slow
 def test_context_parallel(size: int) -> None:
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard
@@ -237,6 +238,7 @@ def test_context_parallel(size: int) -> None:
     torch.testing.assert_close(gathered, expected)
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     import torch.distributed._functional_collectives as functional
 

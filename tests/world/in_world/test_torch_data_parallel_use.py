@@ -122,6 +122,7 @@ def test_under_the_compiler(rank: int, size: int) -> None:
         assert_equal_gradients(compiled, alone)
 
 
+@pytest.mark.slow
 def test_a_compiled_training_step(rank: int, size: int) -> None:
     """The gradients are so large that the core copies them."""
 

@@ -354,6 +354,7 @@ def test_mistakes(rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, num_groups=2)
 
 
+@pytest.mark.slow
 def test_compiled_autograd(rank: int, size: int) -> None:
     """The hooks of a small and of a large gradient are traced."""
     import torch._dynamo

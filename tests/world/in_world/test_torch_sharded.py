@@ -12,7 +12,7 @@ import perseus_like.torch as hvd
 
 from .training import grad_scaler
 
-STEPS = 200
+STEPS = 40
 
 
 class Lion(torch.optim.Optimizer):
