@@ -39,6 +39,9 @@ The code of a framework's adapter reads these variables.
 |---|---|---|
 | `PERSEUS_AS_GLOO` | `0` | 1: torch.distributed's backend `gloo` means `perseus` for tensors on the CPU \
 ([torch.distributed](torch-distributed.md#programs-that-say-gloo)). Read at `import torch`. |
+| `PERSEUS_TOUCHED_GRADIENTS` | `warn` | What happens when a program writes to gradients between `backward()` and \
+`step()` without `synchronize()`: `warn` (once), `error` (on all ranks) or `ignore` \
+([Troubleshooting](troubleshooting.md#calls)). |
 """
 UNUSED = """
 ## Horovod's variables without effect

@@ -252,7 +252,8 @@ def DistributedOptimizer(  # noqa: N802
     """Returns an optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
 
     Gradients are reduced while backward goes on. Those that a rank has not computed count as zeros. The result also has
-    `synchronize()`, which waits for the gradients, and `skip_synchronize()`, for a `step` after it.
+    `synchronize()`, which waits for the gradients, and `skip_synchronize()`, for a `step` after it. Gradients are views
+    of buckets, which the next backward pass overwrites: clone those that you keep.
 
     Args:
         optimizer: the optimizer to wrap. It shares state and parameter groups with the result.

@@ -46,6 +46,7 @@ hvd.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "share"),
     [pytest.param("none", (1.0, 1.3), marks=pytest.mark.slow), ("top_k", (0.01, 0.2)), ("one_bit", (0.02, 0.2))],

@@ -88,7 +88,7 @@ def rank_of(job: Any, rank: int) -> int:
     )
 
 
-@pytest.mark.parametrize("program", ["train_numpy.py", "train_torch_sharded.py"])
+@pytest.mark.parametrize("program", ["train_numpy.py", pytest.param("train_torch_sharded.py", marks=pytest.mark.slow)])
 def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, start: Start) -> None:
     test_bed = test_beds(3)
     cooldown = ("--blacklist-cooldown-range", "1", "1")
@@ -141,6 +141,7 @@ def wait_for_states(pids: list[int], states: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
     """Ctrl-Z for longer than the heartbeat stops the ranks of all hosts. The job then continues with its state."""
     job = start(test_beds(2), "--min-np", "2", "-x", "PERSEUS_HEARTBEAT_TIMEOUT=1", hosts="h1:1,h2:1")

@@ -63,6 +63,7 @@ def test_eight_ranks_on_one_host(
     finishes(folder, [*lines[launcher], "-np", RANKS, python, SMOKE], **variables)
 
 
+@pytest.mark.slow
 @every_mpi
 def test_eight_ranks_on_four_hosts(
     mpi: str,

@@ -54,6 +54,7 @@ def test_more_streams_are_more_connections_and_the_same_bits(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
     world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
@@ -63,6 +64,7 @@ def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts
     assert "streams" not in reports_of(0)[2]
 
 
+@pytest.mark.slow
 def test_hosts_with_different_numbers_of_streams_use_the_smallest(
     test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf
 ) -> None:
@@ -84,6 +86,7 @@ hvd.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuned", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tuned", "not tuned"])
 def test_streams_are_tuned_unless_a_setting_forbids_it(
     test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, tuned: bool

@@ -136,6 +136,7 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     assert len(re.findall(r"\d+ passed", "".join(outputs))) == 4
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     """The ranks of the other host raise an error that names the rank, or end. The job does not hang."""
     (tmp_path / "program.py").write_text(textwrap.dedent(LOOP))

@@ -78,6 +78,7 @@ def test_a_schedule_by_epochs() -> None:
     np.testing.assert_allclose(history["lr"], by_epoch, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_schedule_by_batches() -> None:
     def multiplier(epoch: float) -> float:
         return 1.0 / (1.0 + epoch)
@@ -220,6 +221,7 @@ class ImprovingEpochs(keras.callbacks.Callback):  # type: ignore[misc,name-defin
         self.best = self.best or self.model.get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "breaks_in"),
     [(".keras", "save_own_variables"), (".h5", "get_config"), (".weights.h5", "save_own_variables")],
@@ -246,6 +248,7 @@ def test_the_best_model_stays_until_a_better_one_is_written(ending: str, breaks_
         np.testing.assert_array_equal(kept, expected)
 
 
+@pytest.mark.slow
 def test_the_best_model_needs_a_path() -> None:
     model = model_of()
     model.compile(keras.optimizers.SGD(0.1), "mse")

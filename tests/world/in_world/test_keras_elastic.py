@@ -97,6 +97,7 @@ class Watch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
         self.seen.append((self.state.epoch, self.state.batch))
 
 
+@pytest.mark.slow
 def test_callbacks_record_epoch_and_batch() -> None:
     model = trained()
     state = elastic.KerasState(model, batch=0, epoch=0)
@@ -109,6 +110,7 @@ def test_callbacks_record_epoch_and_batch() -> None:
     assert watch.seen == [(epoch, batch) for epoch in range(4) for batch in range(ROWS // BATCH)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "batches"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (9, [])])
 def test_commits_by_batches_and_epochs(every: int, batches: list[int]) -> None:
     model = trained()

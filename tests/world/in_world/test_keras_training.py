@@ -70,6 +70,7 @@ def test_fit_gives_the_weights_of_one_process(make: Make, rank: int, size: int) 
     assert int(ours.optimizer.iterations.numpy()) == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"groups": 2}, {"gradient_predivide_factor": 3.0}], ids=str)
 def test_options_that_do_not_change_the_result(options: dict[str, Any], rank: int, size: int) -> None:
     alone = fit_alone(model_of(), momentum())
@@ -77,6 +78,7 @@ def test_options_that_do_not_change_the_result(options: dict[str, Any], rank: in
     assert_same_weights(ours, alone)
 
 
+@pytest.mark.slow
 def test_groups_of_variables_and_sums(rank: int, size: int) -> None:
     alone = fit_alone(model_of(), optimizers.SGD(0.1))
     model = model_of()
@@ -87,6 +89,7 @@ def test_groups_of_variables_and_sums(rank: int, size: int) -> None:
     assert_same_weights(ours, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
 def test_compression_changes_little(compression: str, rank: int, size: int) -> None:
     alone = fit_alone(model_of(), optimizers.SGD(0.1))
@@ -95,6 +98,7 @@ def test_compression_changes_little(compression: str, rank: int, size: int) -> N
     assert_same_weights(ours, alone, 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BACKEND == "torch", reason="torch.compile")
 def test_compiled_by_xla(rank: int, size: int) -> None:
     alone = fit_alone(model_of(), momentum())
@@ -128,6 +132,7 @@ def test_an_infinity_on_one_rank_affects_all_ranks(wrap: Any, rank: int) -> None
         assert now == scale / 2 ** (number + 1)
 
 
+@pytest.mark.slow
 def test_mixed_precision(rank: int, size: int) -> None:
     def hidden() -> list[Any]:
         return [keras.layers.Dense(8, activation="tanh", dtype="mixed_float16") for _ in range(2)]
@@ -198,6 +203,7 @@ def embedding_model() -> Any:
     return keras.Sequential([layers.Input((3,)), layers.Embedding(7, 4), layers.Flatten(), layers.Dense(2)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}, {"backward_passes_per_step": 1}], ids=str)
 def test_embeddings(options: dict[str, Any], rank: int, size: int) -> None:
     rows = own_rows(rank, size)
@@ -300,6 +306,7 @@ def own_loss(y_true: Any, y_pred: Any) -> Any:
     return (y_true - y_pred) ** 2
 
 
+@pytest.mark.slow
 def test_custom_optimizers_and_losses_are_loaded(rank: int, size: int, folder: Path) -> None:
     model = model_of()
     model.compile(hvd.DistributedOptimizer(OwnSGD(0.1, momentum=0.9)), own_loss)

@@ -139,6 +139,7 @@ def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None
             np.testing.assert_allclose(parameter.grad.numpy(), factor * expected, rtol=1e-6, atol=1e-6 * factor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFERENCES)
 def test_error_feedback_sends_all_parts_eventually(kind: str, rank: int, size: int, two_ranks: None) -> None:
     """The sum over many steps with the same gradient approaches this gradient times the number of steps."""
@@ -193,6 +194,7 @@ def accuracy_after_training(compression: Any, rank: int, size: int) -> float:
     return float((model(images[test]).argmax(1) == labels[test]).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "top_k", "one_bit", "power_sgd"])
 def test_converges_on_the_digits(kind: str, rank: int, size: int) -> None:
     compression = getattr(hvd.Compression, kind)

@@ -112,6 +112,7 @@ def test_copies(rank: int, size: int) -> None:
     assert_equal_gradients(loaded, alone)
 
 
+@pytest.mark.slow
 def test_under_the_compiler(rank: int, size: int) -> None:
     parallel, alone = pair()
     compiled = torch.compile(parallel, backend="aot_eager")

@@ -364,6 +364,7 @@ def test_parameters_may_be_frozen_and_added_later(cls: Any) -> None:
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_model() -> None:
     model, alone = model_of(), model_of()
     optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)

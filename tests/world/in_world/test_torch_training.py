@@ -246,6 +246,7 @@ def test_gradient_scaling(explicit: bool, runs: tuple[Run, Run], rank: int, size
     assert scales[0] == scales[1] == 1024.0 / 4 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "passes"), [("eager", 2), ("aot_eager", 1)])
 def test_compiled(backend: str, passes: int, runs: tuple[Run, Run]) -> None:
     models = []
