@@ -295,8 +295,11 @@ docs: $(STAMPS)/run $(STAMPS)/package
 # Ends with pytest's own closing line, also after a C++ test failed.
 test: $(if $(filter $(LOCKED_TORCH),$(TORCH)),quick-tests,torch-tests)
 
-quick-tests: quick-environments $(STAMPS)/test
-	@$(MAKE) cpp-tests GTEST_ARGS='--gtest_filter=-$(SLOW_CPP_TESTS)'; cpp=$$?; $(MAKE) pytest && exit $$cpp
+# pip works on one processor, so it installs what pytest needs while the C++ tests are compiled and run.
+quick-tests: $(STAMPS)/package
+	@$(MAKE) quick-environments $(STAMPS)/test & installing=$$!; \
+		$(MAKE) cpp-tests GTEST_ARGS='--gtest_filter=-$(SLOW_CPP_TESTS)'; cpp=$$?; \
+		wait $$installing || exit; $(MAKE) pytest && exit $$cpp
 
 # Also the tests marked as slow, in all environments: hours. Some need root, and are skipped otherwise.
 test-all: export PYTEST_SECONDS = 20300
@@ -311,8 +314,9 @@ torch-tests: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 3900 $(BIN)/pytest $(TORCH_TESTS) \
 		-k 'not mxnet and not tensorflow and not torchft' $(PYTEST_ARGS)
 
-# Most tests wait for other processes, so several run side by side. Tests of one xdist_group follow one another.
-WORKERS ?= $(shell nproc)
+# Most tests wait for other processes, so more run side by side than there are processors. Tests of one xdist_group follow one
+# another.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PYTEST_SECONDS ?= 4600
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 pytest: $(STAMPS)/test $(STAMPS)/package quick-environments

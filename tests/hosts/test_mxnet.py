@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from .conftest import TestBeds
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
