@@ -117,8 +117,11 @@ class Passes:
         send: Callable[[int], None],
         too_many: str = "a gradient was computed in more backward passes than passes_per_step",
         counting: bool = False,
+        full: Callable[[int], None] = lambda number: None,
     ) -> None:
         """Starts without a layout. `too_many` is the text of the error if a gradient arrives too often.
+
+        `full(number)` is called when all gradients of a bucket have arrived, `send(number)` when it is its turn.
 
         If `counting` is true, the number of passes of each gradient is learned together with the order.
         """
@@ -129,7 +132,7 @@ class Passes:
         self.ready = 0  # gradients whose passes are all done
         self.synchronized = False  # all are reduced, and no gradient has arrived since
         self.arrivals: list[int] = []  # kept until there is a layout
-        self._send = send
+        self._send, self._full = send, full
         self._left = [passes_per_step] * count
         self._bucket_of: list[int | None] = [None] * count
         self._sizes: list[int] = []
@@ -182,9 +185,12 @@ class Passes:
         bucket = self._bucket_of[index]
         if bucket is not None:
             self._missing[bucket] -= 1
+            if self._missing[bucket]:
+                return
+            self._full(bucket)
             # The last bucket is full when the backward pass ends, so nothing overlaps with it. The thread that waits
             # for it sends it, which saves a thread switch.
-            if bucket == self._next and not self._missing[bucket] and not self.holds:
+            if bucket == self._next and not self.holds:
                 self._send_full(len(self._missing) - 1)
 
     def incomplete(self, index: int) -> bool:

@@ -35,7 +35,6 @@ class BucketLayout:
         # What `p.grad` is set to; None for a gradient that is in no bucket. Each has a version counter of its own, and a
         # program can make it a tensor of other memory (`p.grad.data = …`, `model.double()`): the places stay.
         self.views: list[torch.Tensor | None] = []
-        self.addresses: list[int] = []  # of the places
         self._places: list[torch.Tensor | None] = []
         self.unfit: set[int] = set()  # gradients of this step whose parameters have another dtype or device by now
         self._process_set = process_set
@@ -56,7 +55,6 @@ class BucketLayout:
         self.unfit.clear()
         self.views[:] = [None] * len(self._parameters)
         self._places[:] = self.views
-        self.addresses[:] = [0] * len(self._parameters)
 
     def drop_memory(self) -> None:
         """Makes `use` allocate all memory anew. Gradients keep theirs until then."""
@@ -70,15 +68,9 @@ class BucketLayout:
         self.drop_memory()
 
     def is_in_place(self, index: int) -> bool:
-        """Returns whether the view is a view of the bucket, and not of other memory."""
+        """Returns whether the view, if there is one, is a view of the bucket, and not of other memory."""
         view, place = self.views[index], self._places[index]
-        return (
-            view is not None
-            and place is not None
-            and view.data_ptr() == self.addresses[index]
-            and view.dtype is place.dtype
-            and view.stride() == place.stride()
-        )
+        return view is None or place is None or (view.is_set_to(place) and view.dtype is place.dtype)
 
     def fits(self, index: int) -> bool:
         """Returns False if the parameter has another dtype or device than its place by now."""
@@ -104,6 +96,10 @@ class BucketLayout:
         for index in self.unfit:
             self.show(index)
         self.unfit.clear()
+
+    def members(self, number: int) -> Sequence[int]:
+        """Returns the gradients of a bucket."""
+        return self._members[number]
 
     def row(self, number: int) -> torch.Tensor:
         """Returns the memory of a whole bucket."""
@@ -199,7 +195,7 @@ class BucketLayout:
         for memory in self._memory.values():
             memory.zero_()
         for (index, place), value in zip(places, values, strict=True):
-            self._places[index], self.addresses[index] = place, place.data_ptr()
+            self._places[index] = place
             view = self.views[index] = place.data
             if value is not None:
                 view.copy_(value)

@@ -92,7 +92,7 @@ class GradientBuckets:
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
-        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns)
+        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._on_full)
         self.add(parameters)
         register(self)
 
@@ -107,7 +107,6 @@ class GradientBuckets:
             self._parameters.append(parameter)
             self._known[id(parameter)] = index
             self._bucket_memory.views.append(None)
-            self._bucket_memory.addresses.append(0)
             self._hooks.append(_hooked(parameter, self._make_hook(index)))
         self.passes.grow(len(parameters))
         self._forget_layout()
@@ -205,8 +204,7 @@ class GradientBuckets:
         self.passes.synchronized = True
 
     def _make_hook(self, index: int) -> Hook:
-        memory = self._bucket_memory
-        views, is_in_place = memory.views, memory.is_in_place
+        views = self._bucket_memory.views
         arrived = self.passes.arrived
         adopt = self._adopt
         note = self._watch.note
@@ -214,11 +212,12 @@ class GradientBuckets:
 
         def hook(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
-            if gradient is not views[index] or not (is_compiling() or is_in_place(index)):
+            view = views[index]
+            if gradient is not view:
                 adopt(index, parameter, gradient)
             if counts is None or counts(index):
-                if not is_compiling():
-                    note(index, parameter.grad)
+                if view is None and not is_compiling():
+                    note((index,))
                 arrived(index)
 
         return hook
@@ -246,7 +245,8 @@ class GradientBuckets:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
-        self._gather(number)
+        if not all(map(self._watch.is_noted, self._bucket_memory.members(number))):
+            self._settle(number)
         rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
@@ -277,20 +277,25 @@ class GradientBuckets:
         if errors:
             raise errors[0]
 
-    def _gather(self, number: int | None = None) -> None:
-        """Moves gradients that were taken on a device to one bucket, or to all of them."""
-        taken = self._bucket_memory.taken(number)
-        if not taken:
-            return
-        unchanged = [index for index in taken if self._watch.is_unchanged(index)]
-        self._bucket_memory.gather(taken)
-        for index in unchanged:
-            self._watch.note(index, self._parameters[index].grad)
+    def _on_full(self, number: int) -> None:
+        if not is_compiling():
+            self._settle(number)
+
+    @not_compiled
+    def _settle(self, number: int) -> None:
+        """Notes the gradients of a full bucket. They are in their places then, wherever the program has moved them."""
+        memory, members = self._bucket_memory, self._bucket_memory.members(number)
+        memory.gather(memory.taken(number))
+        for index in members:
+            if not memory.is_in_place(index):
+                parameter = self._parameters[index]
+                self._adopt(index, parameter, parameter.grad)
+        self._watch.note(members)
 
     def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> OwnChanges:
         """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
-        written, removed = self._watch.changes()
-        error = report(self._owner.name, [self._names[index] for index in written]) if written else ""
+        written, removed = self._watch.changes(self._bucket_memory.is_in_place)
+        error = report(self._owner.name, [self._names[index] for index in sorted(written)]) if written else ""
         frozen, new, gone = [], [], []
         for position, (_, parameter) in enumerate(parameters):
             index = self._known.get(id(parameter))
@@ -327,10 +332,10 @@ class GradientBuckets:
     def _complete(self) -> None:
         """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
         memory = self._bucket_memory
-        self._gather()
+        memory.gather(memory.taken())
         for index, parameter in enumerate(self._parameters):
-            gradient, is_in_place = parameter.grad, memory.is_in_place(index)
-            if memory.views[index] is None or (is_in_place and gradient is memory.views[index]):
+            gradient, view = parameter.grad, memory.views[index]
+            if view is None or (gradient is view and memory.is_in_place(index)):
                 continue
             if self.passes.incomplete(index) and gradient is not None:
                 self._adopt(index, parameter, gradient)

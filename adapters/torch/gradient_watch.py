@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,19 +14,11 @@ _SETTING = "PERSEUS_TOUCHED_GRADIENTS"
 _CHOICES = ("warn", "error", "ignore")
 
 
-class Computed(NamedTuple):
-    """A gradient as it was when it had been computed."""
-
-    gradient: torch.Tensor
-    version: int
-    address: int
-
-
 class Changes(NamedTuple):
     """The gradients, by index, that the program has written to or replaced, and those that it has set to None."""
 
-    written: list[int]
-    removed: list[int]
+    written: set[int]
+    removed: set[int]
 
 
 class GradientWatch:
@@ -35,29 +27,31 @@ class GradientWatch:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         """Takes the owner's list of parameters, which may grow."""
         self._parameters = parameters
-        self.computed: dict[int, Computed] = {}  # by index; since the last `clear`
+        self._noted: dict[int, tuple[torch.Tensor, int]] = {}  # by index: a gradient and its version
 
-    def note(self, index: int, gradient: torch.Tensor) -> None:
-        """Notes a gradient that has been computed, or was moved to its bucket. It runs for each gradient."""
-        if gradient.layout is torch.strided and type(gradient) is torch.Tensor:
-            self.computed[index] = Computed(gradient, gradient._version, gradient.data_ptr())
+    def note(self, indices: Sequence[int]) -> None:
+        """Notes gradients that have been computed, or were moved to their bucket. It runs for each gradient."""
+        noted, parameters = self._noted, self._parameters
+        for index in indices:
+            gradient = parameters[index].grad
+            if gradient is not None:
+                noted[index] = (gradient, gradient._version)
 
-    def is_unchanged(self, index: int) -> bool:
-        """Returns whether the gradient is as it was noted."""
-        noted, gradient = self.computed.get(index), self._parameters[index].grad
-        return noted is not None and _is_as_noted(gradient, noted)
+    def is_noted(self, index: int) -> bool:
+        return index in self._noted
 
-    def changes(self) -> Changes:
-        changed = [index for index, noted in self.computed.items() if not _is_as_noted(self._parameters[index].grad, noted)]
-        removed = [index for index in changed if self._parameters[index].grad is None]
-        return Changes([index for index in changed if index not in removed], removed)
+    def changes(self, is_in_place: Callable[[int], bool]) -> Changes:
+        """Compares all gradients with what was noted. `is_in_place(index)`: whether the noted one has its memory."""
+        written, removed, parameters = set(), set(), self._parameters
+        for index, (gradient, version) in self._noted.items():
+            now = parameters[index].grad
+            if now is gradient and now._version == version and is_in_place(index):
+                continue
+            (removed if now is None else written).add(index)
+        return Changes(written, removed)
 
     def clear(self) -> None:
-        self.computed.clear()
-
-
-def _is_as_noted(gradient: torch.Tensor | None, noted: Computed) -> bool:
-    return gradient is noted.gradient and gradient._version == noted.version and gradient.data_ptr() == noted.address
+        self._noted.clear()
 
 
 def report(owner: str, names: Sequence[str]) -> str:

@@ -54,7 +54,6 @@ def test_touched_with_an_optimizer(rank: int, size: int) -> None:
     assert touches.failures(_optimizer, rank, size, hvd.allgather_object) == []
 
 
-@pytest.mark.usefixtures("reduced")
 def test_touched_with_data_parallel(rank: int, size: int) -> None:
     omit = _gradients_are_the_programs
     assert touches.failures(_data_parallel, rank, size, hvd.allgather_object, omit) == []
