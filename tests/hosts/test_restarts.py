@@ -155,6 +155,7 @@ def repeat(runs: int, test_bed: NetworkTestBed | None, folder: Path, capsys: pyt
             print(f"\n{number + 1} of {runs}: {went}", end="", flush=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [pytest.param(1, id="1 run"), TWENTY])
 def test_one_host_without_mpi(runs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeat(runs, None, tmp_path, capsys)

@@ -125,6 +125,7 @@ def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> Non
     assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     """The tests of torch.distributed that pass on one host pass on two hosts."""
     files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]

@@ -89,6 +89,7 @@ def test_horovodrun_starts_a_program_that_imports_horovod(folder: Path, tmp_path
     assert run(*command, env=environment, cwd=tmp_path) == f"{[float(size)] * 2}\n" * size
 
 
+@pytest.mark.slow
 def test_pip_shows_the_distribution_as_horovod(folder: Path, tmp_path: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", folder / "python")
     shown = run(*pip, "show", "horovod", cwd=tmp_path)

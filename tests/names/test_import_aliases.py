@@ -111,6 +111,7 @@ def test_keras_and_tensorflow(program: Program) -> None:
     assert run_successfully(*ALIAS, "--", path) == "all there\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_run_through_the_alias(program: Program) -> None:
     assert run_successfully(*ALIAS, "--", program(IDENTITIES), "a b", "--", "-x") == "as one 1 ['a b', '--', '-x']\n"
     assert run_successfully(*ALIAS, "--", "-c", "import horovod.torch; print(__name__)") == "__main__\n"
@@ -182,6 +183,7 @@ def test_errors_name_the_missing_module_and_its_replacement(program: Program) ->
         assert ours in errors[statement][1], errors[statement]
 
 
+@pytest.mark.slow
 def test_functions_on_ranks_through_the_alias(program: Program) -> None:
     """A script calls horovod.run with a function that imports horovod on the ranks."""
     path = program(

@@ -45,6 +45,7 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_programs_use_the_sources(editable: Path, tmp_path: Path) -> None:
     """Runs programs in the clone's root, in another folder, and on two ranks.
 
