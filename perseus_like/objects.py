@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from collections.abc import Sequence
@@ -89,6 +90,20 @@ def first_difference(everybody: Sequence[Sequence[str]], process_set: ProcessSet
             if one != other:
                 return f"{position}, rank {ranks[0]} has {one}, rank {rank} has {other}"
     return None
+
+
+def difference_between_ranks(
+    mine: Sequence[str], name: str, process_set: ProcessSet = global_process_set
+) -> str | None:
+    """Describes the first difference between the lists of all ranks, as `first_difference`. Collective.
+
+    Equal lists cost an allgather of 16 bytes for each rank.
+    """
+    digest = np.frombuffer(hashlib.blake2b("\n".join(mine).encode(), digest_size=16).digest(), np.uint8)
+    everybody = _bytes.allgather(digest, f"{name}.digest", process_set).result().reshape(-1, len(digest))
+    if (everybody == everybody[0]).all():
+        return None
+    return first_difference(allgather_object(list(mine), name, process_set), process_set)
 
 
 @dataclass(frozen=True)

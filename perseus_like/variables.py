@@ -5,14 +5,13 @@ The values are sent as bytes, so that every dtype can be sent.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .collectives import Collectives
 from .errors import DisagreementError
 from .handle import results_of
-from .objects import allgather_object, first_difference
+from .objects import difference_between_ranks
 from .process_sets import ProcessSet, global_process_set
 from .session import session
 from .tensor import ArrayTensors
@@ -74,13 +73,9 @@ def broadcast(
 
 
 def _compare(descriptions: list[str], what: str, process_set: ProcessSet) -> None:
-    digest = hashlib.blake2b("\n".join(descriptions).encode(), digest_size=16).digest()
-    mine = np.frombuffer(digest, np.uint8)
-    everybody = _bytes.allgather(mine, f"{what}.digest", process_set).result().reshape(-1, len(mine))
-    if (everybody == everybody[0]).all():
-        return
-    found = first_difference(allgather_object(descriptions, what, process_set), process_set)
-    raise DisagreementError(f"ranks have different {what}: at position {found}; build the same model on all ranks")
+    found = difference_between_ranks(descriptions, what, process_set)
+    if found is not None:
+        raise DisagreementError(f"ranks have different {what}: at position {found}; build the same model on all ranks")
 
 
 def of_optimizer(optimizer: Any, trained: Sequence[Any]) -> list[Any]:

@@ -10,6 +10,8 @@ import numpy as np
 
 from perseus_like import basics, variables
 from perseus_like.collectives import Average, Collectives, Op
+from perseus_like.errors import DisagreementError
+from perseus_like.objects import difference_between_ranks
 from perseus_like.tensor import ArrayTensors
 
 from . import backends
@@ -84,6 +86,9 @@ class MetricAverageCallbackImpl:
     Args:
         device: has no effect; it is an argument of Horovod.
 
+    Raises:
+        DisagreementError: at the end of an epoch, if the ranks have metrics of different names.
+
     Examples:
         >>> callback = hvd.callbacks.MetricAverageCallback()  # model.fit(…, callbacks=[callback])
     """
@@ -93,13 +98,18 @@ class MetricAverageCallbackImpl:
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not logs:
-            return
+        logs = {} if logs is None else logs
         numbers = {name: float(value) for name, value in sorted(logs.items()) if np.ndim(value) == 0}
-        # The metrics are one vector, so ranks with different metrics get an error with the number of metrics of each
-        # rank.
-        averages = _arrays.allreduce(np.array(list(numbers.values())), Average, "keras.metrics").result()
-        logs.update(zip(numbers, averages.tolist(), strict=True))
+        difference = difference_between_ranks(list(numbers), "keras.metrics")
+        if difference is not None:
+            raise DisagreementError(
+                f"MetricAverageCallback: ranks have different metrics: at position {difference}; compile the model "
+                "with the same metrics on all ranks, and let callbacks that add values to the logs of one rank come "
+                "after MetricAverageCallback"
+            )
+        if numbers:
+            averages = _arrays.allreduce(np.array(list(numbers.values())), Average, "keras.metrics").result()
+            logs.update(zip(numbers, averages.tolist(), strict=True))
 
 
 class LearningRateScheduleCallbackImpl:

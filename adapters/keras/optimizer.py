@@ -285,8 +285,8 @@ def DistributedOptimizer(  # noqa: N802
         op: Average or Sum.
         groups: lists of variables whose gradients are reduced together, or the number of groups.
         num_groups: deprecated; a number of groups.
-        backward_passes_per_step: the number of calls whose gradients are summed, then reduced and applied. `iterations`
-            counts every call.
+        backward_passes_per_step: the number of calls whose gradients are summed, then reduced and applied. Each list of
+            variables counts its own calls, and `iterations` counts every call.
         average_aggregated_gradients: average the gradients of these calls.
         process_set: the ranks that train together. On other ranks the optimizer does not communicate.
         scale_local_gradients: gradients of local variables are divided by the number of ranks.

@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from perseus_like.basics import restart
 from perseus_like.elastic import ModelState, ObjectState, State, VariablesState, run_fn
+from perseus_like.partial_sums import PartialSums
 
 from .errors import translated
+from .gradient_sums import LivingSums
 
 _Result = TypeVar("_Result")
 
@@ -91,6 +93,8 @@ class TensorFlowKerasState(ModelState):
 class TensorFlowState(VariablesState):
     """Elastic state of variables, and further objects by name. All are attributes of the state.
 
+    Sums of gradients of these variables, which an optimizer keeps between backward passes of a step, belong to it.
+
     Args:
         variables: the variables. The default is the global variables of a TensorFlow 1 graph.
         session: the session of a TensorFlow 1 graph. The default is the current one. Eager variables need none.
@@ -108,7 +112,14 @@ class TensorFlowState(VariablesState):
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
         self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
         self.session = session or tf.compat.v1.get_default_session()
+        self._sums = LivingSums(self._read, self._write, None if self.session is None else self.session.graph)
         super().__init__({"variables": lambda: self.variables}, **kwargs)
+
+    def _partial_sums(self) -> PartialSums:
+        return self._sums
+
+    def _trained(self) -> Sequence[Any]:
+        return self.variables
 
     def _read(self, group: Sequence[Any]) -> list[Any]:
         return super()._read(group) if self.session is None else list(self.session.run(list(group)))

@@ -12,6 +12,7 @@ from perseus_like.gradients import checked_passes, reduce_shared
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .gradient_reduction import divided_by_ranks
+from .gradient_sums import SumsOfLists
 from .numbers import size_op as size_op  # in Horovod, this module has it
 from .variables import key_of
 
@@ -26,8 +27,10 @@ def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensor_list if tensor is not None]
 
 
-class LocalGradientAggregationHelper:
+class LocalGradientAggregationHelper(SumsOfLists):
     """The sums of the gradients of one optimizer, and the number of passes in them, in variables.
+
+    Each list of variables that `compute_gradients` is called with has its own sums, and counts its own passes.
 
     In a graph of TensorFlow 1 the variables are local ones: run `tf.compat.v1.local_variables_initializer()`, as
     monitored sessions do.
@@ -71,12 +74,11 @@ class LocalGradientAggregationHelper:
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
-        self.counter: Any = None
+        super().__init__()
         self._reduce = allreduce_func
         self._process_set = process_set
         self._scale_local_gradients = scale_local_gradients
         self._local: set[Any] = set()
-        self._sums: dict[Any, Any] = {}
 
     def register_local_var(self, var: Any) -> None:
         """Marks a variable as local: its gradient is not reduced."""
@@ -85,29 +87,30 @@ class LocalGradientAggregationHelper:
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Adds to the sums. Returns the reduced sums at every N-th call, and this rank's sums at other calls."""
         grads = [self._dense(gradient) for gradient in grads]
-        self._make_variables(grads, vars)
-        sums = [
-            None if gradient is None else self._sums[key_of(var)] for gradient, var in zip(grads, vars, strict=True)
+        sums = self.sums_of(vars)
+        added = [
+            sums.make_total(place, gradient.dtype).assign_add(gradient)
+            for place, gradient in enumerate(grads)
+            if gradient is not None
         ]
-        added = [total.assign_add(gradient) for total, gradient in zip(sums, grads, strict=True) if total is not None]
-        with tf.control_dependencies(get_not_none_from_list([None if tf.executing_eagerly() else x for x in added])):
-            passes = self.counter.assign_add(1)
+        totals = list(sums.totals)  # also of gradients that are None in this pass
+        with tf.control_dependencies([] if tf.executing_eagerly() else added):
+            passes = sums.counter.assign_add(1)
         with tf.control_dependencies([] if tf.executing_eagerly() else [passes]):
-            present = get_not_none_from_list(sums)
+            present = get_not_none_from_list(totals)
             values = [total.read_value() for total in present]
-            is_last = tf.equal(self.counter.read_value(), self.backward_passes_per_step)
+            is_last = tf.greater_equal(sums.counter.read_value(), self.backward_passes_per_step)
 
         def reduce() -> list[Any]:
-            reduced = iter(self._reduced(self._spread(values, sums), vars))
-            results = [gradient for gradient, total in zip(reduced, sums, strict=True) if total is not None]
+            reduced = iter(self._reduced(self._spread(values, totals), vars))
+            results = [gradient for gradient, total in zip(reduced, totals, strict=True) if total is not None]
             with tf.control_dependencies([] if tf.executing_eagerly() else results):
-                clears = [total.assign(tf.zeros_like(total)) for total in present]
-                clears.append(self.counter.assign(0))
+                clears = sums.clear()
             with tf.control_dependencies([] if tf.executing_eagerly() else clears):
                 return [tf.identity(result) for result in results]
 
         results = tf.cond(is_last, reduce, lambda: [tf.identity(value) for value in values]) if values else []
-        return self._spread(list(results) if isinstance(results, list | tuple) else [results], sums)
+        return self._spread(list(results) if isinstance(results, list | tuple) else [results], totals)
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the closure after a reduction. Otherwise only adds one to `global_step`, if it is given."""
@@ -116,12 +119,15 @@ class LocalGradientAggregationHelper:
             step = kwargs.get("global_step", args[1] if len(args) > 1 else None)
             return tf.no_op() if step is None else tf.group(step.assign_add(1))
 
-        pairs = args[0] if args else kwargs.get("grads_and_vars", ())
+        pairs = list(args[0] if args else kwargs.get("grads_and_vars", ()))
         gradients = get_not_none_from_list([gradient for gradient, _ in pairs])
+        sums = self.sums_with([variable for _, variable in pairs])
+        if sums is None:
+            return apply_grads_closure()
         if tf.executing_eagerly():
-            return apply_grads_closure() if int(self.counter) == 0 else skip()
+            return apply_grads_closure() if int(sums.counter) == 0 else skip()
         with tf.control_dependencies(gradients):
-            is_reduced = tf.equal(self.counter.read_value(), 0)
+            is_reduced = tf.equal(sums.counter.read_value(), 0)
 
         def as_group(function: Callable[[], Any]) -> Callable[[], Any]:
             def run() -> Any:
@@ -141,15 +147,6 @@ class LocalGradientAggregationHelper:
             )
         return tf.convert_to_tensor(gradient)
 
-    def _make_variables(self, grads: Sequence[Any], vars: Sequence[Any]) -> None:
-        with tf.init_scope():
-            if self.counter is None:
-                self.counter = _local_variable(lambda: tf.zeros([], tf.int32))
-            for gradient, var in zip(grads, vars, strict=True):
-                if gradient is not None and key_of(var) not in self._sums:
-                    zeros = partial(tf.zeros, tf.TensorShape(var.shape), gradient.dtype)
-                    self._sums[key_of(var)] = _local_variable(zeros)
-
     def _reduced(self, sums: list[Any], vars: Sequence[Any]) -> list[Any]:
         if self.average_aggregated_gradients:
             sums = apply_op_to_not_none_tensors(lambda total: total / self.backward_passes_per_step, sums)
@@ -163,9 +160,9 @@ class LocalGradientAggregationHelper:
         return reduce_shared(sums, is_local, reduce, divide)
 
     @staticmethod
-    def _spread(values: list[Any], sums: list[Any]) -> list[Any]:
+    def _spread(values: list[Any], totals: list[Any]) -> list[Any]:
         rest = iter(values)
-        return [None if total is None else next(rest) for total in sums]
+        return [None if total is None else next(rest) for total in totals]
 
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
@@ -190,13 +187,6 @@ class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
         )
-
-
-def _local_variable(initial: Callable[[], Any]) -> Any:
-    if tf.executing_eagerly():
-        return tf.Variable(initial(), trainable=False)
-    collections = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
-    return tf.compat.v1.Variable(initial, trainable=False, use_resource=True, collections=collections)
 
 
 # The names of this file, and further names of Horovod's module of this path.

@@ -34,6 +34,9 @@ class BetweenHosts(FeedbackCompressor):
     def fresh(self) -> BetweenHosts:
         return BetweenHosts(self.inner.fresh())
 
+    def rescale(self, factor: float) -> None:
+        self.inner.rescale(factor)
+
     def start(
         self, name: str, gradients: Mapping[int, torch.Tensor], average: bool, process_set: ProcessSet
     ) -> Callable[[], None]:

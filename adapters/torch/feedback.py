@@ -17,6 +17,8 @@ from perseus_like.collectives import Average, Op, Sum
 from perseus_like.compression import Compressor
 from perseus_like.process_sets import ProcessSet
 
+from .compat.grad_scaler import rescale_with_scaler
+
 F = TypeVar("F", bound="FeedbackCompressor")
 
 
@@ -53,6 +55,11 @@ class FeedbackCompressor(Compressor, ABC):
     def forget(self, key: int) -> None:
         """Drops what was left out of this gradient before."""
         self._left_out.pop(key, None)
+
+    def rescale(self, factor: float) -> None:
+        """Multiplies what was left out by a factor, because a GradScaler multiplies the next gradients by it."""
+        for left_out in self._left_out.values():
+            left_out.mul_(factor)
 
     def fresh(self: F) -> F:
         """Returns a copy that has seen no gradient."""
@@ -120,6 +127,15 @@ def checked_compression(compression: Any, op: Op) -> Any:
     """Returns an instance for a class: `Compression.top_k()` for `Compression.top_k`. Others stay as they are."""
     if isinstance(compression, type) and issubclass(compression, FeedbackCompressor):
         compression = compression()
-    if isinstance(compression, FeedbackCompressor) and op not in (Average, Sum):
+    if not isinstance(compression, FeedbackCompressor):
+        return compression
+    if op not in (Average, Sum):
         raise ValueError(f"{compression} knows Average and Sum, not {op.name}; use Compression.none, fp16 or bf16")
+    rescale_with_scaler(_feedback_of)
     return compression
+
+
+def _feedback_of(optimizer: Any) -> FeedbackCompressor | None:
+    """Returns the compressor that keeps what an optimizer's gradients leave out."""
+    found = getattr(getattr(optimizer, "_buckets", None), "_feedback", None)
+    return found if isinstance(found, FeedbackCompressor) else None

@@ -24,6 +24,7 @@ from .shard_meeting import Meeting
 from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
+from .shard_writes import ProgramWrites, warn_of_writers
 
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
@@ -53,7 +54,8 @@ class ShardedUpdate:
         self._hooks: list[Any] = []
         self._known: dict[int, tuple[Slot, torch.Tensor]] = {}  # by id() of the parameter: its place and gradient
         self._addresses: list[int] = []
-        self._versions: list[int] = []
+        self._writes = ProgramWrites()
+        self._written = ""  # the name of a parameter that the program has written, until other ranks know
         self._partial_steps = 0  # without ranks that had joined, since all ranks met
         self._has_loaded = False  # a state, since then
         self._squares = 0.0  # the sum of the squares of this rank's sums
@@ -139,7 +141,7 @@ class ShardedUpdate:
             self._adopt_states(copies=memory.index == 0)
         self._summed = False
         self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
-        self._versions = [slot.parameter._version for slot in memory.slots]
+        self._writes.note((slot.parameter for slot in memory.slots), after_step=False)
 
     def _each(self) -> list[tuple[str, torch.Tensor, dict[str, Any]]]:
         return [(name, each, group) for number, group in enumerate(self._groups) for name, each in self._named(number)]
@@ -256,6 +258,7 @@ class ShardedUpdate:
         memory = self._ensure()
         try:
             self.reduction.finish(self._named())
+            self._written = self._writes.first(self._named())
             if not self._summed:
                 skips = self._gather(memory, found_infinity, loss_scale)
             else:
@@ -337,8 +340,12 @@ class ShardedUpdate:
 
         The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
         """
-        mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded)
+        written, self._written = self._written, ""
+        mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
         meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine)
+        writers = len(self._group.places_on_host(meeting.writers))
+        if written and writers > 1:
+            warn_of_writers(written, writers)
         self._present = meeting.present
         memory.present = self._group.places_on_host(meeting.present)
         if self._all_are_present():
@@ -355,8 +362,8 @@ class ShardedUpdate:
         """Takes the values of bfloat16 parameters that the program has changed since the last step."""
         changed = {
             id(slot.parameter)
-            for slot, version in zip(memory.slots, self._versions, strict=True)
-            if slot.parameter.dtype is torch.bfloat16 and slot.parameter._version != version
+            for slot in memory.slots
+            if slot.parameter.dtype is torch.bfloat16 and self._writes.is_written(slot.parameter)
         }
         if not changed:
             return
@@ -370,7 +377,7 @@ class ShardedUpdate:
         self._rule.count(memory, self._state)
         for slot in memory.slots:
             torch.autograd.graph.increment_version(slot.parameter)
-        self._versions = [slot.parameter._version for slot in memory.slots]
+        self._writes.note((slot.parameter for slot in memory.slots), after_step=True)
 
 
 def leave_all() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import objects, variables
+from ..partial_sums import Kept, PartialSums, mean_over_ranks, partial_sums_of
 from ..session import session
 from .state import ObjectState
 
@@ -38,6 +39,7 @@ class VariablesState(ObjectState):
     def restore(self) -> None:
         for name, get in self._groups.items():
             self._write(get(), self._kept[name])
+        self._write_sums(self._kept_sums)
         super().restore()
 
     def sync(self) -> None:
@@ -46,18 +48,38 @@ class VariablesState(ObjectState):
             values = variables.from_root(self._read(group), 0, name)
             if session.core.rank() != 0:
                 self._write(group, values)
+        if self._partial_sums() is not None:
+            self._write_sums(mean_over_ranks(self._read_sums(), "partial_sums"))
         super().sync()
         self._keep()  # last, so that all ranks go back to the same commit if an earlier step fails
 
     def kept(self) -> Any:
-        return self._kept, super().kept()
+        return self._kept, self._kept_sums, super().kept()
 
     def take(self, kept: Any) -> None:
-        self._kept, plain = kept
+        self._kept, self._kept_sums, plain = kept
         super().take(plain)
 
     def _keep(self) -> None:
         self._kept = {name: self._read(get()) for name, get in self._groups.items()}
+        self._kept_sums = self._read_sums()
+
+    def _partial_sums(self) -> PartialSums | None:
+        """Returns the sums of gradients over backward passes that belong to the state."""
+        return None
+
+    def _trained(self) -> Sequence[Any]:
+        """Returns the variables of these gradients, in the same order on all ranks."""
+        return []
+
+    def _read_sums(self) -> Kept:
+        sums = self._partial_sums()
+        return {} if sums is None else sums.read(self._trained())
+
+    def _write_sums(self, kept: Kept) -> None:
+        sums = self._partial_sums()
+        if sums is not None:
+            sums.write(self._trained(), kept)
 
     def _read(self, group: Sequence[Any]) -> Values:
         return variables.read(group)
@@ -92,3 +114,10 @@ class ModelState(VariablesState):
             "optimizer_variables": lambda: variables.of_optimizer(self.optimizer, self.model.trainable_variables),
         }
         super().__init__(groups, **kwargs)
+
+    def _partial_sums(self) -> PartialSums | None:
+        return partial_sums_of(self.optimizer)
+
+    def _trained(self) -> Sequence[Any]:
+        found: Sequence[Any] = self.model.trainable_variables
+        return found

@@ -90,6 +90,17 @@ counter.count = 5
 counted.restore()
 assert counter.count == 0
 
+# Objects with state_dict and load_state_dict stay the same objects: a schedule goes on to change its own optimizer.
+for change in ("restore", "sync"):
+    plain_optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(plain_optimizer, 1, 0.5 + rank)
+    scheduled = hvd.elastic.TorchState(optimizer=plain_optimizer, schedule=schedule)
+    getattr(scheduled, change)()
+    assert scheduled.schedule is schedule and schedule.gamma == (0.5 if change == "sync" else 0.5 + rank)
+    plain_optimizer.step()
+    scheduled.schedule.step()
+    assert plain_optimizer.param_groups[0]["lr"] == schedule.gamma
+
 # ObjectState synchronizes plain objects with any function that broadcasts.
 plain = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=rank)
 plain.sync()
@@ -149,6 +160,115 @@ for length in (size + 1, 1):
     assert len(indices) % size == 0 and len(indices) < length + size
 empty = hvd.elastic.ElasticSampler([])
 assert indices_of_all_ranks(empty) == []
+"""
+
+REMOVAL = """
+# After a removal of other ranks, the rest of an epoch is divided by the remaining ranks, although no sync() follows.
+sampler = hvd.elastic.ElasticSampler(range(8 * size), shuffle=False)
+state = hvd.elastic.TorchState(sampler=sampler)
+sampler.record_batch(0, 2)
+hvd.shutdown()
+hvd.init(comm=[rank])
+assert hvd.size() == 1
+state.on_reset()
+assert list(sampler) == list(range(2 * size, 8 * size)), list(sampler)
+"""
+
+# A training with two passes in a step, that fails once, at each place and with each kind of commits, ends like one that
+# does not fail.
+PASSES = """
+import contextlib
+import torch
+import perseus_like.torch as hvd
+from perseus_like import HostsUpdatedInterrupt
+from perseus_like.torch.nn.parallel import DistributedDataParallel
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+PASSES, TOTAL = 2, 6
+
+def distributed(optimizer, model):
+    return model, hvd.DistributedOptimizer(optimizer, backward_passes_per_step=PASSES)
+
+def sharded(optimizer, model):
+    return model, hvd.DistributedOptimizer(optimizer, shard=True)
+
+def wrapped(optimizer, model):
+    return DistributedDataParallel(model), optimizer
+
+def fail():
+    hvd.allreduce(torch.ones(1 + hvd.rank()), name="trouble")
+
+def interrupt():
+    raise HostsUpdatedInterrupt(skip_sync=False)
+
+def interrupt_by_removal():
+    raise HostsUpdatedInterrupt(skip_sync=True)
+
+def trained(wrap, zeroing, commit_every, trouble=None, place=None):
+    model = torch.nn.Linear(3, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5)
+    scaler = torch.amp.GradScaler("cpu") if hasattr(torch.amp, "GradScaler") else schedule
+    model, optimizer = wrap(inner, model)
+    state = hvd.elastic.TorchState(model, optimizer, schedule=schedule, scaler=scaler, done=0)
+    left = [place]
+
+    def maybe(now):
+        if left == [now]:
+            left.clear()
+            trouble()
+
+    @hvd.elastic.run
+    def train(state):
+        while state.done < TOTAL:
+            is_first, is_last = state.done % PASSES == 0, state.done % PASSES == PASSES - 1
+            if zeroing == "before the first pass" and is_first:
+                optimizer.zero_grad()
+            quiet = not is_last and wrap is wrapped
+            with model.no_sync() if quiet else contextlib.nullcontext():
+                (model(torch.full((1, 3), 1.0 + rank + 10 * state.done)).sum() * 0.01).backward()
+            maybe((state.done, "before the step"))
+            if is_last:
+                optimizer.step()
+                schedule.step()
+            if zeroing == "after the step" and is_last:
+                optimizer.zero_grad()
+            state.done += 1
+            maybe((state.done - 1, "before the commit"))
+            if state.done % commit_every == 0:
+                state.commit()
+            maybe((state.done - 1, "after the commit"))
+            if zeroing == "after the commit" and is_last:
+                optimizer.zero_grad()
+
+    train(state)
+    assert schedule.last_epoch == TOTAL // PASSES and not left or place is None
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+PLACES = {
+    fail: [(done, where) for done in range(TOTAL) for where in ("before the step", "before the commit")],
+    interrupt: [(done, "after the commit") for done in (2, 3)],
+    interrupt_by_removal: [(done, "after the commit") for done in (2, 3)],
+}
+wrong = []
+for wrap, zeroing in (
+    (distributed, "before the first pass"),
+    (distributed, "after the step"),
+    (distributed, "after the commit"),
+    (sharded, "after the commit"),
+    (wrapped, "after the step"),
+):
+    expected = trained(wrap, zeroing, 100)
+    for trouble, places in PLACES.items():
+        for number, place in enumerate(places):
+            every = 1 if trouble is not fail else 1 + number % 3
+            found = trained(wrap, zeroing, every, trouble, place)
+            if not torch.allclose(found, expected, rtol=0, atol=1e-6):
+                where = (wrap.__name__, zeroing, every, trouble.__name__, place)
+                wrong.append((*where, found.tolist(), expected.tolist()))
+assert not wrong, "\\n".join(map(str, wrong))
 """
 
 LOOP = """
@@ -257,8 +377,11 @@ state.commit()
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("program", [STATE + SAMPLER, LOOP], ids=["state and sampler", "loop"])
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [(STATE + SAMPLER + REMOVAL, 2), (STATE + SAMPLER + REMOVAL, 4), (LOOP, 2), (LOOP, 4), (PASSES, 2)],
+    ids=["state and sampler-2", "state and sampler-4", "loop-2", "loop-4", "passes-2"],
+)
 def test_elastic(program: str, size: int, ranks: Ranks) -> None:
     world = ranks(size, program)
     assert world.code == 0, world.stderr

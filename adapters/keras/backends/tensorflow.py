@@ -14,6 +14,7 @@ from perseus_like import variables as plain
 from perseus_like.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 from perseus_like.tensorflow.elastic import run as run
 from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
+from perseus_like.tensorflow.gradient_sums import SumsOfLists
 
 math = tf
 Reducer = TensorFlowReducer
@@ -58,14 +59,12 @@ def executing_eagerly() -> bool:
     return bool(tf.executing_eagerly())
 
 
-class Passes:
+class Passes(SumsOfLists):
     """Sums the gradients of `count` backward passes in variables, which traced functions update, too."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self._count = count
-        with tf.init_scope():
-            self.counter = tf.Variable(0, trainable=False, name="backward_passes")
-        self._sums: dict[int, Any] = {}
 
     def step(
         self,
@@ -77,32 +76,21 @@ class Passes:
         """Adds gradients. Calls `last` with the sums after the last pass, and `other` after all other passes."""
         if not tf.executing_eagerly() and not tf.inside_function():
             raise ValueError("backward_passes_per_step of a Keras optimizer needs eager execution or a tf.function")
-        for gradient, variable in zip(gradients, variables, strict=True):
-            if gradient is not None:
-                self._add(gradient, variable)
-        self.counter.assign_add(1)
+        sums = self.sums_of(variables)
+        for place, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                sums.make_total(place, gradient.dtype).scatter_add(gradient)
+            elif gradient is not None:
+                sums.make_total(place, gradient.dtype).assign_add(gradient)
+        sums.counter.assign_add(1)
 
         def finish() -> Any:
-            sums = [self._sums.get(id(variable)) for variable in variables]
-            last([None if total is None else total.read_value() for total in sums])
-            for total in self._sums.values():
-                total.assign(tf.zeros_like(total))
-            self.counter.assign(0)
+            last([None if total is None else total.read_value() for total in sums.totals])
+            sums.clear()
             return tf.constant(True)
 
         def go_on() -> Any:
             other()
             return tf.constant(False)
 
-        tf.cond(tf.equal(self.counter, self._count), finish, go_on)
-
-    def _add(self, gradient: Any, variable: Any) -> None:
-        total = self._sums.get(id(variable))
-        if total is None:
-            with tf.init_scope():
-                total = tf.Variable(tf.zeros(variable.shape, gradient.dtype), trainable=False, name="gradient_sum")
-            self._sums[id(variable)] = total
-        if isinstance(gradient, tf.IndexedSlices):
-            total.scatter_add(gradient)
-        else:
-            total.assign_add(gradient)
+        tf.cond(tf.equal(sums.counter, self._count), finish, go_on)

@@ -12,6 +12,7 @@ from perseus_like.basics import restart
 from perseus_like.common_api import adapter
 from perseus_like.elastic import ModelState, run_fn
 from perseus_like.errors import UnavailableError
+from perseus_like.partial_sums import Kept, PartialSums, Sums, places_in
 from perseus_like.variables import read as read
 from perseus_like.variables import write as write
 
@@ -36,13 +37,26 @@ def broadcast_global_variables(root_rank: int) -> Any:
     )
 
 
-class Passes:
-    """Sums the gradients of `count` backward passes."""
+class _ListSums:
+    """The sums of the gradients of one list of variables, and the number of passes in them."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)  # kept, so that their ids are not reused
+        self.counter = 0
+        self.totals: list[Any] = [None] * len(variables)
+
+
+class Passes(PartialSums):
+    """Sums the gradients of `count` backward passes. Each list of variables counts its own passes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self.counter = 0
-        self._sums: dict[int, Any] = {}
+        self._lists: dict[tuple[int, ...], _ListSums] = {}  # the one that was used last is at the end
+
+    @property
+    def counter(self) -> int:
+        """The number of passes that are summed so far, of the list of variables that was used last."""
+        return next(reversed(self._lists.values())).counter if self._lists else 0
 
     def step(
         self,
@@ -52,17 +66,44 @@ class Passes:
         other: Callable[[], object],
     ) -> None:
         """Adds gradients. Calls `last` with the sums after the last pass, and `other` after all other passes."""
-        for gradient, variable in zip(gradients, variables, strict=True):
-            key = id(variable)
+        sums = self._sums_of(variables)
+        for place, gradient in enumerate(gradients):
             if gradient is not None:
-                self._sums[key] = gradient.clone() if key not in self._sums else self._sums[key] + gradient
-        self.counter += 1
-        if self.counter < self._count:
+                total = sums.totals[place]
+                sums.totals[place] = gradient.clone() if total is None else total + gradient
+        sums.counter += 1
+        if sums.counter < self._count:
             other()
             return
-        sums = [self._sums.get(id(variable)) for variable in variables]
-        self._sums, self.counter = {}, 0
-        last(sums)
+        totals = sums.totals
+        sums.totals, sums.counter = [None] * len(totals), 0
+        last(totals)
+
+    def read(self, variables: Sequence[Any]) -> Kept:
+        kept = {}
+        for sums in self._lists.values():
+            places = places_in(variables, sums.variables)
+            if sums.counter and places is not None:
+                values = [None if each is None else keras.ops.convert_to_numpy(each).copy() for each in sums.totals]
+                kept[places] = Sums(sums.counter, values)
+        return kept
+
+    def write(self, variables: Sequence[Any], kept: Kept) -> None:
+        for sums in self._lists.values():
+            sums.totals, sums.counter = [None] * len(sums.totals), 0
+        for places, given in kept.items():
+            sums = self._sums_of([variables[place] for place in places])
+            sums.counter = given.passes
+            for place, value in enumerate(given.values):
+                if value is not None:
+                    like = getattr(sums.variables[place], "value", sums.variables[place])
+                    sums.totals[place] = tensor(value.copy()).to(like)
+
+    def _sums_of(self, variables: Sequence[Any]) -> _ListSums:
+        key = tuple(map(id, variables))
+        found = self._lists.pop(key, None) or _ListSums(variables)
+        self._lists[key] = found
+        return found
 
 
 class TensorFlowKerasState(ModelState):

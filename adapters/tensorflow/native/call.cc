@@ -31,7 +31,8 @@ Call::Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done)
     : kernel_(kernel),
       context_(context),
       done_(std::move(done)),
-      name_(name_in_loop(kernel.attributes().name, context)) {}
+      name_(name_in_loop(kernel.attributes().name, context)),
+      step_(tf().TF_StepId == nullptr ? 0 : tf().TF_StepId(context)) {}
 
 Call::~Call() {
   for (auto* tensor : tensors_held_) tf().TF_DeleteTensor(tensor);
@@ -59,6 +60,11 @@ void Call::submit(std::unique_ptr<Call> call, bool blocking) {
   end(std::move(call));
 }
 
+void Call::refuse(std::unique_ptr<Call> call) {
+  call->fail_as_crossed();
+  end(std::move(call));
+}
+
 void Call::completed(void* raw, const PerseusOutcome* outcome) {
   std::unique_ptr<Call> call(static_cast<Call*>(raw));
   call->take(*outcome);
@@ -67,7 +73,7 @@ void Call::completed(void* raw, const PerseusOutcome* outcome) {
 
 void Call::end(std::unique_ptr<Call> call) {
   if (!call->status_.ok()) tf().TF_OpKernelContext_Failure(call->context_, call->status_);
-  auto next = call->kernel_.next(call->name_);
+  auto next = call->kernel_.next(*call);
   const auto done = std::move(call->done_);
   call.reset();
   // The next execution keeps the kernel alive, because TensorFlow waits for it.
@@ -162,6 +168,10 @@ void Call::take(const PerseusOutcome& outcome) {
     fail(outcome.error, outcome.message);
     return;
   }
+  if (kernel_.was_crossed(*this)) {
+    fail_as_crossed();
+    return;
+  }
   const auto verb = kernel_.attributes().verb;
   if (verb == PERSEUS_JOIN) {
     set_int32(0, &outcome.number, 1, true);
@@ -203,6 +213,13 @@ void Call::set_int32(int index, const std::int64_t* values, int count, bool scal
   auto* const target = static_cast<std::int32_t*>(tf().TF_TensorData(tensor));
   std::transform(values, values + count, target, [](std::int64_t value) { return static_cast<std::int32_t>(value); });
   tf().TF_DeleteTensor(tensor);
+}
+
+void Call::fail_as_crossed() {
+  fail(PERSEUS_ERROR_INVALID_ARGUMENT,
+       "'" + name_ + "': two threads of this rank called collectives of this name at the same time, so that the ranks " +
+           "may have combined tensors of different threads; make these calls in one thread, or give the collectives " +
+           "of each thread names of their own (in place of a tape: hvd.grouped_allreduce(gradients, name=…))");
 }
 
 void Call::fail(std::int32_t kind, const std::string& message) {

@@ -1,8 +1,10 @@
 // One execution of a kernel: turns TensorFlow's tensors into a request for the core, and its results into tensors.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel.h"
@@ -16,10 +18,19 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  const std::string& name() const { return name_; }
+  using Key = std::pair<std::int32_t, std::string>;  // the process set, and the name in it
+
+  Key key() const { return {kernel_.attributes().process_set, name_}; }
+  // Identifies the execution of a function, or the run of a session, that this call belongs to.
+  std::int64_t step() const { return step_; }
+  void holds_name() { holds_name_ = true; }
+  bool is_holding_name() const { return holds_name_; }
 
   // Submits the request to the core, which owns the call from then on. If that fails, the call ends at once.
   static void submit(std::unique_ptr<Call> call, bool blocking);
+
+  // Ends a call whose name is in flight in another thread.
+  static void refuse(std::unique_ptr<Call> call);
 
  private:
   static void completed(void* call, const PerseusOutcome* outcome);
@@ -38,11 +49,14 @@ class Call {
   void take_result(int index, const PerseusTensor& result, void* work);
   void set_int32(int index, const std::int64_t* values, int count, bool scalar);
   void fail(std::int32_t kind, const std::string& message);
+  void fail_as_crossed();
 
   Kernel& kernel_;
   TF_OpKernelContext* context_;
   Kernel::Done done_;
   std::string name_;
+  std::int64_t step_;
+  bool holds_name_ = false;  // or waits for it
   Status status_;
   std::vector<TF_Tensor*> tensors_held_;
   std::vector<std::vector<std::int64_t>> shapes_;

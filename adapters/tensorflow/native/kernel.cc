@@ -2,7 +2,10 @@
 
 #include <array>
 #include <cstdlib>
+#include <deque>
 #include <future>
+#include <map>
+#include <mutex>
 #include <string_view>
 
 #include "../compat/done_callback.h"
@@ -176,6 +179,24 @@ void probe_async(void* /*kernel*/, TF_OpKernelContext* context, TF_AsyncOpKernel
   }
 }
 
+// The calls of one name that have not ended: one is in flight, the others wait.
+struct InFlight {
+  const Kernel* owner = nullptr;
+  std::int64_t step = 0;
+  bool crossed = false;  // another step has submitted a call of this name
+  std::deque<std::unique_ptr<Call>> waiting;
+};
+
+struct CallsInFlight {
+  std::mutex mutex;  // guards by_name
+  std::map<Call::Key, InFlight> by_name;
+};
+
+CallsInFlight& in_flight() {
+  static auto* const the_one = new CallsInFlight;  // never freed: kernels may run when the process ends
+  return *the_one;
+}
+
 std::string register_probe() {
   auto* const builder = has_asynchronous_kernels()
                             ? tf().TF_NewAsyncKernelBuilder("PerseusProbe", "CPU", nullptr, probe_async, nullptr)
@@ -192,15 +213,16 @@ Kernel::~Kernel() = default;
 
 void Kernel::run(TF_OpKernelContext* context, Done done, bool blocking) {
   auto call = std::make_unique<Call>(*this, context, std::move(done));
-  {
-    const std::lock_guard lock(mutex_);
-    const auto [place, is_free] = waiting_.try_emplace(call->name());
-    if (!is_free) {
-      place->second.push_back(std::move(call));
+  switch (admit(call)) {
+    case Admission::submit:
+      Call::submit(std::move(call), blocking);
       return;
-    }
+    case Admission::refuse:
+      Call::refuse(std::move(call));
+      return;
+    case Admission::wait:
+      return;
   }
-  Call::submit(std::move(call), blocking);
 }
 
 void Kernel::run_and_wait(TF_OpKernelContext* context) {
@@ -211,15 +233,46 @@ void Kernel::run_and_wait(TF_OpKernelContext* context) {
   result.wait();
 }
 
-std::unique_ptr<Call> Kernel::next(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  const auto place = waiting_.find(name);
-  if (place->second.empty()) {
-    waiting_.erase(place);
+Kernel::Admission Kernel::admit(std::unique_ptr<Call>& call) {
+  auto& table = in_flight();
+  const std::lock_guard lock(table.mutex);
+  const auto [place, is_free] = table.by_name.try_emplace(call->key());
+  auto& found = place->second;
+  if (is_free) {
+    found.owner = this;
+    found.step = call->step();
+    call->holds_name();
+    return Admission::submit;
+  }
+  // An eager call waits for its end, so another one comes from another thread.
+  if (attributes_.wait || found.step != call->step()) {
+    found.crossed = true;
+    return Admission::refuse;
+  }
+  if (found.owner != this) return Admission::submit;  // the core refuses two nodes with one name
+  call->holds_name();
+  found.waiting.push_back(std::move(call));
+  return Admission::wait;
+}
+
+bool Kernel::was_crossed(const Call& call) const {
+  auto& table = in_flight();
+  const std::lock_guard lock(table.mutex);
+  const auto place = table.by_name.find(call.key());
+  return place != table.by_name.end() && place->second.owner == this && place->second.crossed;
+}
+
+std::unique_ptr<Call> Kernel::next(const Call& ended) {
+  if (!ended.is_holding_name()) return nullptr;
+  auto& table = in_flight();
+  const std::lock_guard lock(table.mutex);
+  const auto place = table.by_name.find(ended.key());
+  if (place->second.waiting.empty()) {
+    table.by_name.erase(place);
     return nullptr;
   }
-  auto call = std::move(place->second.front());
-  place->second.pop_front();
+  auto call = std::move(place->second.waiting.front());
+  place->second.waiting.pop_front();
   return call;
 }
 

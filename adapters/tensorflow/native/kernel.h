@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "core.h"
 
@@ -25,8 +22,8 @@ struct Attributes {
   bool wait = false;  // the caller waits for the result at once
 };
 
-// Executions with the same name run one after the other: a loop may have begun its next round, or another thread may
-// execute the same node.
+// Executions with the same name in one step run one after the other: a loop may have begun its next round. In two steps
+// at once, which two threads run, the ranks might pair executions of different threads, so all of them fail.
 class Kernel {
  public:
   using Done = std::function<void()>;
@@ -48,12 +45,18 @@ class Kernel {
  private:
   friend class Call;
 
+  enum class Admission { submit, wait, refuse };
+
+  // Finds out what happens to a call whose name may be in flight, and keeps it if it has to wait.
+  Admission admit(std::unique_ptr<Call>& call);
+
+  // Returns whether another step has submitted a call of this name while this call was in flight.
+  bool was_crossed(const Call& call) const;
+
   // Removes and returns the next waiting execution of this name, after one has ended.
-  std::unique_ptr<Call> next(const std::string& name);
+  std::unique_ptr<Call> next(const Call& ended);
 
   const Attributes attributes_;
-  std::mutex mutex_;                                                            // guards waiting_
-  std::unordered_map<std::string, std::deque<std::unique_ptr<Call>>> waiting_;  // by the name in flight
 };
 
 // Registers the kernels of all collective operations. Returns the error text, or "".

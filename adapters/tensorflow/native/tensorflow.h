@@ -104,10 +104,11 @@ using Delete = void (*)(void*);
   X(std::int64_t, TF_Dim, (const TF_Tensor*, int))                                                                  \
   X(std::int64_t, TF_TensorElementCount, (const TF_Tensor*))
 
-// Available from 2.13 on; null before.
+// Available from 2.13 on, or from an earlier release on; null before.
 #define PERSEUS_TENSORFLOW_NEWER_FUNCTIONS(X)                                                              \
   X(TF_KernelBuilder*, TF_NewAsyncKernelBuilder, (const char*, const char*, Create, ComputeAsync, Delete)) \
-  X(void, TF_RunAsyncOpKernelDoneCallback, (TF_AsyncOpKernelDoneCallback*))
+  X(void, TF_RunAsyncOpKernelDoneCallback, (TF_AsyncOpKernelDoneCallback*))                                \
+  X(std::int64_t, TF_StepId, (TF_OpKernelContext*))
 
 struct TensorFlow {
 #define PERSEUS_MEMBER(result, name, parameters) result(*name) parameters = nullptr;

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from perseus_like_autoload import compat as autoload
 from torch.distributed import distributed_c10d
 
-from . import construction, core, dynamo, process_groups, stores, training, works
+from . import construction, core, dynamo, grad_scaler, process_groups, stores, training, works
 
 
 class Changed(Exception):
@@ -305,6 +305,25 @@ def _scalers() -> None:
     _expect(optimizer.ended, "GradScaler.step cannot be replaced")
 
 
+def _scale_changes() -> None:
+    class Rescaled:
+        def __init__(self) -> None:
+            self.factors: list[float] = []
+
+        def rescale(self, factor: float) -> None:
+            self.factors.append(factor)
+
+    if not hasattr(torch.amp, "GradScaler"):
+        return  # as above
+    rescaled, optimizer = Rescaled(), _optimizer()
+    grad_scaler.rescale_with_scaler(lambda stepped: rescaled if stepped is optimizer else None)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    _expect(rescaled.factors == [2.0], "GradScaler.step or GradScaler.update cannot be replaced")
+
+
 def _tracked_modules() -> None:
     module = torch.nn.Linear(1, 1)
     _expect(any(each is module for each in gc.get_objects()), "the garbage collector does not track modules")
@@ -354,6 +373,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "core.stream_source": _stream_source,
     "core.copy_all": _copy_all,
     "core.keeps_identity": _storage_identity,
+    "grad_scaler.rescale_with_scaler": _scale_changes,
 }
 
 

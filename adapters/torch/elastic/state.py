@@ -1,9 +1,9 @@
-"""Models, optimizers and samplers as elastic state, each by a handler of its own; all else as plain objects."""
+"""Elastic state of torch: models, optimizers, samplers and objects with `state_dict`, each by a handler of its own."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -13,6 +13,7 @@ from perseus_like.elastic.state import require_intact_results
 
 from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ..sharded_update import leave_all
+from .partial_gradients import PartialGradients
 from .sampler import ElasticSampler
 
 
@@ -31,14 +32,37 @@ class StateHandler:
     def sync(self) -> None:
         raise NotImplementedError
 
+    def reset(self) -> None:
+        """Updates what depends on the number of ranks. A new session has just started, and `sync` may not follow."""
+
     def set_value(self, value: Any) -> None:
         """Replaces the value, and saves it."""
         self.value = value
         self.save()
 
+    def kept(self) -> dict[str, Any]:
+        """Returns what the last `save` keeps, to be pickled."""
+        return {name: kept for name, kept in vars(self).items() if name != "value"}
 
-class _DictHandler(StateHandler):
-    """The handler of objects with `state_dict` and `load_state_dict`."""
+    def take(self, kept: dict[str, Any]) -> None:
+        """Takes what the handler of another process has kept."""
+        vars(self).update(kept)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """The interface of learning-rate schedules, GradScaler, and many other objects."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class DictStateHandler(StateHandler):
+    """The handler of objects with `state_dict` and `load_state_dict`.
+
+    The object itself stays the same, so that a schedule keeps its optimizer.
+    """
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -51,8 +75,12 @@ class _DictHandler(StateHandler):
         # This loads a copy, because optimizers keep the tensors that they load.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
+    def sync(self) -> None:
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
+        self.save()
 
-class ModelStateHandler(_DictHandler):
+
+class ModelStateHandler(DictStateHandler):
     """The handler of torch.nn.Module."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -63,26 +91,53 @@ class ModelStateHandler(_DictHandler):
         self.save()
 
 
-class OptimizerStateHandler(_DictHandler):
-    """The handler of torch.optim.Optimizer."""
+class OptimizerStateHandler(DictStateHandler):
+    """The handler of torch.optim.Optimizer. Gradients that no step has used yet are a part of the state."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._partial = PartialGradients(optimizer)
+        self._is_new = True  # has no state of the training yet
         super().__init__(optimizer)
 
+    def save(self) -> None:
+        super().save()
+        self._gradients = self._partial.copies()
+
+    def restore(self) -> None:
+        super().restore()
+        self._partial.put(self._gradients)
+
     def sync(self) -> None:
+        gradients = self._partial.mean_over_ranks(self._partial.copies(), self._is_new)
         broadcast_optimizer_state(self.value, root_rank=0)
+        if gradients is not None:
+            self._partial.put(gradients)
+        self._is_new = False
         self.save()
 
+    def reset(self) -> None:
+        self._partial.drop_used()
 
-class SamplerStateHandler(_DictHandler):
+    def set_value(self, value: torch.optim.Optimizer) -> None:
+        self._partial = PartialGradients(value)
+        super().set_value(value)
+
+    def kept(self) -> dict[str, Any]:
+        return {"_saved": self._saved, "_gradients": self._gradients}
+
+    def take(self, kept: dict[str, Any]) -> None:
+        super().take(kept)
+        self._is_new = False
+
+
+class SamplerStateHandler(DictStateHandler):
     """The handler of ElasticSampler."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
 
-    def sync(self) -> None:
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
-        self.save()
+    def reset(self) -> None:
+        self.value.reset()
 
 
 Registry = list[tuple[type, type[StateHandler]]]
@@ -90,6 +145,7 @@ _registry: Registry = [
     (ElasticSampler, SamplerStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (torch.nn.Module, ModelStateHandler),
+    (Stateful, DictStateHandler),
 ]
 
 
@@ -111,15 +167,15 @@ def _handler_of(value: Any) -> StateHandler | None:
 
 
 class TorchState(ObjectState):
-    """Elastic state of a model, an optimizer, samplers, and further values by name (epoch, batch, …).
+    """Elastic state of a model, an optimizer, a schedule, samplers, and further values by name (epoch, batch, …).
 
-    All become attributes. An assignment of another model, optimizer or sampler saves it.
+    All become attributes. An assignment of another model, optimizer, schedule or sampler saves it.
 
     Args:
         model: the model, or None.
         optimizer: the optimizer, or None.
-        kwargs: further attributes. Models, optimizers and ElasticSamplers are saved by their `state_dict()`, other
-            values as deep copies.
+        kwargs: further attributes. Models, optimizers, ElasticSamplers and all other objects with `state_dict()` and
+            `load_state_dict()` are saved by these methods, other values as deep copies.
 
     Examples:
         >>> state = hvd.elastic.TorchState(torch.nn.Linear(2, 1), epoch=0)
@@ -168,15 +224,17 @@ class TorchState(ObjectState):
                 vars(handler).update(kept)
             raise
 
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            handler.reset()
+
     def kept(self) -> Any:
-        handlers = self._handlers.items()
-        copies = {name: {key: kept for key, kept in vars(each).items() if key != "value"} for name, each in handlers}
-        return copies, super().kept()
+        return {name: handler.kept() for name, handler in self._handlers.items()}, super().kept()
 
     def take(self, kept: Any) -> None:
-        copies, plain = kept
-        for name, copy_of in copies.items():
-            vars(self._handlers[name]).update(copy_of)
+        of_handlers, plain = kept
+        for name, of_handler in of_handlers.items():
+            self._handlers[name].take(of_handler)
         super().take(plain)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -187,12 +245,14 @@ class TorchState(ObjectState):
 
 
 __all__ = [
+    "DictStateHandler",
     "ElasticSampler",
     "ModelStateHandler",
     "ObjectState",
     "OptimizerStateHandler",
     "SamplerStateHandler",
     "StateHandler",
+    "Stateful",
     "TorchState",
     "allgather_object",
     "broadcast_object",

@@ -33,10 +33,11 @@ def gradient(step: int) -> float:
     return 1.0 + step % 7
 
 
-def expected_weights(steps: int) -> np.ndarray:
+def expected_weights(steps: int, passes: int) -> np.ndarray:
+    """Returns the weights after `steps`, if the optimizer uses the sum of the gradients of each `passes` of them."""
     weights, momentum = np.ones(WEIGHTS), np.zeros(WEIGHTS)
-    for step in range(steps):
-        momentum = MOMENTUM * momentum + gradient(step)
+    for last in range(passes - 1, steps, passes):
+        momentum = MOMENTUM * momentum + sum(gradient(last - back) for back in range(passes))
         weights = weights - LEARNING_RATE * momentum
     return weights
 
@@ -65,8 +66,8 @@ def report(kind: str, **content: object) -> None:
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, "pid": os.getpid(), **content}) + "\n").encode())
 
 
-def report_end(rank: int, size: int, steps: int, weights: list[list[float]]) -> None:
+def report_end(rank: int, size: int, steps: int, weights: list[list[float]], passes: int = 1) -> None:
     """Reports whether the weights of all ranks are the same, and whether they are right."""
     same = all(each == weights[0] for each in weights)
-    right = bool(np.allclose(weights[0], expected_weights(steps), rtol=1e-4))
+    right = bool(np.allclose(weights[0], expected_weights(steps, passes), rtol=1e-4))
     report("end", rank=rank, size=size, steps=steps, same=same, right=right)

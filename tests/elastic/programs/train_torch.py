@@ -1,4 +1,7 @@
-"""Trains in torch in an elastic job. The argument is the number of seconds that a step takes."""
+"""Trains in torch in an elastic job. The argument is the number of seconds that a backward pass takes.
+
+The optimizer makes a step after every other pass. A commit after an odd number of passes is in the middle of a step.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ import perseus_like.torch as hvd
 sys.path.insert(0, str(Path(__file__).parent))
 import steps as task  # type: ignore[import-not-found]
 
+PASSES = 2
+
 
 @hvd.elastic.run
 def train(state: Any, pause: float) -> None:
     task.report("start", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    assert state.sampler.num_replicas == hvd.size()
     while state.last is None or state.step < state.last:
-        state.optimizer.zero_grad()
         state.model(torch.full((1, task.WEIGHTS), task.gradient(state.step))).sum().backward()
-        state.optimizer.step()
+        if state.step % PASSES == PASSES - 1:
+            state.optimizer.step()
+            state.optimizer.zero_grad()
         task.end_step(hvd, state, pause)
 
 
@@ -29,10 +36,12 @@ def main(pause: float) -> None:
     model = torch.nn.Linear(task.WEIGHTS, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=task.LEARNING_RATE, momentum=task.MOMENTUM)
-    state: Any = hvd.elastic.TorchState(model, hvd.DistributedOptimizer(optimizer), step=0, last=None)
+    distributed = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=PASSES)
+    sampler = hvd.elastic.ElasticSampler(range(60))
+    state: Any = hvd.elastic.TorchState(model, distributed, sampler=sampler, step=0, last=None)
     train(state, pause)
     weights = hvd.allgather_object(model.weight.flatten().tolist())
-    task.report_end(hvd.rank(), hvd.size(), state.step, weights)
+    task.report_end(hvd.rank(), hvd.size(), state.step, weights, PASSES)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras")
 import perseus_like.keras as hvd  # noqa: E402
 import perseus_like.numpy as plain  # noqa: E402
 
-from .keras_training import BACKEND, INPUTS, TARGETS, assert_same_weights, model_of  # noqa: E402
+from .keras_training import BACKEND, INPUTS, TARGETS, assert_same_weights, model_of, tensors  # noqa: E402
 
 elastic = hvd.elastic
 ROWS, BATCH = 20, 4
@@ -78,6 +78,40 @@ def test_sync_gives_all_ranks_the_values_of_rank_0(kind: str, rank: int) -> None
     fit(model)
     state.restore()  # restores the state after sync()
     assert_equal(all_values(model), values)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_failure_between_the_passes_of_a_step(kind: str, rank: int) -> None:
+    """The weights equal those of a training without a failure, at each place and with commits within a step, too."""
+
+    def trained_weights(commit_every: int, fails_at: int = -1) -> list[Any]:
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.set_weights([np.zeros((1, 1)), np.zeros(1)])
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        model.compile(optimizer, "mse")
+        state, left = state_of(kind, model, done=0), [fails_at]
+
+        @elastic.run  # type: ignore[untyped-decorator]
+        def train(state: Any) -> None:
+            while state.done < 6:
+                gradients = tensors([[[1.0 + rank + 10 * state.done]], [2.0]])
+                bias = None if state.done % 2 else gradients[1]
+                optimizer.apply_gradients(zip([gradients[0], bias], model.trainable_variables, strict=True))
+                if left == [state.done]:
+                    left.clear()
+                    plain.allreduce(np.ones(2 + plain.rank()), name="fault")
+                state.done += 1
+                if state.done % commit_every == 0:
+                    state.commit()
+
+        train(state)
+        assert not left or fails_at < 0
+        return [np.array(each) for each in model.get_weights()]
+
+    expected = trained_weights(9)
+    for fails_at in range(6):
+        for ours, theirs in zip(trained_weights(1 + fails_at % 3, fails_at), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_a_model_without_weights_is_refused() -> None:

@@ -174,6 +174,21 @@ def test_passes_are_summed(rank: int) -> None:
     assert values_of(trained) == [[-2 * 3 * 1.5], [-3.0]]
 
 
+def test_lists_of_variables_count_their_own_passes(rank: int, size: int) -> None:
+    """One optimizer trains two models in turn, each with two passes in a step."""
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=2)
+    first, second = variables([[0.0]]), variables([[0.0], [0.0]])
+    if not KERAS_2:
+        optimizer.build([*first, *second])
+    for number in range(4):
+        for trained in (first, second):
+            gradients = tensors([[1.0 + rank + number]] * len(trained))
+            optimizer.apply_gradients(zip(gradients, trained, strict=True))
+        mean = (size + 1) / 2
+        moved = [0.0, -2 * mean - 1, -2 * mean - 1, -4 * mean - 6][number]
+        assert values_of([*first, *second]) == [[moved]] * 3
+
+
 def test_gradients_that_the_program_keeps_or_changes(rank: int, size: int) -> None:
     """The optimizer reduces the gradients that it is given. Gradients that the program keeps do not change."""
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import perseus_like.numpy as plain  # noqa: E402
 import perseus_like.tensorflow as hvd  # noqa: E402
 
 v1 = tf.compat.v1
@@ -171,6 +174,88 @@ def test_apply_gradients_with_keyword_and_iterator(passes: int, rank: int, size:
             assert session.run(weight).tolist() == [-(size + 1) / 2 * (done // passes * passes)]
 
 
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_passes_without_a_gradient_and_lists_of_variables_in_turn(mode: str, rank: int, size: int) -> None:
+    """Each list counts its own passes. A gradient that is None in the last pass is applied, and added once."""
+
+    def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        return [None if each is None else hvd.allreduce(each, name=f"pass.{n}") for n, each in enumerate(gradients)]
+
+    helper = hvd.LocalGradientAggregationHelper(2, reduce, False, False, 0, None)
+    first, second = [tf.Variable([0.0]), tf.Variable([0.0])], [tf.Variable([0.0])]
+
+    def one_pass(gradients: list[float | None], variables: list[Any]) -> None:
+        given = [None if each is None else tf.constant([each]) for each in gradients]
+        pairs = list(zip(helper.compute_gradients(given, variables), variables, strict=True))
+
+        def apply() -> Any:
+            moved = [variable.assign_sub(each) for each, variable in pairs if each is not None]
+            return tf.group(*moved)
+
+        helper.apply_gradients(apply, None, pairs)
+
+    def pass_of_first(gradients: list[float | None]) -> None:
+        one_pass(gradients, first)
+
+    def pass_of_second(gradients: list[float | None]) -> None:
+        one_pass(gradients, second)
+
+    decorate = tf.function if mode == "graph" else lambda function: function
+    run_first, run_second = decorate(pass_of_first), decorate(pass_of_second)
+    for step in range(1, 3):
+        run_first([1.0 + rank, 5.0])
+        run_second([10.0 + rank])
+        moved = np.array([size + 1, 5, size + 19])
+        assert [float(each[0]) for each in (*first, *second)] == (-(step - 1) * moved).tolist()
+        run_first([1.0 + rank, None])
+        run_second([10.0 + rank])
+        assert [float(each[0]) for each in (*first, *second)] == (-step * moved).tolist()
+
+
+@pytest.mark.parametrize("mode", ["eager", "session"])
+def test_a_failure_between_the_passes_of_a_step(mode: str, rank: int) -> None:
+    """The weight equals that of a training without a failure, at each place and with commits within a step, too."""
+
+    def trained(commit_every: int, fails_at: int = -1) -> float:
+        with contextlib.ExitStack() as contexts:
+            session = None
+            if mode == "session":
+                contexts.enter_context(tf.Graph().as_default())
+                session = contexts.enter_context(v1.Session())
+            weight = v1.Variable(0.0, use_resource=True) if session else tf.Variable(0.0)
+            optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+            if session:
+                factor = v1.placeholder(tf.float32, [])
+                train_op = optimizer.apply_gradients(optimizer.compute_gradients(factor * weight, [weight]))
+                session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+
+            def make_pass(value: float) -> None:
+                if session:
+                    session.run(train_op, {factor: value})
+                else:
+                    optimizer.apply_gradients(optimizer.compute_gradients(lambda: value * weight, [weight]))
+
+            state, left = hvd.elastic.TensorFlowState([weight], session, done=0), [fails_at]
+
+            @hvd.elastic.run
+            def train(state: Any) -> None:
+                while state.done < 6:
+                    make_pass(1.0 + rank + 10 * state.done)
+                    if left == [state.done]:
+                        left.clear()
+                        plain.allreduce(np.ones(2 + plain.rank()), name="fault")
+                    state.done += 1
+                    if state.done % commit_every == 0:
+                        state.commit()
+
+            train(state)
+            return float(session.run(weight) if session else weight.numpy())
+
+    expected = trained(9)
+    for fails_at in range(6):
+        assert trained(1 + fails_at % 3, fails_at) == pytest.approx(expected), fails_at
+
+
 def test_the_optimizer_keeps_its_class_and_state() -> None:
     with tf.Graph().as_default():
         plain = v1.train.MomentumOptimizer(0.1, 0.9)
@@ -282,3 +367,39 @@ def test_variables_that_are_added_between_steps(rank: int, size: int) -> None:
         gradients = hvd.DistributedGradientTape(plain).gradient(loss, weights)
         assert [float(each) for each in gradients] == [size + 1.0] * (step + 1)
         weights.append(tf.Variable(1.0))
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_two_threads_with_a_tape_each(mode: str, two_ranks: None, rank: int, size: int) -> None:
+    """Ranks might pair gradients of different threads, so both calls fail, and later ones work."""
+
+    def gradient(factor: float) -> float:
+        weight = weights[factor]
+        with tf.GradientTape() as tape:
+            loss = weight * factor
+        found = hvd.DistributedGradientTape(tape).gradient(loss, weight)
+        return found if mode == "graph" else float(found)
+
+    weights = {factor: tf.Variable(1.0) for factor in (1.0, 10.0)}
+    call = tf.function(gradient) if mode == "graph" else gradient
+    texts: list[str] = []
+
+    def call_in_thread(factor: float) -> None:
+        try:
+            call(factor)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            texts.append(str(error))
+            if len(texts) == 1:
+                plain.barrier()  # the other ranks make their call when one of the two is refused
+
+    if rank == 0:
+        threads = [threading.Thread(target=call_in_thread, args=(factor,)) for factor in weights]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ["two threads of this rank called collectives of this name" in text for text in texts] == [True] * 2
+    else:
+        plain.barrier()
+        call(1.0)
+    assert float(call(10.0)) == 10.0

@@ -231,6 +231,29 @@ def test_an_overflow_reaches_all_ranks_and_is_not_fed_back(kind: str, rank: int,
         assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_scale_that_changes_does_not_change_what_was_left_out(kind: str, rank: int) -> None:
+    """The scale doubles after each step. Powers of two are exact, so the weights are those without a scaler."""
+    models = [GivenGradients(), GivenGradients()]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=REFERENCES[kind][0]())
+        for model in models
+    ]
+    scaler = grad_scaler(init_scale=4.0, growth_interval=1)
+    for step in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        own = gradients(rank, step)
+        models[0](own).backward()
+        optimizers[0].step()
+        scaler.scale(models[1](own)).backward()
+        scaler.step(optimizers[1])
+        scaler.update()
+    assert scaler.get_scale() == 4.0 * 2**STEPS
+    for plain, scaled in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        np.testing.assert_allclose(scaled.detach().numpy(), plain.detach().numpy(), rtol=1e-9, atol=1e-9)
+
+
 def test_gradients_outside_of_buckets_and_ranks_that_join(rank: int, size: int, two_ranks: None) -> None:
     """Parameters are unfrozen, groups are added, steps have two passes, and ranks join."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20), torch.nn.Linear(20, 1))

@@ -120,3 +120,22 @@ def test_a_parameter_that_leaves_the_memory() -> None:
     optimizer.step()  # shares them again
     everybody = hvd.allgather_object(model.state_dict()["middle.weight"].tolist())
     assert all(each == everybody[0] for each in everybody)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_parameter_that_all_ranks_multiply(caplog: pytest.LogCaptureFixture) -> None:
+    """The ranks share it, so that it is multiplied once for each rank. One rank may write it."""
+    model = torch.nn.ModuleDict({"multiplied": torch.nn.Linear(4, 4)})
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
+    )
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})  # on all ranks
+    optimizer.step()
+    weight = model.get_parameter("multiplied.weight")
+    for writers, warns in (([0], False), (range(hvd.size()), True)):
+        hvd.barrier()
+        if hvd.rank() in writers:
+            with torch.no_grad():
+                weight.mul_(0.5)
+        optimizer.step()
+        assert ("this rank 'multiplied.weight'" in caplog.text) == warns
