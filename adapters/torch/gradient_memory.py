@@ -50,6 +50,11 @@ def has_layout_of(gradient: torch.Tensor, place: torch.Tensor) -> bool:
     )
 
 
+def is_at(gradient: torch.Tensor, place: torch.Tensor) -> bool:
+    """Returns whether the gradient has the memory of `place`, and reads it in the same way."""
+    return gradient.layout is torch.strided and gradient.dtype is place.dtype and gradient.is_set_to(place)
+
+
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient into its bucket. A large one bypasses the caches, which it would leave before the reduction."""
     if (
@@ -60,6 +65,7 @@ def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
         target, source = tensors.view(place), tensors.view(gradient)
         if target[3] < 0 and source[3] < 0:
             session.core.copy_past_caches(target, source)
+            torch.autograd.graph.increment_version(place)
             return
     place.copy_(gradient)
 

@@ -37,6 +37,10 @@ class GradientWatch:
             if gradient is not None:
                 noted[index] = (gradient, gradient._version)
 
+    def note_again(self) -> None:
+        """Notes the gradients that were noted as they are now."""
+        self.note([*self._noted])
+
     def is_noted(self, index: int) -> bool:
         return index in self._noted
 
@@ -54,7 +58,16 @@ class GradientWatch:
         self._noted.clear()
 
 
-def report(owner: str, names: Sequence[str]) -> str:
+SYNCHRONIZE = (
+    "while they were being reduced: {}. Call optimizer.synchronize() before changes such as clipping, and make the step in "
+    "'with optimizer.skip_synchronize():'"
+)
+CLIP = (
+    "which are those of one rank: {}. Clip by optimizer.clip_grad_norm_(max_norm), which knows the gradients of all ranks"
+)
+
+
+def report(owner: str, names: Sequence[str], remedy: str = SYNCHRONIZE) -> str:
     """Warns of gradients that the program has changed. Returns a text if that is to be an error."""
     setting = os.environ.get(_SETTING) or "warn"
     if setting not in _CHOICES:
@@ -62,11 +75,7 @@ def report(owner: str, names: Sequence[str]) -> str:
     if setting == "ignore":
         return ""
     few = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    text = (
-        f"{owner}: the program has changed gradients between backward() and step(), while they were being reduced: "
-        f"{few}. Call optimizer.synchronize() before changes such as clipping, and make the step in "
-        "'with optimizer.skip_synchronize():'"
-    )
+    text = f"{owner}: the program has changed gradients between backward() and step(), {remedy.format(few)}"
     if setting == "error":
         return text
     warn_once(f"{text}; {_SETTING}=error makes this an error")

@@ -22,6 +22,8 @@ class Meeting:
     partial_steps: int  # the most on one of them
     has_loaded: bool  # on one of them
     writers: tuple[int, ...]  # the places of the ranks whose program has written parameters since the last step
+    failed: tuple[int, ...]  # the places of the ranks that have an error
+    changed: tuple[int, ...]  # the places of the ranks that train other parameters than before
 
     @staticmethod
     def of(
@@ -32,27 +34,32 @@ class Meeting:
         partial_steps: int,
         has_loaded: bool,
         has_written: bool,
+        has_failed: bool,
+        trains_others: bool,
     ) -> Meeting:
         """Blocks until all ranks are here.
 
         `partial_steps`: the steps of this rank without ranks that had joined, since all ranks met.
         `has_loaded`: this rank has loaded a state since then. `has_written`: its program has written parameters since
-        the last step.
+        the last step. `has_failed`: it is to raise an error. `trains_others`: it trains other parameters
+        than before.
         DisagreementError if the ranks have different loss scales.
         """
         size, place = process_set.size() or 1, process_set.rank() or 0
         values = torch.zeros(4 + 2 * size, dtype=torch.float64)
         values[:4] = torch.tensor([float(found_infinity), float(has_loaded), loss_scale, loss_scale * loss_scale])
         values[4 + place] = 1.0 + partial_steps
-        values[4 + size + place] = float(has_written)
+        values[4 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, wait=True).result().tolist()
         infinities, loads, scales, squares, *rest = reduced
         by_place = rest[:size]
-        writers = tuple(number for number, each in enumerate(rest[size:]) if each)
+        writers, failed, changed = (
+            tuple(number for number, bits in enumerate(rest[size:]) if int(bits) & bit) for bit in (1, 2, 4)
+        )
         present = tuple(number for number, each in enumerate(by_place) if each)
         if abs(len(present) * squares - scales * scales) > 1e-9 * scales * scales and not infinities:
             raise DisagreementError(
                 "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
                 "on all ranks, and call its functions equally often"
             )
-        return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers)
+        return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers, failed, changed)

@@ -16,7 +16,6 @@ from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
 from .buckets import GradientBuckets, Owner
-from .compat.training import around_scalers
 from .ddp_wrapper import wrapper_of_torch
 from .ownership import Holder, has_owner, is_reduced_by
 from .parameter_memory import Named
@@ -62,7 +61,6 @@ class ShardReduction:
             self.close()
         elif not self.is_reduced:
             self._buckets = GradientBuckets(named, self._rules, self._passes, Owner(OWNER, counts=self._counts))
-            around_scalers()
 
     def set_passes_per_step(self, passes: int) -> None:
         self._passes = passes

@@ -23,7 +23,7 @@ class ProgramWrites:
         self._has_stepped |= after_step
 
     def is_written(self, parameter: torch.Tensor) -> bool:
-        return parameter._version != self._versions[id(parameter)]
+        return parameter._version != self._versions.get(id(parameter), parameter._version)
 
     def first(self, named: Sequence[Named]) -> str:
         """Returns the name of the first parameter that was written; "" if there is none.

@@ -16,7 +16,7 @@ from perseus_like.gradients import checked_passes
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
-from .compat.training import before_scaler_steps, mark_stepped
+from .compat.training import around_scalers, before_scaler_steps, mark_stepped
 from .group_process_set import process_set_of
 from .ownership import register
 from .passes import PassesPerStep
@@ -94,6 +94,7 @@ class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
         self._update = ShardedUpdate(self, rule, process_set, chosen is Average, self._passes, names)
         register(self._update)
         weakref.finalize(self, self._update.close)
+        around_scalers()
         if not is_elastic():  # workers that come later do not take part in what others have made before
             self._update.prepare()
 
@@ -152,7 +153,7 @@ class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
                 "several hosts at this moment"
             )
         self._clip = 1.0
-        self._update.discard_sums()
+        self._update.discard_gradients()
         super().zero_grad(set_to_none)
 
     def synchronize(self) -> NoReturn:
@@ -205,6 +206,9 @@ class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
 
     def _before_unscaling(self) -> None:
         self._update.reduce()
+
+    def _after_unscaling(self) -> None:
+        self._update.adopt_unscaled()
 
     def __reduce__(self) -> Any:
         """Returns a plain optimizer. A copy has other parameters, which only this rank trains."""

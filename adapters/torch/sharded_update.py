@@ -17,7 +17,8 @@ from perseus_like.session import session
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
-from .gradient_memory import fill, has_layout_of
+from .gradient_memory import fill, has_layout_of, is_at
+from .gradient_watch import CLIP, GradientWatch, report
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
 from .shard_meeting import Meeting
@@ -52,10 +53,14 @@ class ShardedUpdate:
         self._generation = -1
         self._name = ""
         self._hooks: list[Any] = []
-        self._known: dict[int, tuple[Slot, torch.Tensor]] = {}  # by id() of the parameter: its place and gradient
+        # By id() of the parameter: its number, its slot, and the place of its gradient, of which `grad` is an alias.
+        self._known: dict[int, tuple[int, Slot, torch.Tensor]] = {}
+        self._watch = GradientWatch([])
         self._addresses: list[int] = []
         self._writes = ProgramWrites()
         self._written = ""  # the name of a parameter that the program has written, until other ranks know
+        self._error = ""  # what all ranks shall raise, likewise
+        self._trains_others = False  # the program has frozen, unfrozen or added parameters, likewise
         self._partial_steps = 0  # without ranks that had joined, since all ranks met
         self._has_loaded = False  # a state, since then
         self._squares = 0.0  # the sum of the squares of this rank's sums
@@ -103,8 +108,13 @@ class ShardedUpdate:
             (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
             for number, each in enumerate(self._groups)
             for place, parameter in enumerate(each["params"])
-            if parameter.requires_grad and group in (None, number)
+            if self._is_trained(parameter) and group in (None, number)
         ]
+
+    def _is_trained(self, parameter: torch.Tensor) -> bool:
+        """A parameter that was frozen after its gradient was computed is trained for as long as it has one."""
+        has_gradient = parameter.grad is not None and id(parameter) in self._known
+        return parameter.requires_grad or has_gradient
 
     # --- memory
 
@@ -126,9 +136,10 @@ class ShardedUpdate:
         # Parameters were in the heap of this process, and the gradients of a step are.
         keep_freed_memory(max((view.nbytes for view in memory.gradients), default=0), 2 * memory.row_bytes)
         with torch.no_grad():
-            for slot, view in zip(memory.slots, memory.gradients, strict=True):
+            self._watch = GradientWatch([slot.parameter for slot in memory.slots])
+            for number, (slot, place) in enumerate(zip(memory.slots, memory.gradients, strict=True)):
                 parameter = slot.parameter
-                self._known[id(parameter)] = (slot, view)
+                self._known[id(parameter)] = (number, slot, place)
                 if self._is_reduced:
                     continue
                 if parameter.grad is not None:
@@ -152,17 +163,16 @@ class ShardedUpdate:
                 "ZeroRedundancyOptimizer: a rank was lost during a step, so that parameters may be updated in part; "
                 "restore the last commit, or load the states of the model and the optimizer, before the next step()"
             )
-        memory = self._memory
-        trained = [parameter for _, parameter in self._named()]
-        stale = memory is None or self._generation != session.generation
-        if memory is None or stale or len(trained) != len(memory.slots) or not all(map(is_shared, trained)):
+        if self._memory is None or self._generation != session.generation:
             self.prepare()
-            memory = self._memory
-            assert memory is not None
+        memory = self._memory
+        assert memory is not None
+        trained = [parameter for _, parameter in self._named()]
+        self._trains_others = len(trained) != len(memory.slots) or not all(map(is_shared, trained))
         for slot, address in zip(memory.slots, self._addresses, strict=True):
             if slot.parameter.data_ptr() != address:
-                name = next((name for name, each in self._named() if each is slot.parameter), "a parameter")
-                raise RuntimeError(
+                name = self._names.get(id(slot.parameter), "a parameter")
+                self._error = (
                     f"ZeroRedundancyOptimizer: {name!r} has left the memory that the ranks of this host share (by "
                     ".data = … or .to(…)); copy values into the parameter instead"
                 )
@@ -175,7 +185,7 @@ class ShardedUpdate:
             return
         unshare_parameters([slot.parameter for slot in memory.slots])
         for slot, view in zip(memory.slots, memory.gradients, strict=True):
-            if slot.parameter.grad is view:
+            if slot.parameter.grad is not None and is_at(slot.parameter.grad, view):
                 slot.parameter.grad = None
             state = self._state.get(slot.parameter, {})
             state.update({key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)})
@@ -196,6 +206,7 @@ class ShardedUpdate:
             update = this()
             if update is not None:
                 update._adopt_gradient(parameter)
+                update._watch.note(update._known[id(parameter)][:1])
 
         return hook
 
@@ -207,16 +218,25 @@ class ShardedUpdate:
                 "backward() was called between clip_grad_norm_() and step() of a sharded optimizer; call "
                 "clip_grad_norm_() after the last backward pass of a step"
             )
-        gradient, (slot, view) = parameter.grad, self._known[id(parameter)]
-        if gradient is None or gradient is view:
+        gradient, (_, slot, place) = parameter.grad, self._known[id(parameter)]
+        if gradient is None or is_at(gradient, place):
             return
-        if self._memory is not None and self._memory.stays(slot) and has_layout_of(gradient, view):
+        if self._memory is not None and self._memory.stays(slot) and has_layout_of(gradient, place):
             return
         if gradient.layout is not torch.strided:
             gradient = gradient.to_dense()
         with torch.no_grad():
-            fill(view, gradient.detach())
-        parameter.grad = view
+            fill(place, gradient.detach())
+        parameter.grad = place.data
+
+    def adopt_unscaled(self) -> None:
+        """Takes the gradients as a GradScaler has left them, as if they had just been computed."""
+        self._watch.note_again()
+
+    def discard_gradients(self) -> None:
+        """Forgets what was computed since the last step."""
+        self._watch.clear()
+        self.discard_sums()
 
     def discard_sums(self) -> None:
         self._summed = False
@@ -226,6 +246,7 @@ class ShardedUpdate:
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
         self._torn, self._has_loaded = False, True
+        self._watch.clear()
         self.reduction.abandon()
         if self._memory is not None and self._generation == session.generation:
             self._adopt_states()
@@ -259,8 +280,9 @@ class ShardedUpdate:
         try:
             self.reduction.finish(self._named())
             self._written = self._writes.first(self._named())
+            self._check_gradients()
             if not self._summed:
-                skips = self._gather(memory, found_infinity, loss_scale)
+                memory, skips = self._gather(memory, found_infinity, loss_scale)
             else:
                 skips = self._meet(memory, found_infinity, loss_scale)
             if not skips:
@@ -279,14 +301,33 @@ class ShardedUpdate:
         if not skips:
             self._count(memory)
 
-    def _gather(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
-        """Waits until the gradients of all ranks are ready. Returns whether one of them has found an infinity."""
+    def _check_gradients(self) -> None:
+        """Notices what the program has written to gradients since they were computed."""
+        written, removed = self._watch.changes(lambda number: True)
+        self._watch.clear()
+        if changed := written | removed:
+            names = [name for name, each in self._named() if id(each) in self._known and self._known[id(each)][0] in changed]
+            self._error = report(OWNER, names, CLIP)
+
+    def _gather(
+        self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0
+    ) -> tuple[ShardMemory, bool]:
+        """Waits until the gradients of all ranks are ready. Returns the memory, which is new if all ranks train other
+        parameters now, and whether a rank has found an infinity.
+        """
         self._complete(memory)
         skips = self._meet(memory, found_infinity, loss_scale)
+        if self._trains_others:
+            self._trains_others = False
+            self.prepare()
+            assert self._memory is not None
+            memory = self._memory
+            self._complete(memory)
+            self._meet(memory)
         if not self._is_reduced and not self._all_are_present():  # other ranks now need gradients that stayed
             self._complete(memory)
             self._meet(memory)
-        return skips
+        return memory, skips
 
     def norm(self) -> float:
         """Returns the norm of the reduced gradients. This rank's shard of the gradients becomes their sum."""
@@ -294,7 +335,8 @@ class ShardedUpdate:
         try:
             self.reduction.finish(self._named())
             if not self._summed:
-                self._gather(memory)
+                self._check_gradients()
+                memory, _ = self._gather(memory)
                 self._sum(memory)
             self.reduction.require_unchanged()
             squares = torch.tensor([self._squares], dtype=torch.float64)
@@ -333,7 +375,7 @@ class ShardedUpdate:
             name = f"{self._name}.infinities"
             found = verbs.reduce_in_place(flag, Max, name, process_set=self._set, wait=True).result()
             if bool(found[0]) and not bad and gradients:
-                next(each for each in gradients if each.numel()).fill_(float("inf"))
+                next(each for each in gradients if each.numel()).data.fill_(float("inf"))  # not counted as a change
 
     def _meet(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
         """Blocks until all ranks are here. Returns whether one of them has found an infinity.
@@ -341,8 +383,19 @@ class ShardedUpdate:
         The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
         """
         written, self._written = self._written, ""
+        error, self._error = self._error, ""
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
-        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine)
+        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine, bool(error), self._trains_others)
+        all_ranks = self._set.ranks or [0]
+        if meeting.failed:
+            ranks = [all_ranks[place] for place in meeting.failed]
+            raise RuntimeError(error or f"{OWNER}: ranks {ranks} have changed gradients, or the memory of parameters")
+        if meeting.changed and meeting.changed != meeting.present:
+            ranks = [all_ranks[place] for place in meeting.changed]
+            raise RuntimeError(
+                f"{OWNER}: ranks {ranks} have frozen, unfrozen or added parameters, and the others have not; do so on "
+                "all ranks"
+            )
         writers = len(self._group.places_on_host(meeting.writers))
         if written and writers > 1:
             warn_of_writers(written, writers)

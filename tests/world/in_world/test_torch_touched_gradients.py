@@ -42,6 +42,10 @@ def _gradients_are_the_programs(step: int, moment: str, action: str, everywhere:
     return not everywhere and moment == "between backward and step"
 
 
+def _sharded(model: Any, two_passes: bool, uses_scaler: bool) -> tuple[Any, Any]:
+    return model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), shard=True)
+
+
 @pytest.fixture(params=["after backward", "during backward"])
 def reduced(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the ranks reduce gradients as if they had one core each, and as if they had many."""
@@ -57,6 +61,11 @@ def test_touched_with_an_optimizer(rank: int, size: int) -> None:
 def test_touched_with_data_parallel(rank: int, size: int) -> None:
     omit = _gradients_are_the_programs
     assert touches.failures(_data_parallel, rank, size, hvd.allgather_object, omit) == []
+
+
+def test_touched_with_a_sharded_optimizer(rank: int, size: int) -> None:
+    may_fail = ("to(dtype) and back", "channels_last").__contains__  # these take parameters out of shared memory
+    assert touches.failures(_sharded, rank, size, hvd.allgather_object, may_fail=may_fail) == []
 
 
 @pytest.mark.usefixtures("reduced", "two_ranks")

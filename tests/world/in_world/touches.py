@@ -153,10 +153,11 @@ def failures(
     size: int,
     gather: Callable[[Any], list[Any]],
     omit: Callable[[int, str, str, bool], bool] = lambda *_: False,
+    may_fail: Callable[[str], bool] = lambda action: False,
 ) -> list[str]:
     """Returns the cells that are wrong: weights unlike those of one process, or unlike on two ranks, and no warning.
 
-    `gather`: returns the objects of all ranks.
+    `gather`: returns the objects of all ranks. `may_fail(action)`: whether an action of all ranks may be an error.
     """
     wrong = []
     for cell in cells():
@@ -167,12 +168,12 @@ def failures(
         with warnings_of_the_library() as texts:
             try:
                 weights = train(wrap, cell, rank, size, everywhere or rank == size - 1)
-            except DisagreementError as disagreement:
-                weights, error = [], str(disagreement)
+            except (DisagreementError, RuntimeError) as failure:
+                weights, error = [], str(failure)
         everybody = gather((weights, [text for text in texts if "has changed gradients" in text], error))
         noticed = any(warnings for _, warnings, _ in everybody)
         name = f"{action}, {moment}, step {step}, {'all ranks' if everywhere else 'one rank'}"
-        if any(theirs != error for *_, theirs in everybody) or (error and everywhere):
+        if any(bool(theirs) != bool(error) for *_, theirs in everybody) or (error and everywhere and not may_fail(action)):
             wrong.append(f"{name}: {[theirs for *_, theirs in everybody]}")
         elif any(not torch.equal(a, b) for other, *_ in everybody for a, b in zip(weights, other, strict=True)):
             wrong.append(f"{name}: ranks are apart")
