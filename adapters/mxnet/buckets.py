@@ -13,16 +13,21 @@ import numpy as np
 
 from perseus_like.agreement import Agreeing, Meeting
 from perseus_like.buckets import Member, lay_out
+from perseus_like.collectives import Collectives
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.gradients import GradientRules
 from perseus_like.session import session
+from perseus_like.tensor import ArrayTensors
 
+from .compat.parameters import has_new_gradient
 from .engine import OneByOne
 from .gradient_memory import GradientMemory, gradient_of, when_initialized
 from .reductions import reduce
 
 Array = Any
 Parameter = Any  # mxnet.gluon.Parameter
+
+_arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 
 
 def start_reduction(
@@ -60,8 +65,12 @@ class GradientBuckets:
         trained = [parameter for parameter in parameters if parameter.grad_req != "null"]
         when_initialized(trained, lambda: self._lay_out(trained))
 
-    def reduce(self, parameters: Sequence[Parameter]) -> None:
-        """Reduces the gradients of `parameters` in place, in MXNet's engine. All ranks pass the same parameters."""
+    def reduce(self, parameters: Sequence[Parameter]) -> dict[Parameter, list[int]]:
+        """Reduces the gradients of `parameters` in place, in MXNet's engine. All ranks pass the same parameters.
+
+        A gradient that no backward pass has written since the last step becomes zeros, if other ranks have a new one.
+        Returns the parameters of such gradients, with the ranks that lack a new one; the same on all ranks.
+        """
         if self._generation != session.generation:
             self._generation, self._meeting, self._agreed = session.generation, Meeting(self._rules.process_set), False
         if self._parameters != list(parameters):
@@ -69,10 +78,29 @@ class GradientBuckets:
         if not self._agreed:
             self._agree()
         self._memory.check()
+        missing = self._missing_on_some_ranks()
+        for parameter in missing:
+            if not has_new_gradient(parameter):
+                gradient_of(parameter)[:] = 0
         for number, bucket in enumerate(self._buckets):
             gradients = [gradient_of(self._parameters[index]) for index in bucket]
             also_written = self._one_by_one.array_of(number)
             start_reduction(self._rules, f"{self._name}.{number}", gradients, -number, also_written)
+        return missing
+
+    def _missing_on_some_ranks(self) -> dict[Parameter, list[int]]:
+        """Returns the parameters whose gradients are new on some ranks only, with the other ranks. Collective.
+
+        Whether a gradient is new is known before it has been computed, so this does not wait for MXNet's engine.
+        """
+        new = [has_new_gradient(parameter) for parameter in self._parameters]
+        packed = np.packbits(np.array(new, np.uint8))
+        process_set = self._rules.process_set
+        everybody = _arrays.allgather(packed, f"{self._name}.new", process_set).result().reshape(-1, len(packed))
+        flags = np.unpackbits(everybody, axis=1, count=len(new)).astype(bool)
+        ranks = np.array(process_set.ranks or [0])
+        found = np.flatnonzero(flags.any(axis=0) & ~flags.all(axis=0)).tolist()
+        return {self._parameters[index]: ranks[~flags[:, index]].tolist() for index in found}
 
     def _lay_out(self, parameters: list[Parameter]) -> None:
         # A backward pass computes the gradients of the last layers first.

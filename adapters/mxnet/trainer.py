@@ -13,13 +13,21 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .buckets import GradientBuckets
 from .compat.gluon import parameters_of, trainer_that_reduces
+from .compat.parameters import mark_new_gradient
 from .optimizer import DistributedOptimizer
 
+_Trainer = trainer_that_reduces(
+    lambda trainer: trainer._reduce_gradients(),
+    lambda trainer, ignores: trainer._use_missing_gradients(ignores),
+)
 
-class DistributedTrainer(trainer_that_reduces(lambda trainer: trainer._reduce_gradients())):  # type: ignore[misc]
+
+class DistributedTrainer(_Trainer):  # type: ignore[misc,valid-type]
     """A Trainer whose `step` uses the mean of all ranks' gradients.
 
-    `step(batch_size)` takes this rank's batch size.
+    `step(batch_size)` takes this rank's batch size. With `ignore_stale_grad=True`, a gradient that no backward pass has
+    computed on some ranks counts as zeros there, and a parameter without a gradient on all ranks is not updated.
+    Without it, a gradient that is missing on some ranks is an error on all ranks.
 
     Args:
         params: the parameters, as for gluon's Trainer. A list of parameters is sorted by name.
@@ -65,10 +73,26 @@ class DistributedTrainer(trainer_that_reduces(lambda trainer: trainer._reduce_gr
         if isinstance(params, list | tuple):
             params = sorted(params, key=lambda parameter: str(parameter.name))
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._missing: dict[Any, list[int]] = {}  # parameters whose gradients some ranks lack in this step
         self._buckets: GradientBuckets | None = None
         if rules.communicates:
             self._buckets = GradientBuckets(rules, prefix or "", parameters_of(self))
 
     def _reduce_gradients(self) -> None:
         if self._buckets is not None:
-            self._buckets.reduce([parameter for parameter in parameters_of(self) if parameter.grad_req != "null"])
+            trained = [parameter for parameter in parameters_of(self) if parameter.grad_req != "null"]
+            self._missing = self._buckets.reduce(trained)
+
+    def _use_missing_gradients(self, ignores: bool) -> None:
+        """Makes all ranks update the same parameters. Raises UserWarning, as gluon's Trainer, unless `ignores`."""
+        missing, self._missing = self._missing, {}
+        if missing and not ignores:
+            parameter, ranks = next(iter(missing.items()))
+            more = f", and of {len(missing) - 1} more parameters" if len(missing) > 1 else ""
+            raise UserWarning(
+                f"DistributedTrainer: no backward pass since the last step has computed the gradient of "
+                f"{parameter.name!r}{more} on ranks {ranks}, but on the other ranks; compute the same gradients on all "
+                "ranks, or call step(…, ignore_stale_grad=True), which counts missing gradients as zeros"
+            )
+        for parameter in missing:
+            mark_new_gradient(parameter)

@@ -8,21 +8,35 @@ from typing import Any
 import mxnet as mx
 
 
-def trainer_that_reduces(reduce: Callable[[Any], None]) -> type:
+def trainer_that_reduces(reduce: Callable[[Any], None], before_update: Callable[[Any, bool], None]) -> type:
     """Returns a class of Trainers whose steps call `reduce(trainer)` for the gradients, in place of a key-value store.
 
-    Relies on: `gluon.Trainer._allreduce_grads()`, which `step` and `allreduce_grads` call.
+    `before_update(trainer, ignore_stale_grad)` runs before the parameters are updated. A parameter is only updated if
+    its gradient is new; see `has_new_gradient`.
+
+    Relies on: `gluon.Trainer._allreduce_grads()`, which `step` and `allreduce_grads` call, and
+    `gluon.Trainer._update(ignore_stale_grad)`, which `step` and `update` call.
     Tried with: all.
-    Notices: the method is missing.
+    Notices: a method is missing.
     Lost then: `import perseus_like.mxnet` fails with an AttributeError that says so.
     """
     trainer: type = mx.gluon.Trainer
-    if not hasattr(trainer, "_allreduce_grads"):
-        raise AttributeError(
-            f"DistributedTrainer cannot be made: gluon's Trainer of MXNet {mx.__version__} has no _allreduce_grads; "
-            "install MXNet 1.9 or 2.0"
-        )
-    return type("ReducingTrainer", (trainer,), {"_allreduce_grads": lambda self: reduce(self)})
+    for name in ("_allreduce_grads", "_update"):
+        if not hasattr(trainer, name):
+            raise AttributeError(
+                f"DistributedTrainer cannot be made: gluon's Trainer of MXNet {mx.__version__} has no {name}; "
+                "install MXNet 1.9 or 2.0"
+            )
+
+    class ReducingTrainer(trainer):  # type: ignore[misc]
+        def _allreduce_grads(self) -> None:
+            reduce(self)
+
+        def _update(self, ignore_stale_grad: bool = False) -> None:
+            before_update(self, ignore_stale_grad)
+            super()._update(ignore_stale_grad)
+
+    return ReducingTrainer
 
 
 def parameters_of(trainer: Any) -> list[Any]:

@@ -44,6 +44,18 @@ def has_new_gradient(parameter: Any) -> bool:
     return bool(data._fresh_grad)
 
 
+def mark_new_gradient(parameter: Any) -> None:
+    """Makes the next step of a Trainer use the parameter's gradient, although no backward pass has written it.
+
+    Relies on: `NDArray._fresh_grad` of the parameter's one array, which can be set.
+    Tried with: all.
+    Notices: `has_new_gradient` returns something else afterwards.
+    Lost then: a rank without a gradient skips an update that the other ranks make; the probe reports it.
+    """
+    (data,) = parameter.list_data()
+    data._fresh_grad = True
+
+
 def replace_gradient(parameter: Any, gradient: Any) -> None:
     """Lets autograd write the parameter's gradient into another array from now on.
 

@@ -78,6 +78,12 @@ def _has_new_gradient() -> None:
     expect((before, parameters.has_new_gradient(parameter)) == (False, True), "NDArray._fresh_grad is not set")
 
 
+def _mark_new_gradient() -> None:
+    parameter = _trained()
+    parameters.mark_new_gradient(parameter)
+    expect(parameters.has_new_gradient(parameter), "NDArray._fresh_grad cannot be set")
+
+
 def _replace_gradient() -> None:
     parameter, place = _trained(), mx.nd.zeros((2,))
     if is_numpy(parameter.list_grad()[0]):
@@ -90,11 +96,12 @@ def _replace_gradient() -> None:
 
 def _trainer() -> None:
     parameter = _trained()
-    reduced: list[Any] = []
-    trainer = gluon.trainer_that_reduces(reduced.append)([parameter], "sgd", kvstore=None)
+    called: list[Any] = []
+    kind = gluon.trainer_that_reduces(called.append, lambda *arguments: called.append(arguments))
+    trainer = kind([parameter], "sgd", kvstore=None)
     _backward(parameter)
-    trainer.step(1)
-    expect(reduced == [trainer], "Trainer.step does not call _allreduce_grads")
+    trainer.step(1, ignore_stale_grad=True)
+    expect(called == [trainer, (trainer, True)], "Trainer.step does not call _allreduce_grads and _update")
     expect(list(gluon.parameters_of(trainer)) == [parameter], "Trainer._params is not the list of parameters")
 
 
@@ -126,6 +133,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "library.address_of": _address_of,
     "parameters.after_initialization": _after_initialization,
     "parameters.has_new_gradient": _has_new_gradient,
+    "parameters.mark_new_gradient": _mark_new_gradient,
     "parameters.replace_gradient": _replace_gradient,
     "gluon.trainer_that_reduces": _trainer,
     "gluon.parameters_of": _trainer,

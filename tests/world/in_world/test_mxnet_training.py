@@ -192,6 +192,44 @@ def test_gradients_of_several_passes_are_added(rank: int, size: int) -> None:
     assert net.weight.data().asnumpy() == pytest.approx(1 - 6 * mean)
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["step", "allreduce_grads and update"])
+def test_a_gradient_that_is_missing_on_some_ranks(apart: bool, two_ranks: None, rank: int, size: int) -> None:
+    """It counts as zeros, or is an error on all ranks. A parameter without a gradient on all ranks is not updated."""
+    nets = [gluon.nn.Dense(1, in_units=2, use_bias=False, prefix=f"missing{number}_") for number in range(3)]
+    for net in nets:
+        net.initialize(mx.init.One())
+    parameters = [net.weight for net in nets]
+    trainer = hvd.DistributedTrainer(parameters, "sgd", {"learning_rate": 1.0, "wd": 0.5})
+
+    def step(**options: Any) -> None:
+        if apart:
+            trainer.allreduce_grads()
+            trainer.update(1, **options)
+        else:
+            trainer.step(1, **options)
+
+    def backward(used: list[Any]) -> None:
+        with autograd.record():
+            losses = [net(mx.nd.full((1, 2), rank + 1.0)).sum() for net in used]
+        autograd.backward(losses)
+
+    backward(nets)
+    step()
+    first = 0.5 - (size + 1) / 2
+    backward(nets[:2] if rank == 0 else nets[1:2])
+    step(ignore_stale_grad=True)
+    expected = [first / 2 - 1 / size, first / 2 - (size + 1) / 2, first]
+    assert [float(each.data().asnumpy()[0, 0]) for each in parameters] == pytest.approx(expected)
+
+    backward(nets if rank == 0 else nets[1:])
+    with pytest.raises(UserWarning) as caught:
+        step()
+    assert "missing0_weight" in str(caught.value)
+    assert f"on ranks {list(range(1, size))}" in str(caught.value)
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    assert [float(each.data().asnumpy()[0, 0]) for each in parameters] == pytest.approx(expected)
+
+
 def test_two_trainers_in_one_step(rank: int, size: int) -> None:
     """Two models are trained in one step, as in adversarial training."""
     nets = [gluon.nn.Dense(1, in_units=2, use_bias=False) for _ in range(2)]
