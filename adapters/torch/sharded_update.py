@@ -170,7 +170,7 @@ class ShardedUpdate:
         trained = [parameter for _, parameter in self._named()]
         self._trains_others = len(trained) != len(memory.slots) or not all(map(is_shared, trained))
         for slot, address in zip(memory.slots, self._addresses, strict=True):
-            if slot.parameter.data_ptr() != address:
+            if slot.parameter.data_ptr() != address and not self._trains_others:
                 name = self._names.get(id(slot.parameter), "a parameter")
                 self._error = (
                     f"ZeroRedundancyOptimizer: {name!r} has left the memory that the ranks of this host share (by "
