@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, Meeting, OwnChanges
-from perseus_like.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
+from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import HorovodInternalError
 from perseus_like.gradients import GradientRules
@@ -28,8 +27,8 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import GradientWatch, report
-from .ownership import register, require_sole_owner
+from .gradient_watch import GradientWatch, own_changes, report
+from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
@@ -38,27 +37,6 @@ _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]
 # Communicates a bucket in place of the reduction. Returns a function that waits for the end.
 Communicate = Callable[[Contents], Callable[[], object]]
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Describes the object that owns the gradients: an optimizer or a DistributedDataParallel.
-
-    `counts(index)`: returns True if the gradient that was just computed is reduced, False if it stays local for now.
-    `fills_in`: a gradient that this rank has not computed becomes zero. If false, it stays None until `show`.
-    `learns_passes`: a gradient may be computed several times in a pass, always as often as in the first pass.
-    """
-
-    name: str = "DistributedOptimizer"
-    too_many: str = (
-        "gradients were computed more than backward_passes_per_step times before step() or synchronize(); increase "
-        "backward_passes_per_step to accumulate gradients locally, or freeze these parameters while the loss of "
-        "another model passes through them"
-    )
-    counts: Callable[[int], bool] | None = None
-    fills_in: bool = True
-    learns_passes: bool = False
-    bucket_bytes: int = BUCKET_BYTES
 
 
 class GradientBuckets:
@@ -296,17 +274,7 @@ class GradientBuckets:
         """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
         written, removed = self._watch.changes(self._bucket_memory.is_in_place)
         error = report(self._owner.name, [self._names[index] for index in sorted(written)]) if written else ""
-        frozen, new, gone = [], [], []
-        for position, (_, parameter) in enumerate(parameters):
-            index = self._known.get(id(parameter))
-            if index is None:
-                if parameter.requires_grad:
-                    new.append(position)
-            elif not parameter.requires_grad:
-                frozen.append(position)
-            if removed and index in removed:
-                gone.append(position)
-        return OwnChanges(frozenset(frozen), frozenset(gone), frozenset(new), error)
+        return own_changes(parameters, self._known, removed, error)
 
     def _apply(
         self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+
+from perseus_like.agreement import OwnChanges
 
 from .shared_memory import warn_once
 
@@ -58,12 +60,31 @@ class GradientWatch:
         self._noted.clear()
 
 
+def own_changes(
+    parameters: Sequence[tuple[str, torch.Tensor]], known: Mapping[int, int], removed: Container[int], error: str
+) -> OwnChanges:
+    """Returns what the program has done to an owner's parameters. `known`: the index of each, by its id()."""
+    frozen, new, gone = [], [], []
+    for position, (_, parameter) in enumerate(parameters):
+        index = known.get(id(parameter))
+        if index is None:
+            if parameter.requires_grad:
+                new.append(position)
+            continue
+        if not parameter.requires_grad:
+            frozen.append(position)
+        if index in removed:
+            gone.append(position)
+    return OwnChanges(frozenset(frozen), frozenset(gone), frozenset(new), error)
+
+
 SYNCHRONIZE = (
-    "while they were being reduced: {}. Call optimizer.synchronize() before changes such as clipping, and make the step in "
-    "'with optimizer.skip_synchronize():'"
+    "while they were being reduced: {}. Call optimizer.synchronize() before changes such as clipping, and make the step "
+    "in 'with optimizer.skip_synchronize():'"
 )
 CLIP = (
-    "which are those of one rank: {}. Clip by optimizer.clip_grad_norm_(max_norm), which knows the gradients of all ranks"
+    "which are those of one rank: {}. Clip by optimizer.clip_grad_norm_(max_norm), which knows the gradients of all "
+    "ranks"
 )
 
 

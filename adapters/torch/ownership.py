@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+from perseus_like.buckets import BUCKET_BYTES
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Describes the object that owns the gradients: an optimizer or a DistributedDataParallel.
+
+    `counts(index)`: returns True if the gradient that was just computed is reduced, False if it stays local for now.
+    `fills_in`: a gradient that this rank has not computed becomes zero. If false, it stays None until `show`.
+    `learns_passes`: a gradient may be computed several times in a pass, always as often as in the first pass.
+    """
+
+    name: str = "DistributedOptimizer"
+    too_many: str = (
+        "gradients were computed more than backward_passes_per_step times before step() or synchronize(); increase "
+        "backward_passes_per_step to accumulate gradients locally, or freeze these parameters while the loss of "
+        "another model passes through them"
+    )
+    counts: Callable[[int], bool] | None = None
+    fills_in: bool = True
+    learns_passes: bool = False
+    bucket_bytes: int = BUCKET_BYTES
 
 
 class Holder(Protocol):

@@ -63,3 +63,18 @@ class Meeting:
                 "on all ranks, and call its functions equally often"
             )
         return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers, failed, changed)
+
+    def check(self, error: str, process_set: ProcessSet) -> None:
+        """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks."""
+        all_ranks = process_set.ranks or [0]
+        if self.failed:
+            ranks = [all_ranks[place] for place in self.failed]
+            raise RuntimeError(
+                error or f"ZeroRedundancyOptimizer: ranks {ranks} have changed gradients, or the memory of parameters"
+            )
+        if self.changed and self.changed != self.present:
+            ranks = [all_ranks[place] for place in self.changed]
+            raise RuntimeError(
+                f"ZeroRedundancyOptimizer: ranks {ranks} have frozen, unfrozen or added parameters, and others have not; "
+                "do so on all ranks"
+            )

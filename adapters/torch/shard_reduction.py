@@ -15,9 +15,9 @@ from perseus_like.collectives import Average, Sum
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
-from .buckets import GradientBuckets, Owner
+from .buckets import GradientBuckets
 from .ddp_wrapper import wrapper_of_torch
-from .ownership import Holder, has_owner, is_reduced_by
+from .ownership import Holder, Owner, has_owner, is_reduced_by
 from .parameter_memory import Named
 
 OWNER = "ZeroRedundancyOptimizer"

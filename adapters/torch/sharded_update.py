@@ -306,7 +306,9 @@ class ShardedUpdate:
         written, removed = self._watch.changes(lambda number: True)
         self._watch.clear()
         if changed := written | removed:
-            names = [name for name, each in self._named() if id(each) in self._known and self._known[id(each)][0] in changed]
+            names = [
+                name for name, each in self._named() if id(each) in self._known and self._known[id(each)][0] in changed
+            ]
             self._error = report(OWNER, names, CLIP)
 
     def _gather(
@@ -386,16 +388,7 @@ class ShardedUpdate:
         error, self._error = self._error, ""
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
         meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine, bool(error), self._trains_others)
-        all_ranks = self._set.ranks or [0]
-        if meeting.failed:
-            ranks = [all_ranks[place] for place in meeting.failed]
-            raise RuntimeError(error or f"{OWNER}: ranks {ranks} have changed gradients, or the memory of parameters")
-        if meeting.changed and meeting.changed != meeting.present:
-            ranks = [all_ranks[place] for place in meeting.changed]
-            raise RuntimeError(
-                f"{OWNER}: ranks {ranks} have frozen, unfrozen or added parameters, and the others have not; do so on "
-                "all ranks"
-            )
+        meeting.check(error, self._set)
         writers = len(self._group.places_on_host(meeting.writers))
         if written and writers > 1:
             warn_of_writers(written, writers)

@@ -29,9 +29,7 @@ WORLDS = [
 
 @pytest.mark.first
 @pytest.mark.parametrize(("starter", "size", "names"), WORLDS)
-def test_on_all_ranks(
-    starter: str, size: int, names: list[str], run_job: Start, pytestconfig: pytest.Config
-) -> None:
+def test_on_all_ranks(starter: str, size: int, names: list[str], run_job: Start, pytestconfig: pytest.Config) -> None:
     files = [str(HERE / "in_world" / file) for file in names]
     command = pytest_on_a_rank(files, "-rs", "--tb=short", "-m", pytestconfig.option.markexpr)
     world = run_job(size, "", starter, command, joined=True, PERSEUS_IN_WORLD="1")

@@ -52,7 +52,10 @@ os._exit(0)
 
 
 # After libmpi is open, the ranks exchange the name of their MPI, the messages of MPI_Init, and its outcome.
-@pytest.mark.parametrize("exchange", [pytest.param(1, marks=pytest.mark.slow), 2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4))])
+@pytest.mark.parametrize(
+    "exchange",
+    [pytest.param(1, marks=pytest.mark.slow), 2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4))],
+)
 def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> None:
     if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
         pytest.skip("no MPICH beside this Python")

@@ -91,7 +91,9 @@ hvd.shutdown()
 FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
 
 
-@pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.parametrize(
+    "level", [pytest.param("0", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.slow), "2"]
+)
 def test_values_that_are_not_finite(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, level: str) -> None:
     world = on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
     assert world.returncode == 0, world.stdout + world.stderr

@@ -66,9 +66,9 @@ def before_scaler_steps(cls: C) -> C:
 def around_scalers() -> None:
     """Makes GradScaler tell optimizers that want to know it what it does.
 
-    `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first and `optimizer._after_unscaling()` at its
-    end. `GradScaler.step(optimizer)` calls `optimizer._after_scaler_step()` when it has ended, also if it has skipped the
-    step.
+    `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first and `optimizer._after_unscaling()` at
+    its end. `GradScaler.step(optimizer)` calls `optimizer._after_scaler_step()` when it has ended, also if it has
+    skipped the step.
 
     Relies on: `unscale_` and `step` of `torch.amp.GradScaler`, and of `torch.cuda.amp.GradScaler` in torch 2.1 and 2.2,
     being methods that can be replaced.

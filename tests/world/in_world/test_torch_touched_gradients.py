@@ -38,7 +38,7 @@ def _data_parallel(model: Any, two_passes: bool, uses_scaler: bool) -> tuple[Any
 
 
 def _gradients_are_the_programs(step: int, moment: str, action: str, everywhere: bool) -> bool:
-    """After the backward pass, gradients of DistributedDataParallel are those of all ranks, and each rank has its own."""
+    """Gradients of DistributedDataParallel are reduced when the pass ends; then each rank has its own."""
     return not everywhere and moment == "between backward and step"
 
 
@@ -203,7 +203,7 @@ def test_another_dtype_on_one_rank(rank: int, size: int) -> None:
         optimizer.step()
     optimizer.zero_grad()
     _loss(model, inputs, targets, rank).backward()
-    with pytest.raises(DisagreementError, match="'0.weight' float64"):
+    with pytest.raises(DisagreementError, match=r"'0\.weight' float64"):
         optimizer.step()
 
 

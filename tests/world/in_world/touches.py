@@ -24,7 +24,9 @@ Wrap = Callable[[Any, bool, bool], tuple[Any, Any]]
 def build() -> Any:
     torch.manual_seed(3)
     convolution = nn.Conv2d(2, 4, 2, padding=1)
-    return nn.Sequential(nn.Unflatten(1, (2, 2, 2)), convolution, nn.Tanh(), nn.Flatten(), nn.Linear(36, 3), nn.Linear(3, 3))
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 2, 2)), convolution, nn.Tanh(), nn.Flatten(), nn.Linear(36, 3), nn.Linear(3, 3)
+    )
 
 
 def _each_gradient(change: Callable[[Any], None]) -> Callable[..., None]:
@@ -107,9 +109,7 @@ def warnings_of_the_library() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def train(
-    wrap: Wrap, cell: tuple[int, str, str, bool], rank: int, size: int, touches: bool
-) -> list[Any]:
+def train(wrap: Wrap, cell: tuple[int, str, str, bool], rank: int, size: int, touches: bool) -> list[Any]:
     """Returns the weights after some steps. `rank`: the part of each batch; None for all of it."""
     touched_step, moment, action, _ = cell
     two_passes = moment == "between passes"
@@ -173,7 +173,9 @@ def failures(
         everybody = gather((weights, [text for text in texts if "has changed gradients" in text], error))
         noticed = any(warnings for _, warnings, _ in everybody)
         name = f"{action}, {moment}, step {step}, {'all ranks' if everywhere else 'one rank'}"
-        if any(bool(theirs) != bool(error) for *_, theirs in everybody) or (error and everywhere and not may_fail(action)):
+        if any(bool(theirs) != bool(error) for *_, theirs in everybody) or (
+            error and everywhere and not may_fail(action)
+        ):
             wrong.append(f"{name}: {[theirs for *_, theirs in everybody]}")
         elif any(not torch.equal(a, b) for other, *_ in everybody for a, b in zip(weights, other, strict=True)):
             wrong.append(f"{name}: ranks are apart")

@@ -19,9 +19,10 @@ from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
-from ...buckets import Communicate, GradientBuckets, Owner
+from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import not_compiled
+from ...ownership import Owner
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]
