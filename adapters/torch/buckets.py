@@ -158,10 +158,10 @@ class GradientBuckets:
                 if self._layout is None:
                     self._agree()
                 self._complete()
+                mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
+                self._changes.send(self._name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 self._start_sparse()
-                mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
-                self._changes.send(self._name, mine)
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
                 late = self._apply(common, mine, parameters)

@@ -79,8 +79,8 @@ def own_changes(
 
 
 SYNCHRONIZE = (
-    "while they were being reduced: {}. Call optimizer.synchronize() before changes such as clipping, and make the step "
-    "in 'with optimizer.skip_synchronize():'"
+    "while they were being reduced: {}. Call optimizer.synchronize() before changes such as clipping, and make the "
+    "step in 'with optimizer.skip_synchronize():'"
 )
 CLIP = (
     "which are those of one rank: {}. Clip by optimizer.clip_grad_norm_(max_norm), which knows the gradients of all "

@@ -75,6 +75,6 @@ class Meeting:
         if self.changed and self.changed != self.present:
             ranks = [all_ranks[place] for place in self.changed]
             raise RuntimeError(
-                f"ZeroRedundancyOptimizer: ranks {ranks} have frozen, unfrozen or added parameters, and others have not; "
-                "do so on all ranks"
+                f"ZeroRedundancyOptimizer: ranks {ranks} have frozen, unfrozen or added parameters, and others have "
+                "not; do so on all ranks"
             )
