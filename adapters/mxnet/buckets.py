@@ -89,9 +89,9 @@ class GradientBuckets:
         return missing
 
     def _missing_on_some_ranks(self) -> dict[Parameter, list[int]]:
-        """Returns the parameters whose gradients are new on some ranks only, with the other ranks. Collective.
+        """Returns the parameters that have a new gradient on some ranks but not on all, with the ranks that lack it.
 
-        Whether a gradient is new is known before it has been computed, so this does not wait for MXNet's engine.
+        Collective. It does not wait for MXNet's engine, because a gradient counts as new before it has been computed.
         """
         new = [has_new_gradient(parameter) for parameter in self._parameters]
         packed = np.packbits(np.array(new, np.uint8))

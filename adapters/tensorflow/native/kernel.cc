@@ -214,14 +214,9 @@ Kernel::~Kernel() = default;
 void Kernel::run(TF_OpKernelContext* context, Done done, bool blocking) {
   auto call = std::make_unique<Call>(*this, context, std::move(done));
   switch (admit(call)) {
-    case Admission::submit:
-      Call::submit(std::move(call), blocking);
-      return;
-    case Admission::refuse:
-      Call::refuse(std::move(call));
-      return;
-    case Admission::wait:
-      return;
+    case Admission::submit: Call::submit(std::move(call), blocking); return;
+    case Admission::refuse: Call::refuse(std::move(call)); return;
+    case Admission::wait: return;
   }
 }
 
