@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
-    "test_interface.py",
+    *("test_interface.py", "test_tensors_without_memory.py"),
     *("test_training.py", "test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
 ]
 
