@@ -12,8 +12,10 @@ from perseus_like.shared_memory import LARGE_ELEMENTS
 from perseus_like.tables import DType
 from perseus_like.tensor import View
 
+from .compat.tensors import awaited
 from .cuda import over_memory, require_cuda
 from .shared_memory import register_if_shared
+from .tensor_memory import address_of
 
 _NUMBERS = {
     torch.uint8: int(DType.uint8),
@@ -40,20 +42,23 @@ class TorchTensors:
             raise ValueError(f"a torch.Tensor is needed, not {type(tensor).__name__}")
         if tensor.layout is not _STRIDED:
             raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
+        if (result := awaited(tensor)) is not tensor:
+            return result.clone()
         if tensor.is_contiguous() and not tensor.is_neg():
             return tensor
+        address_of(tensor)
         return tensor.detach().resolve_neg().contiguous()
 
     def view(self, tensor: torch.Tensor) -> View:
         number = _NUMBERS.get(tensor.dtype)
         if number is None:
             raise ValueError(f"{tensor.dtype} tensors cannot be communicated; {_names()} can")
-        device = tensor.get_device()
+        device, address = tensor.get_device(), address_of(tensor)
         if device >= 0:
             require_cuda(tensor)
         elif tensor.numel() >= LARGE_ELEMENTS:
             register_if_shared(tensor)
-        return (tensor.data_ptr(), number, tensor.shape, device)
+        return (address, number, tensor.shape, device)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor)

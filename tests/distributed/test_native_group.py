@@ -77,12 +77,18 @@ def test_results_and_errors_are_those_of_the_group_in_python(
     assert outcomes(["on", "off"] * (size // 2)) == expected
 
 
-@pytest.mark.slow
-def test_the_tests_of_groups_pass(extensions: Path, run_job: Start) -> None:
-    files = [str(HERE / "in_world" / file) for file in FILES]
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["test_tensors_without_memory.py"], id="tensors-without-memory"),
+        pytest.param(FILES, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_the_tests_of_groups_pass(names: list[str], extensions: Path, run_job: Start) -> None:
+    files = [str(HERE / "in_world" / file) for file in names]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     command = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
-    settings = {"PERSEUS_IN_WORLD": "1", "TORCH_EXTENSIONS_DIR": str(extensions)}
+    settings = {"PERSEUS_IN_WORLD": "1", "TORCH_EXTENSIONS_DIR": str(extensions), "EXPECTED_GROUP": "C++"}
     world = run_job(2, arguments=command, joined=True, **settings)
     assert world.code == 0, world.output[-60000:]
 

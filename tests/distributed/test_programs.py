@@ -243,3 +243,37 @@ def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program
     assert done.code == 0, done.stdout
     assert done.stdout.count("TORCH_DIST_NAN_CHECK has no effect") == 1
     assert "PERSEUS_ALLREDUCE_NANCHECK=2" in done.stdout
+
+
+def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of: ReportsOf) -> None:
+    """The stages send AsyncCollectiveTensors, which torch's parallel layers return. The loss is that of one process."""
+    pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks pipelines")
+    done = program(
+        "perseusrun",
+        4,
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "tensor"))
+        torch.manual_seed(1)
+        layers = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)) for _ in range(2)]
+        inputs, targets = torch.randn(4, 4), torch.randn(4, 4)
+        whole = torch.nn.functional.mse_loss(layers[1](layers[0](inputs)), targets)
+        place = mesh["pipeline"].get_local_rank()
+        mine = parallelize_module(layers[place], mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        stage = PipelineStage(mine, place, 2, torch.device("cpu"), group=mesh["pipeline"].get_group())
+        schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
+        losses = []
+        if place == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=targets, losses=losses)
+            torch.testing.assert_close(torch.stack(losses).mean(), whole)
+        report("done")
+        dist.destroy_process_group()
+        """,
+        PERSEUS_AS_GLOO="1",
+    )
+    assert done.code == 0, done.stdout
+    assert [reports_of(rank) for rank in range(4)] == ["done\n"] * 4

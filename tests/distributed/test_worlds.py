@@ -13,13 +13,13 @@ from tests.job import Start
 HERE = Path(__file__).parent
 FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
-    "test_interface.py",
+    *("test_interface.py", "test_tensors_without_memory.py", "test_callbacks_and_messages.py"),
     *("test_training.py", "test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
 ]
 
 
 # The backend promises these for any number of ranks. 2 ranks run all files.
-CONTRACT = ["test_verbs.py", "test_messages.py", "test_errors.py"]
+CONTRACT = ["test_verbs.py", "test_messages.py", "test_errors.py", "test_callbacks_and_messages.py"]
 WORLDS = [
     pytest.param("torchrun", 2, FILES, id="torchrun-2"),
     pytest.param("perseusrun", 4, CONTRACT, id="perseusrun-4-contract"),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from perseus_like_autoload import compat as autoload
 from torch.distributed import distributed_c10d
 
-from . import construction, core, dynamo, grad_scaler, process_groups, stores, training, works
+from . import construction, core, dynamo, grad_scaler, process_groups, stores, tensors, training, works
 
 
 class Changed(Exception):
@@ -335,6 +335,24 @@ def _batch_norm() -> None:
 
 
 # The probe of each function that relies on a private part.
+def _awaited_tensors() -> None:
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    plain = torch.ones(2)
+    wrapped = AsyncCollectiveTensor(plain)
+    _expect(wrapped.data_ptr() == 0, "an AsyncCollectiveTensor has memory of its own")
+    _expect(torch.equal(tensors.awaited(wrapped), plain), "AsyncCollectiveTensor.trigger_wait returns another tensor")
+    _expect(tensors.awaited(plain) is plain, "a plain tensor is taken for an AsyncCollectiveTensor")
+
+
+def _fake_tensors() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    plain = torch.ones(2)
+    _expect(tensors.is_fake(FakeTensorMode().from_tensor(plain)), "FakeTensorMode makes tensors of another class")
+    _expect(not tensors.is_fake(plain), "a plain tensor is taken for a FakeTensor")
+
+
 PROBES: dict[str, Callable[[], None]] = {
     "process_groups.skip_flight_recorder": _flight_recorder,
     "process_groups.keep_awaited_works": _awaited_works,
@@ -374,6 +392,8 @@ PROBES: dict[str, Callable[[], None]] = {
     "core.copy_all": _copy_all,
     "core.keeps_identity": _storage_identity,
     "grad_scaler.rescale_with_scaler": _scale_changes,
+    "tensors.awaited": _awaited_tensors,
+    "tensors.is_fake": _fake_tensors,
 }
 
 

@@ -3,10 +3,14 @@
 Collectives are matched by number, and each rank counts its calls. A callback runs when its work is complete: on one
 rank before the next call of the main thread, on another after it. The collectives of a callback are therefore numbered
 within the work of its future: the second collective of the callbacks of #5 is #5.1 on all ranks.
+
+Each group in which a work's callbacks communicate has its own numbers, because not all members of the work's group are
+members of that group.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import threading
@@ -14,23 +18,70 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from perseus_like.session import session
+
 from ..compat.futures import watch_futures
 from ..native_group import native
 from .callback_lock import callback_lock
 
 
-class CallbackOrigin:
-    """The work whose future has callbacks: its group and name, and the number of collectives that these started."""
+class _Groups:
+    """The groups of this process since the session began, by the core's numbers.
 
-    def __init__(self, group: str, name: str) -> None:
+    A group that has ended stays, so that ranks that have not ended theirs yet have the same.
+    """
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._ranks: dict[int, frozenset[int]] = {}
+        # The numbers of works that have had futures, in the order of each group's first one.
+        self._futures: dict[int, int] = {}
+
+    def add(self, number: int) -> None:
+        if self._generation != session.generation:
+            self._generation, self._ranks, self._futures = session.generation, {}, {}
+        self._ranks[number] = frozenset(session.core.process_set_ranks(number))
+
+    def has_all_of(self, group: int, other: int) -> bool:
+        """Returns whether all members of `other` are members of `group`."""
+        return self._ranks.get(other, frozenset()) <= self._ranks.get(group, frozenset())
+
+    def next_future(self, group: int) -> int:
+        self._futures[group] = self._futures.get(group, 0) + 1
+        return self._futures[group]
+
+    def place(self, group: int, other: int) -> int:
+        """Returns the place of a group among the groups that have had futures and lack members of `other`."""
+        return [each for each in self._futures if not self.has_all_of(each, other)].index(group)
+
+
+groups = _Groups()
+
+
+class CallbackOrigin:
+    """The work whose future has callbacks: its group and name, and the numbers of collectives that these started."""
+
+    def __init__(self, group_name: str, group: int, name: str) -> None:
+        self._group_name = group_name
         self._group = group
         self._name = name
-        self._counter = itertools.count()
+        self._future = groups.next_future(group)
+        self._counters: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
 
-    def next_name(self, group: str) -> str:
-        """Returns the name of the next collective. If `group` is another group, the name contains the work's group."""
-        of = self._name if group == self._group else f"{self._group}:{self._name}"
-        return f"{of}.{next(self._counter)}"
+    def next_name(self, group: int) -> str:
+        """Returns the name of the next collective that the callbacks start in a group."""
+        return f"{self._name_in(group)}.{next(self._counters[group])}"
+
+    def _name_in(self, group: int) -> str:
+        if group == self._group:
+            return self._name
+        if groups.has_all_of(self._group, group):
+            return f"{self._group_name}:{self._name}"
+        # The works of the other members are of other groups: for instance, each host has a group, and the callbacks
+        # communicate in a group of several hosts. These groups have other names, and may have had more collectives. The
+        # futures of such works are made in the same order on all members.
+        name = self._name if "." in self._name else f"future {self._future}"
+        return f"group {groups.place(self._group, group)}:{name}"
 
 
 _origins: weakref.WeakKeyDictionary[Any, CallbackOrigin] = weakref.WeakKeyDictionary()

@@ -17,7 +17,7 @@ from perseus_like.session import session
 from perseus_like.tables import ErrorKind
 
 from ..native_group import native
-from .callback_order import current
+from .callback_order import current, groups
 from .work import MARGIN_SECONDS, Finish, PerseusWork, SubmittedRequest
 
 # The type is Any, because the names of the overloads' arguments differ between releases. Callers pass them by place.
@@ -45,6 +45,7 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         self._numbering = threading.Lock()  # guards _calls
         self._plans: dict[Any, Any] = {}  # plans of reductions, by operation and dtype
         self._core = session.core
+        groups.add(number)
 
     @cached_property
     def job_ranks(self) -> list[int]:
@@ -74,7 +75,7 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         The ranks must agree on `call`, as on the verb's own arguments. `what` is a shorter form of it for texts.
         """
         if (origin := current()) is not None:
-            name = origin.next_name(self._group_name)
+            name = origin.next_name(self._number)
             handle = self._submit(name, call, verb, arguments, options)
         else:
             name = f"#{self._next_call()}"
@@ -115,7 +116,7 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         if getattr(error, "is_reported", False):
             return
         if (origin := current()) is not None:
-            self._report_failure(origin.next_name(self._group_name), call, error)
+            self._report_failure(origin.next_name(self._number), call, error)
             return
         self._report_failure(f"#{self._next_call()}", call, error)
 

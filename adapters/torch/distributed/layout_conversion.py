@@ -14,6 +14,7 @@ from perseus_like.tensor import View
 
 from .. import cuda
 from ..shared_memory import register_if_shared
+from ..tensor_memory import address_of
 from ..tensors import _NUMBERS
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -58,7 +59,7 @@ def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
 
 
 def is_direct(tensor: Tensor) -> bool:
-    """Returns whether the core reads and writes this tensor on the CPU as it is. `check` accepts all such tensors."""
+    """Returns whether the core reads and writes this tensor on the CPU as it is, if it has memory."""
     return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in _CORE and _is_row_major(tensor)
 
 
@@ -97,6 +98,7 @@ def check(what: str, tensor: Tensor) -> None:
         cuda.require_cuda(tensor, f"{what}: ")
     if tensor.dtype not in _CORE:
         raise ValueError(f"{what}: {tensor.dtype} tensors cannot be communicated")
+    address_of(tensor, f"{what}: ")
 
 
 def check_output(what: str, tensor: Tensor, source: Tensor) -> None:
@@ -143,10 +145,10 @@ def width(dtype: torch.dtype) -> int:
 
 def view(tensor: Tensor) -> View:
     """Returns the core's description of a dense tensor, with the number of elements as its shape."""
-    dtype, elements, device = tensor.dtype, tensor.numel(), tensor.get_device()
+    address, dtype, elements, device = address_of(tensor), tensor.dtype, tensor.numel(), tensor.get_device()
     if elements >= LARGE_ELEMENTS and device < 0:
         register_if_shared(tensor)
-    return (tensor.data_ptr(), _CORE[dtype], (elements * width(dtype),), device)
+    return (address, _CORE[dtype], (elements * width(dtype),), device)
 
 
 def host_view(tensor: Tensor) -> View:

@@ -23,6 +23,7 @@ from .group_identity import GroupIdentity
 from .monitored_barrier import MonitoredBarrier
 from .native_works import executed_natively
 from .reductions import Reductions
+from .tensor_subclasses import unwrapping
 from .unsupported import OF_GROUPS, refusing
 from .work import MARGIN_SECONDS, Works
 
@@ -59,6 +60,7 @@ _COLLECTIVES = {
     "all_to_all_single": "all_to_all_single",
     "barrier": "barrier",
 }
+_MESSAGES = ("send", "recv", "recv_anysource")
 
 
 def group_of_name(name: str, job_ranks: list[int], part: str = "") -> Any:
@@ -81,8 +83,9 @@ def _devices() -> list[torch.device]:
 
 
 @executed_natively
-@no_dynamo(*_COLLECTIVES, "send", "recv", "recv_anysource", "shutdown", "abort")
+@no_dynamo(*_COLLECTIVES, *_MESSAGES, "shutdown", "abort")
 @reporting_failures(**_COLLECTIVES)
+@unwrapping(*_COLLECTIVES, *_MESSAGES)
 @refusing(OF_GROUPS)
 class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
     """A process group of torch, which makes it on the members only. torch asks every group for names and options."""

@@ -215,7 +215,7 @@ class PerseusWork(dist.Work):
             # C++ handles an error raised in then(); Future.set_exception crashes DDP's reducer.
             self._future = done.then(self.value_of_future)
             if self._request is not None:
-                remember(self._future, CallbackOrigin(self._request.group_name, self._request.name))
+                remember(self._future, CallbackOrigin(*self._request))
         on_device = functools.partial(cuda.complete, done, device)
         complete = functools.partial(done.set_result, None) if device < 0 else on_device
         if self._handle.done():

@@ -173,10 +173,15 @@ bool translate(c10d::ReduceOp::RedOpType op, PerseusReduceOptions& options) {
   return true;
 }
 
+// Some tensors have none: torch.func wraps tensors, and a storage may have been freed.
+bool has_memory(const at::Tensor& tensor) {
+  return tensor.has_storage() && (tensor.numel() == 0 || tensor.storage().data() != nullptr);
+}
+
 bool is_direct(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_conj() && !tensor.is_neg() &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.is_contiguous() &&
-         tensor.numel() < most_elements && dtype_of(tensor.scalar_type()) >= 0;
+         tensor.numel() < most_elements && dtype_of(tensor.scalar_type()) >= 0 && has_memory(tensor);
 }
 
 // torch 2.5 and later have `asyncOp`.
