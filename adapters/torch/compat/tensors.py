@@ -11,8 +11,8 @@ import torch
 def awaited(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the result that an AsyncCollectiveTensor stands for, after waiting for it. Other tensors are returned.
 
-    Relies on: `torch.distributed._functional_collectives.AsyncCollectiveTensor.trigger_wait()`, which returns the tensor
-    inside. Functional collectives return such tensors, and so do torch's parallel layers.
+    Relies on: `torch.distributed._functional_collectives.AsyncCollectiveTensor.trigger_wait()`, which returns the
+    tensor inside. Functional collectives return such tensors, and so do torch's parallel layers.
     Tried with: all.
     Notices: the class or the method is missing, or a tensor of the class has memory of its own.
     Lost then: collectives of such tensors raise ValueError.

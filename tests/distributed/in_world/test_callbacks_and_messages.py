@@ -51,7 +51,7 @@ def hierarchy(rank: int, size: int) -> Iterator[Hierarchy]:
 
 
 def in_another_group(hierarchy: Hierarchy, rank: int, size: int) -> tuple[Any, Any]:
-    """The natural shape of a hierarchical hook: a sum among neighbours, and in its callback one among neighbourhoods."""
+    """The natural shape of a hierarchical hook: a sum of neighbours, and in its callback one of neighbourhoods."""
     tensors = [torch.tensor([float(rank + step)]) for step in range(8)]
 
     def outer(future: Future) -> torch.Tensor:
