@@ -1,4 +1,4 @@
-"""Tests of programs that touch gradients and parameters while torch's DistributedDataParallel trains over the backend."""
+"""Programs that touch gradients and parameters while torch's DistributedDataParallel trains over the backend."""
 
 from __future__ import annotations
 
