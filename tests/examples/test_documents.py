@@ -65,7 +65,7 @@ def test_files_that_are_named_exist() -> None:
 
 def sources() -> str:
     """Returns the text of all sources. Adjacent string literals are joined, as the compiler joins them."""
-    folders = {"csrc": ("*.cc", "*.h"), "perseus_like": ("*.py",), "adapters": ("*.py",)}
+    folders = {"csrc": ("*.cc", "*.h"), "perseus_like": ("*.py",), "adapters": ("*.py", "*.cc")}
     files = (path for name, globs in folders.items() for glob in globs for path in (ROOT / name).rglob(glob))
     text = "\n".join(path.read_text() for path in sorted(files))
     return re.sub(r'"\s*\n\s*f?"', "", text)

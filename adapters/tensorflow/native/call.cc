@@ -218,9 +218,9 @@ void Call::set_int32(int index, const std::int64_t* values, int count, bool scal
 void Call::fail_as_crossed() {
   fail(PERSEUS_ERROR_INVALID_ARGUMENT,
        "'" + name_ +
-           "': two threads of this rank called collectives of this name at the same time, so that the ranks " +
-           "may have combined tensors of different threads; make these calls in one thread, or give the collectives " +
-           "of each thread names of their own (in place of a tape: hvd.grouped_allreduce(gradients, name=…))");
+           "': two threads of this rank called collectives of this name at the same time, so that the ranks may have "
+           "combined tensors of different threads; make these calls in one thread, or give the collectives of each "
+           "thread names of their own (in place of a tape: hvd.grouped_allreduce(gradients, name=…))");
 }
 
 void Call::fail(std::int32_t kind, const std::string& message) {

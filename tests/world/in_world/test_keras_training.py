@@ -178,8 +178,7 @@ def test_lists_of_variables_count_their_own_passes(rank: int, size: int) -> None
     """One optimizer trains two models in turn, each with two passes in a step."""
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=2)
     first, second = variables([[0.0]]), variables([[0.0], [0.0]])
-    if not KERAS_2:
-        optimizer.build([*first, *second])
+    optimizer.build([*first, *second])
     for number in range(4):
         for trained in (first, second):
             gradients = tensors([[1.0 + rank + number]] * len(trained))
