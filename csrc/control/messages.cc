@@ -68,7 +68,9 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
 
 std::string encode(const Report& report) {
   Writer to;
-  to.number(report.failures << 1 | (report.urgent ? 1U : 0U));
+  // The first byte is small: point-to-point messages and missing-rank queries begin with other bytes.
+  to.number(report.urgent ? 1U : 0U);
+  to.number(report.failures);
   to.runs(report.cached);
   to.number(report.submissions.size());
   for (const auto& submissions : report.submissions) write(to, submissions);
@@ -87,9 +89,10 @@ std::string encode(const Report& report) {
 Report decode_report(std::string_view bytes) {
   Reader from(bytes);
   Report report;
-  const auto failures_and_urgency = from.number();
-  report.urgent = (failures_and_urgency & 1) != 0;
-  report.failures = failures_and_urgency >> 1;
+  const auto urgent = from.number();
+  if (urgent > 1) malformed("report");
+  report.urgent = urgent != 0;
+  report.failures = from.number();
   report.cached = from.runs();
   for (auto left = from.number(); left > 0; --left) report.submissions.push_back(read_submissions(from));
   report.joined = from.numbers();

@@ -9,8 +9,10 @@
 
 #include "base/error.h"
 #include "control/messages.h"
+#include "control/missing_rank_query.h"
 #include "control/serialization.h"
 #include "control_requests.h"
+#include "engine/point_to_point.h"
 
 namespace perseus {
 namespace {
@@ -226,6 +228,20 @@ TEST(Messages, PlansRoundTrip) {
   ASSERT_EQ(read.decisions.size(), plan.decisions.size());
   for (std::size_t i = 0; i < plan.decisions.size(); ++i) {
     EXPECT_TRUE(same_decision(read.decisions[i], plan.decisions[i])) << "decision " << i;
+  }
+}
+
+// Both other kinds of message on a control channel are recognized by their first byte.
+TEST(Messages, NoReportBeginsAsAnotherKindOfMessage) {
+  Report report;
+  for (report.failures = 0; report.failures < 70'000; ++report.failures) {
+    for (const bool urgent : {false, true}) {
+      report.urgent = urgent;
+      const auto bytes = encode(report);
+      ASSERT_FALSE(PointToPoint::is_point_to_point(bytes)) << report.failures;
+      ASSERT_FALSE(MissingRankQuery::is_of(bytes)) << report.failures;
+      ASSERT_EQ(decode_report(bytes).failures, report.failures);
+    }
   }
 }
 
