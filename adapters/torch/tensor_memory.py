@@ -31,8 +31,8 @@ def _without_memory(tensor: torch.Tensor, what: str) -> ValueError:
     # Their class in Python is Tensor, and their texts begin with the name of the wrapper.
     kind = repr(tensor).partition("(")[0]
     return ValueError(
-        f"{what}a {kind} of torch.func (functorch) has no memory of its own to communicate; call the collective outside "
-        "of grad, vmap, jvp and functionalize"
+        f"{what}a {kind} of torch.func (functorch) has no memory of its own to communicate; call the collective "
+        "outside of grad, vmap, jvp and functionalize"
     )
 
 

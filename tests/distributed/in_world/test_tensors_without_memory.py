@@ -222,7 +222,7 @@ def test_a_distributed_tensor_is_refused(name: str, rank: int, size: int) -> Non
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_tensor_whose_storage_was_freed_is_refused(name: str, rank: int, size: int) -> None:
-    with pytest.raises(ValueError, match="storage of a Tensor of .* elements was freed"):
+    with pytest.raises(ValueError, match=r"storage of a Tensor of .* elements was freed"):
         VERBS[name](freed, rank, size)
 
 
