@@ -184,8 +184,13 @@ def reduce_scatter(
 ) -> Handle:
     """`options` without a wire dtype."""
 
-def post(tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object) -> Handle:
-    """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender."""
+def post(
+    tensor: View, peer: int, tag: int, outgoing: bool, process_set: int, tensors: object, own_dtype: str = ""
+) -> Handle:
+    """A message to `peer`, or from it, or from anybody (-1). Ranks are those in the set; `result()` is the sender.
+
+    `own_dtype`: the framework's name of a dtype that the core does not have; both sides must have the same.
+    """
 
 def barrier(name: Name, process_set: int) -> Handle: ...
 def join(process_set: int, device: int = -1) -> Handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +145,10 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value)
         return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
     if isinstance(value, dict):
-        return {key: _take_tensors(item, tensors) for key, item in value.items()}
+        taken = copy.copy(value)  # an OrderedDict, a defaultdict, or another class of dictionaries stays one
+        for key, item in value.items():
+            taken[key] = _take_tensors(item, tensors)
+        return taken
     if type(value) in (list, tuple):
         return type(value)(_take_tensors(item, tensors) for item in value)
     return value
@@ -165,7 +169,10 @@ def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tens
         return tensor
     if isinstance(sent, dict):
         mine = own if isinstance(own, dict) else {}
-        return {key: _rebuild(item, mine.get(key), device, tensors) for key, item in sent.items()}
+        rebuilt = copy.copy(sent)
+        for key, item in sent.items():
+            rebuilt[key] = _rebuild(item, mine.get(key), device, tensors)
+        return rebuilt
     if type(sent) in (list, tuple):
         mine_list = list(own) if type(own) is type(sent) and len(own) == len(sent) else [None] * len(sent)
         return type(sent)(_rebuild(item, it, device, tensors) for item, it in zip(sent, mine_list, strict=True))

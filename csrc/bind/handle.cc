@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -26,14 +27,34 @@ bool in_use(const Handle& handle) {
          (completion.on_device && perseus::in_use(*completion.on_device));
 }
 
-void drop(Handle handle, py::object tensors) {
+// Releases the tensors of dropped work that is complete.
+void release_complete() {
   // Releasing a tensor may run any code, including this function, so it must happen after the list is consistent again.
   std::vector<PythonHandle> complete;
   for (auto& pending : std::exchange(dropped(), {})) {
     auto& place = in_use(pending.handle) ? dropped() : complete;
     place.push_back(std::move(pending));
   }
+}
+
+// Has Python's main thread call release_complete() soon. Any thread may call this, without the GIL. Python queues few
+// such calls, so at most one is queued; if there is no room, the next work that is dropped releases the tensors.
+void release_soon() {
+  static std::atomic<bool> queued{false};
+  if (queued.exchange(true)) return;
+  const auto call = [](void*) {
+    queued = false;
+    release_complete();
+    return 0;
+  };
+  if (Py_AddPendingCall(call, nullptr) != 0) queued = false;
+}
+
+void drop(Handle handle, py::object tensors) {
+  release_complete();
+  const auto completion = handle.completion;
   dropped().emplace_back(std::move(handle), std::move(tensors));
+  completion->then(&release_soon);
 }
 
 // Waits for the work for at most this time, and returns whether it is complete. Throws its Error.

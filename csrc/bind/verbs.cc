@@ -52,9 +52,9 @@ PythonHandle reduce_scatter(Naming name, const py::list& inputs, const py::tuple
 }
 
 // Sends to `peer` if `outgoing`, and else receives from it, or from any rank if `peer` is -1. Ranks count within the
-// set.
+// set. Both sides must have the same `own_dtype`, the framework's name of a dtype that the core does not have.
 PythonHandle post(const py::tuple& tensor, int peer, std::int64_t tag, bool outgoing, int process_set,
-                  py::object tensors) {
+                  py::object tensors, std::string own_dtype) {
   const View view(tensor.ptr());
   if (view.device() != kHost) throw Error(ErrorKind::invalid_argument, "messages are of tensors on the CPU");
   const auto member = view.member();
@@ -65,6 +65,7 @@ PythonHandle post(const py::tuple& tensor, int peer, std::int64_t tag, bool outg
   operation->data = view.address();
   operation->dtype = member.dtype;
   operation->count = count_of(member.shape);
+  operation->own_dtype = std::move(own_dtype);
   return {running_session()->post(process_set, std::move(operation)), std::move(tensors)};
 }
 
@@ -104,7 +105,8 @@ void bind_verbs(py::module_& module) {
   module.def("barrier", [](Naming name, int process_set) {
     return submit(work_for(Verb::barrier, std::move(name)), process_set, false, py::none());
   });
-  module.def("post", &post);
+  module.def("post", &post, py::arg("tensor"), py::arg("peer"), py::arg("tag"), py::arg("outgoing"),
+             py::arg("process_set"), py::arg("tensors"), py::arg("own_dtype") = "");
   module.def(
       "join",
       [](int process_set, int device) {

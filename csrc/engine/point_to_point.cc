@@ -1,6 +1,7 @@
 #include "engine/point_to_point.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -25,6 +26,7 @@ struct Head {
   std::int64_t count = 0;
   std::uint64_t id = 0;
   std::uint64_t place = 0;
+  std::array<char, 24> own_dtype{};  // shortened to this, and without a zero at the end if it is as long
 };
 
 std::string bytes_of(const Head& head, const void* data, std::size_t count) {
@@ -34,8 +36,13 @@ std::string bytes_of(const Head& head, const void* data, std::size_t count) {
   return bytes;
 }
 
-std::string shape_text(DType dtype, std::int64_t count) {
-  return std::to_string(count) + " " + std::string(name_of(dtype));
+std::string shape_text(DType dtype, std::int64_t count, const std::string& own_dtype) {
+  const auto text = std::to_string(count) + " " + std::string(name_of(dtype));
+  return own_dtype.empty() ? text : text + " as " + own_dtype;
+}
+
+std::string own_dtype_of(const Head& head) {
+  return {head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0')};
 }
 
 }  // namespace
@@ -54,9 +61,7 @@ bool PointToPoint::attend() {
   }
   bool busy = !posted.empty();
   for (auto& operation : posted) {
-    if (operation->peer != PointToPointOp::kAnybody && !refused_[static_cast<std::size_t>(operation->peer)].ok()) {
-      operation->completion.finish(std::exchange(refused_[static_cast<std::size_t>(operation->peer)], {}));
-    } else if (!operation->outgoing) {
+    if (!operation->outgoing) {
       expect(std::move(operation));
     } else if (const auto* reason = hopeless(*operation)) {
       operation->completion.finish(*reason);
@@ -92,6 +97,7 @@ bool PointToPoint::send_next(int to, Outgoing& message) {
     head.placed = message.place.has_value() ? 1 : 0;
     head.tag = operation.tag;
     head.count = operation.count;
+    operation.own_dtype.copy(head.own_dtype.data(), head.own_dtype.size());
     head.place = message.place.value_or(0);
     now = operation.bytes() > kInline ? 0 : operation.bytes();
     message.announced = true;
@@ -124,10 +130,13 @@ void PointToPoint::expect(std::shared_ptr<PointToPointOp> operation) {
 }
 
 void PointToPoint::match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation) {
+  if (operation->count != message->count || operation->dtype != message->dtype ||
+      operation->own_dtype.compare(0, sizeof(Head::own_dtype), message->own_dtype) != 0) {
+    refuse(*message, *operation);
+    return;
+  }
   message->operation = std::move(operation);
-  auto& into = *message->operation;
-  into.completion.number = message->from;
-  if (into.count != message->count || into.dtype != message->dtype) refuse(*message);
+  message->operation->completion.number = message->from;
   if (message->place) {
     take_from_place(*message, *message->place);
   } else if (!message->kept.empty()) {
@@ -142,7 +151,7 @@ void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
   if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
   if (!message.operation) {
     message.kept.append(data, bytes);
-  } else if (message.refusal.ok() && bytes > 0) {
+  } else if (bytes > 0) {
     std::memcpy(static_cast<char*>(message.operation->data) + message.came, data, bytes);
   }
   message.came += bytes;
@@ -153,10 +162,15 @@ void PointToPoint::take_from_place(Incoming& message, std::uint64_t place) {
   if (data == nullptr)
     throw Error(ErrorKind::transport, "the data of a message are in memory that this rank cannot map");
   add(message, static_cast<const char*>(data), message.bytes());
+  return_place(message.from, place);
+}
+
+// Tells the sender that its memory is free again.
+void PointToPoint::return_place(int from, std::uint64_t place) {
   const Head head{.mark = kMark, .kind = Kind::taken, .place = place};
   if (!over_.ok()) return;
   try {
-    channel_.send(message.from, bytes_of(head, nullptr, 0));
+    channel_.send(from, bytes_of(head, nullptr, 0));
   } catch (const Error&) {
     // The sender is lost, so it need not get its memory back.
   }
@@ -164,31 +178,51 @@ void PointToPoint::take_from_place(Incoming& message, std::uint64_t place) {
 
 void PointToPoint::finish_if_complete(const std::shared_ptr<Incoming>& message) {
   if (!message->operation || message->came < message->bytes()) return;
-  message->operation->completion.finish(message->refusal);
+  message->operation->completion.finish({});
 }
 
-// Fails the receive, and tells the sender that the message does not fit.
-void PointToPoint::refuse(Incoming& message) {
-  const auto& operation = *message.operation;
-  message.refusal = {ErrorKind::disagreement,
-                     "a message with tag " + std::to_string(message.tag) + ": " + rank_text(message.from) + " sent " +
-                         shape_text(message.dtype, message.count) + ", " + rank_text(channel_.rank()) +
-                         " has room for " + shape_text(operation.dtype, operation.count) + "; both must be the same"};
-  const auto& text = message.refusal.text();
-  const Head head{.mark = kMark, .kind = Kind::refusal};
-  if (over_.ok() && message.from != channel_.rank()) {
+// Ends the messages with the sender, and tells it so.
+void PointToPoint::refuse(const Incoming& message, PointToPointOp& operation) {
+  const auto peer = message.from;
+  const Status reason{
+      ErrorKind::disagreement,
+      "a message with tag " + std::to_string(message.tag) + ": " + rank_text(peer) + " sent " +
+          shape_text(message.dtype, message.count, message.own_dtype) + ", " + rank_text(channel_.rank()) +
+          " has room for " + shape_text(operation.dtype, operation.count, operation.own_dtype) +
+          "; both must be the same. All further messages between these ranks fail: make a new group to go on"};
+  if (message.place) return_place(peer, *message.place);
+  operation.completion.finish(reason);
+  if (over_.ok() && peer != channel_.rank()) {
+    const Head head{.mark = kMark, .kind = Kind::refusal};
     try {
-      channel_.send(message.from, bytes_of(head, text.data(), text.size()));
+      channel_.send(peer, bytes_of(head, reason.text().data(), reason.text().size()));
     } catch (const Error&) {
       // The sender is lost. The receiver gets the error even so.
     }
   }
+  end_messages(peer, reason);
 }
 
 void PointToPoint::hear_refusal(int from, std::string_view bytes) {
-  auto& refused = refused_[static_cast<std::size_t>(from)];
-  refused = {ErrorKind::disagreement, std::string(bytes.substr(sizeof(Head)))};
-  log(LogLevel::error, refused.text());
+  const Status reason{ErrorKind::disagreement, std::string(bytes.substr(sizeof(Head)))};
+  log(LogLevel::error, reason.text());
+  end_messages(from, reason);
+}
+
+// Fails all sends to `peer` and receives from it, from now on. Messages that have arrived are dropped.
+void PointToPoint::end_messages(int peer, Status reason) {
+  const auto at = static_cast<std::size_t>(peer);
+  if (!ended_[at].ok()) return;
+  ended_[at] = std::move(reason);
+  for (auto& message : std::exchange(coming_[at], {})) {
+    if (message->operation) message->operation->completion.finish(ended_[at]);
+  }
+  std::erase_if(arrived_, [&](const auto& message) {
+    if (message->from != peer) return false;
+    if (message->place) return_place(peer, *message->place);
+    return true;
+  });
+  fail_hopeless();
 }
 
 void PointToPoint::receive(int from, const std::string& bytes) {
@@ -219,8 +253,13 @@ void PointToPoint::hear_announcement(int from, std::string_view bytes) {
   message->tag = head.tag;
   message->dtype = static_cast<DType>(head.dtype);
   message->count = head.count;
+  message->own_dtype = own_dtype_of(head);
   message->id = head.id;
   if (head.placed != 0) message->place = head.place;
+  if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
+    if (message->place) return_place(from, *message->place);
+    return;
+  }
   add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
   if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
 
@@ -255,6 +294,7 @@ bool PointToPoint::expects() const {
 }
 
 void PointToPoint::hear_part(int from, std::string_view bytes) {
+  if (!ended_[static_cast<std::size_t>(from)].ok()) return;
   auto& coming = coming_[static_cast<std::size_t>(from)];
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
@@ -272,8 +312,8 @@ void PointToPoint::hear_part(int from, std::string_view bytes) {
 
 void PointToPoint::leave() {
   const Head head{.mark = kMark, .kind = Kind::leaving};
-  for (std::size_t to = 0; to < left_.size(); ++to) {
-    if (static_cast<int>(to) != channel_.rank() && left_[to].ok()) {
+  for (std::size_t to = 0; to < ended_.size(); ++to) {
+    if (static_cast<int>(to) != channel_.rank() && ended_[to].ok()) {
       channel_.send(static_cast<int>(to), bytes_of(head, nullptr, 0));
     }
   }
@@ -281,10 +321,16 @@ void PointToPoint::leave() {
 
 // The messages that the sender sent before it left have been received already.
 void PointToPoint::receive_leaving(int from) {
-  auto& queue = outgoing_[static_cast<std::size_t>(from)];
-  left_[static_cast<std::size_t>(from)] = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
-  for (auto& message : std::exchange(queue, {})) {
-    message.operation->completion.finish(left_[static_cast<std::size_t>(from)]);
+  auto& ended = ended_[static_cast<std::size_t>(from)];
+  if (ended.ok()) ended = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
+  fail_hopeless();
+}
+
+// Fails what cannot complete, because there are no more messages with a rank.
+void PointToPoint::fail_hopeless() {
+  for (std::size_t to = 0; to < outgoing_.size(); ++to) {
+    if (ended_[to].ok()) continue;
+    for (auto& message : std::exchange(outgoing_[to], {})) message.operation->completion.finish(ended_[to]);
   }
   std::deque<std::shared_ptr<PointToPointOp>> rest;
   for (auto& operation : std::exchange(expected_, {})) {
@@ -302,14 +348,14 @@ void PointToPoint::receive_leaving(int from) {
 const Status* PointToPoint::hopeless(const PointToPointOp& operation) const {
   if (!over_.ok()) return &over_;
   if (operation.peer != PointToPointOp::kAnybody) {
-    const auto& status = left_[static_cast<std::size_t>(operation.peer)];
+    const auto& status = ended_[static_cast<std::size_t>(operation.peer)];
     return status.ok() ? nullptr : &status;
   }
   const Status* found = nullptr;
-  for (std::size_t rank = 0; rank < left_.size(); ++rank) {
+  for (std::size_t rank = 0; rank < ended_.size(); ++rank) {
     if (static_cast<int>(rank) == channel_.rank()) continue;
-    if (left_[rank].ok()) return nullptr;
-    found = &left_[rank];
+    if (ended_[rank].ok()) return nullptr;
+    found = &ended_[rank];
   }
   return found;
 }

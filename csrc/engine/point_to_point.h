@@ -28,6 +28,7 @@ struct PointToPointOp {
   void* data = nullptr;
   DType dtype = DType::uint8;
   std::int64_t count = 0;  // elements
+  std::string own_dtype;   // the framework's name of its dtype if that is not `dtype`; both sides must have the same
   Completion completion;
 
   std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
@@ -38,8 +39,9 @@ struct PointToPointOp {
 // then receive therefore cannot block each other. Messages of one sender with one tag are received in the order in
 // which they were sent, by receives in the order in which they were posted.
 //
-// A message that does not fit its receive fails the receive. The sender has continued by then: it logs the error at
-// once, and its next message from or to that rank fails with the same text.
+// A message that does not fit its receive fails the receive, and ends the messages between the two ranks: all further
+// sends and receives of both fail with the same text. The sender has continued by then, so it logs the error, too. If
+// later messages were still delivered, a program that repeats a failed call would receive them in place of others.
 //
 // post() is thread-safe; everything else is the driver's. Point-to-point messages share the engine's control channel
 // and begin with a byte with which no message of the negotiation begins.
@@ -50,8 +52,7 @@ class PointToPoint {
         world_ranks_(world_ranks),
         outgoing_(world_ranks.size()),
         coming_(world_ranks.size()),
-        left_(world_ranks.size()),
-        refused_(world_ranks.size()) {}
+        ended_(world_ranks.size()) {}
 
   static bool is_point_to_point(const std::string& bytes) { return !bytes.empty() && bytes[0] == kMark; }
 
@@ -94,12 +95,12 @@ class PointToPoint {
     std::int64_t tag = 0;
     DType dtype = DType::uint8;
     std::int64_t count = 0;
+    std::string own_dtype;
     std::uint64_t id = 0;
     std::optional<std::uint64_t> place;
     std::string kept;                           // data that arrived before the receive was posted
     std::size_t came = 0;                       // bytes
     std::shared_ptr<PointToPointOp> operation;  // the receive, once posted
-    Status refusal;                             // set if the message does not fit
 
     std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
   };
@@ -114,7 +115,10 @@ class PointToPoint {
   void hear_part(int from, std::string_view bytes);
   void receive_leaving(int from);
   void hear_refusal(int from, std::string_view bytes);
-  void refuse(Incoming& message);
+  void refuse(const Incoming& message, PointToPointOp& operation);
+  void end_messages(int peer, Status reason);
+  void fail_hopeless();
+  void return_place(int from, std::uint64_t place);
   const Status* hopeless(const PointToPointOp& operation) const;
   // The answer that a message did not fit may still be sent.
   void look_where_needed() { channel_.expect_anybody(has_sent_ || expects()); }
@@ -127,8 +131,7 @@ class PointToPoint {
   std::deque<std::shared_ptr<PointToPointOp>> expected_;       // receives that no message has arrived for
   std::deque<std::shared_ptr<Incoming>> arrived_;              // messages without a receive
   std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: messages with missing parts
-  std::vector<Status> left_;                                   // by rank: why it neither sends nor receives any more
-  std::vector<Status> refused_;                                // by rank: the error of a message that did not fit
+  std::vector<Status> ended_;                                  // by rank: why there are no more messages with it
   bool has_sent_ = false;
   Status over_;
 

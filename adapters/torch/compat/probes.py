@@ -345,6 +345,13 @@ def _awaited_tensors() -> None:
     _expect(tensors.awaited(plain) is plain, "a plain tensor is taken for an AsyncCollectiveTensor")
 
 
+def _complex_views() -> None:
+    plain = torch.ones(2, dtype=torch.complex64)
+    found = tensors.viewed_complex(torch.view_as_real(plain))
+    _expect(found is torch.complex64, "Tensor._base of view_as_real(tensor) is another tensor")
+    _expect(tensors.viewed_complex(torch.ones(2, 2)) is None, "Tensor._base of a new tensor is complex")
+
+
 def _fake_tensors() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -394,6 +401,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "grad_scaler.rescale_with_scaler": _scale_changes,
     "tensors.awaited": _awaited_tensors,
     "tensors.is_fake": _fake_tensors,
+    "tensors.viewed_complex": _complex_views,
 }
 
 

@@ -11,7 +11,7 @@ import torch
 def awaited(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the result that an AsyncCollectiveTensor stands for, after waiting for it. Other tensors are returned.
 
-    Relies on: `torch.distributed._functional_collectives.AsyncCollectiveTensor.trigger_wait()`, which returns the
+    Relies on: `trigger_wait()` of `torch.distributed._functional_collectives.AsyncCollectiveTensor`, which returns the
     tensor inside. Functional collectives return such tensors, and so do torch's parallel layers.
     Tried with: all.
     Notices: the class or the method is missing, or a tensor of the class has memory of its own.
@@ -31,6 +31,21 @@ def is_fake(tensor: torch.Tensor) -> bool:
     """
     cls = _loaded("torch._subclasses.fake_tensor", "FakeTensor")
     return cls is not None and isinstance(tensor, cls)
+
+
+def viewed_complex(tensor: torch.Tensor) -> torch.dtype | None:
+    """Returns the dtype of the complex tensor if this is `torch.view_as_real` of one, and otherwise None.
+
+    Relies on: `Tensor._base`, the tensor that a view is of. torch's functions give a process group complex tensors as
+    real ones.
+    Tried with: all.
+    Notices: the attribute is missing, or is another tensor.
+    Lost then: a complex tensor on one rank beside a real one on another gives a wrong sum in place of an error.
+    """
+    base = tensor._base
+    if base is None or not base.is_complex() or not tensor.is_floating_point():
+        return None
+    return base.dtype if tensor.dim() > 0 and tensor.shape[-1] == 2 and tensor.stride(-1) == 1 else None
 
 
 def _loaded(module: str, name: str) -> Any:

@@ -13,6 +13,7 @@ from .layout_conversion import BYTE_FLOATS, UNSIGNED
 from .reduce_op import SUM, Reduction
 
 Convert = Callable[[Tensor], Tensor]
+_NARROW = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
 _SIGN = torch.iinfo(torch.int64).min
 
 
@@ -25,10 +26,16 @@ class DTypeFallback(NamedTuple):
 
 
 def dtype_fallback(dtype: torch.dtype, reduction: Reduction, size: int) -> DTypeFallback | None:
-    """Returns None if the core supports the dtype, or if reducing the same bits as a signed dtype is right."""
+    """Returns None if the core supports the dtype, or if reducing the same bits as a signed dtype is right.
+
+    Averages of integers of up to 32 bits are computed in 64 bits. Those of 64 bits wrap if the sum does.
+    """
     if dtype in BYTE_FLOATS:
         # The result is rounded once, at the end.
         return DTypeFallback(reduction, lambda given: given.to(torch.float32), lambda found: found.to(dtype))
+    if reduction.average and dtype in _NARROW:
+        # The sum is divided, so it must not wrap before.
+        return DTypeFallback(reduction, lambda given: given.to(torch.int64), lambda found: found.to(dtype))
     if dtype not in UNSIGNED or reduction.keeps_bits:
         return None
     if dtype is not torch.uint64:

@@ -23,6 +23,7 @@ from .layout_conversion import (
     sizes_text,
     view,
     width,
+    with_own_dtypes,
     written_directly,
 )
 from .work import PerseusWork
@@ -37,9 +38,8 @@ class Gathers(Engine):
         flats = [in_place("broadcast", tensor) for tensor in listed]
         views = [view(flat.tensor) for flat in flats]
         finish = finish_all(flats)
-        return self._start(
-            "broadcast", self._core.broadcast, views, None, root, self._number, flats, result=listed, finish=finish
-        )
+        call, arguments = with_own_dtypes("broadcast", listed), (views, None, root, self._number, flats)
+        return self._start(call, self._core.broadcast, *arguments, result=listed, finish=finish, what="broadcast")
 
     def allgather(self, outputs: Sequence[Any], inputs: Sequence[Tensor] | Tensor, *_: Any, **__: Any) -> PerseusWork:
         if isinstance(inputs, Tensor):
@@ -89,6 +89,7 @@ class Gathers(Engine):
         # If all ranks give the same number, each gives one row, because ranks must agree on the size of a row.
         views = [view(source) if call != what else rows(source, 1, source.numel()) for source in sources]
         arguments = (views, self._number, (sources, outputs), direct)
+        call = with_own_dtypes(call, inputs)
         return self._start(call, self._core.allgather, *arguments, result=result, finish=finish, what=what)
 
     def _direct_outputs(self, outputs: Sequence[Sequence[Tensor]], sources: Sequence[Tensor]) -> list[Any] | None:
@@ -151,7 +152,7 @@ class Gathers(Engine):
         splits = [0] * self._size
         splits[root] = 1
         call = f"{what} to rank {self.job_ranks[root]}"
-        return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then)
+        return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then, typed=tensor)
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> PerseusWork:
         root = int(getattr(opts, "rootRank", 0))
@@ -163,7 +164,8 @@ class Gathers(Engine):
         source = joined("scatter", parts) if parts else output.new_empty(0)
         splits = [1 if parts else 0] * self._size
         call = f"scatter from rank {self.job_ranks[root]}"
-        return self._exchange(call, rows(source, len(parts), output.numel()), splits, source, [output], list(outputs))
+        given = rows(source, len(parts), output.numel())
+        return self._exchange(call, given, splits, source, [output], list(outputs), typed=output)
 
     def _require_alike(self, what: str, name: str, parts: Sequence[Tensor], other: Tensor) -> None:
         if len(parts) != self._size:
@@ -183,7 +185,7 @@ class Gathers(Engine):
         flat = for_output(what, output)
         parts = torch.split(flat.tensor.view(-1), _elements(what, output, output_splits, self._size))
         splits = _elements(what, source, input_splits, self._size)
-        return self._all_to_all(what, source, splits, list(parts), [output], flat.finish)
+        return self._all_to_all(what, source, splits, list(parts), [output], flat.finish, typed=input)
 
     all_to_all_single = alltoall_base
 
@@ -192,15 +194,24 @@ class Gathers(Engine):
         if len(sources) != self._size or len(outputs) != self._size:
             raise ValueError(f"all_to_all: {len(sources)} inputs and {len(outputs)} outputs for {self._size} ranks")
         splits = [source.numel() for source in sources]
-        return self._all_to_all("all_to_all", joined("all_to_all", sources), splits, list(outputs), list(outputs))
+        source = joined("all_to_all", sources)
+        return self._all_to_all("all_to_all", source, splits, list(outputs), list(outputs), typed=inputs[0])
 
     def _all_to_all(
-        self, what: str, source: Tensor, splits: Sequence[int], parts: Sequence[Tensor], result: Any, then: Any = None
+        self,
+        what: str,
+        source: Tensor,
+        splits: Sequence[int],
+        parts: Sequence[Tensor],
+        result: Any,
+        then: Any = None,
+        *,
+        typed: Tensor,
     ) -> PerseusWork:
         """Sends `splits[r]` elements to rank r, and receives into `parts[r]`, which rank r's elements must fill."""
         expected = [part.numel() for part in parts]
         given = view(source) if width(source.dtype) == 1 else rows(source, source.numel(), 1)
-        return self._exchange(what, given, splits, source, parts, result, then, expected=expected)
+        return self._exchange(what, given, splits, source, parts, result, then, typed=typed, expected=expected)
 
     def _exchange(
         self,
@@ -211,9 +222,14 @@ class Gathers(Engine):
         parts: Sequence[Tensor],
         result: Any,
         then: Any = None,
+        *,
+        typed: Tensor,
         **options: Any,
     ) -> PerseusWork:
-        """Sends `splits[r]` rows of `given`, which is the memory of `source`, to rank r, and receives into `parts`."""
+        """Sends `splits[r]` rows of `given`, which is the memory of `source`, to rank r, and receives into `parts`.
+
+        `typed`: a tensor of the caller with their dtype.
+        """
         for part in parts:
             check_output(call, part, source)
 
@@ -223,7 +239,8 @@ class Gathers(Engine):
                 then()
 
         arguments = (given, list(splits), self._number, (source, parts))
-        return self._start(call, self._core.alltoall, *arguments, result=result, finish=finish, **options)
+        named = with_own_dtypes(call, [typed])
+        return self._start(named, self._core.alltoall, *arguments, result=result, finish=finish, what=call, **options)
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
         """Starts a barrier. A `timeout` in the options limits this rank's wait."""

@@ -13,6 +13,7 @@ from perseus_like.shared_memory import LARGE_ELEMENTS
 from perseus_like.tensor import View
 
 from .. import cuda
+from ..compat.tensors import viewed_complex
 from ..shared_memory import register_if_shared
 from ..tensor_memory import address_of
 from ..tensors import _NUMBERS
@@ -136,6 +137,25 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
         end += tensor.numel() * tensor.dtype.itemsize
     count = sum(tensor.numel() for tensor in tensors)
     return first.detach().as_strided((count,), (1,), first.storage_offset())
+
+
+def own_dtype(tensor: Tensor) -> str:
+    """Returns torch's name of the dtype if the core communicates the bits as another dtype, and otherwise ""."""
+    dtype = tensor.dtype if tensor.dtype in _AS else viewed_complex(tensor)
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def with_own_dtypes(call: str, tensors: Sequence[Tensor]) -> str:
+    """Returns the call for ranks to agree on, with all dtypes if the core does not have one of them.
+
+    Otherwise ranks with two dtypes of one width would agree, because the core compares its own dtypes. `tensors` are
+    those of the caller: a copy may not say that torch made it of a complex tensor.
+    """
+    names = [own_dtype(tensor) for tensor in tensors]
+    if not any(names):
+        return call
+    found = (name or str(tensor.dtype).removeprefix("torch.") for name, tensor in zip(names, tensors, strict=True))
+    return f"{call} of {', '.join(found)}"
 
 
 def width(dtype: torch.dtype) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import cuda
 from .engine import Engine
-from .layout_conversion import check, dense, for_output, host_view
+from .layout_conversion import check, dense, for_output, host_view, own_dtype
 from .work import Finish, PerseusWork
 
 _ANYBODY = -1
@@ -25,14 +25,14 @@ class Messages(Engine):
         source = dense("send", tensor)
         if not source.is_cpu:
             source = cuda.fetched(source)
-        handle = self._core.post(host_view(source), dst, tag, True, self._number, source)
+        handle = self._core.post(host_view(source), dst, tag, True, self._number, source, own_dtype(tensor))
         what = f"send to rank {dst} with tag {tag}"
         return self._begun(PerseusWork(what, handle, [tensor], self._timeout, margin=0.0))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
         place, finish = _landing(tensor)
-        handle = self._core.post(host_view(place), src, tag, False, self._number, place)
+        handle = self._core.post(host_view(place), src, tag, False, self._number, place, own_dtype(tensor))
         sender = "any rank" if src == _ANYBODY else f"rank {src}"
         what = f"recv from {sender} with tag {tag}"
         return self._begun(PerseusWork(what, handle, [tensor], self._timeout, finish, margin=0.0))

@@ -27,6 +27,7 @@ from .layout_conversion import (
     require_same_place,
     sizes_text,
     view,
+    with_own_dtypes,
     written_directly,
 )
 from .reduce_op import Reduction, of, resolve
@@ -61,7 +62,8 @@ class Reductions(Engine):
         # Tensor parallelism waits for one small tensor after the other. This is all that such a call needs.
         if is_direct(tensor) and (plan := self._plan_of_one("all_reduce", of(opts), tensor.dtype)).keeps_dtypes:
             tail = (plan.options, self._number, tensor, self._start_of(opts))
-            return self._start("all_reduce", self._core.allreduce, [view(tensor)], None, *tail, result=listed)
+            call = with_own_dtypes("all_reduce", listed)
+            return self._start(call, self._core.allreduce, [view(tensor)], None, *tail, result=listed)
         return self._all_reduce("all_reduce", listed, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> PerseusWork:
@@ -73,9 +75,8 @@ class Reductions(Engine):
         kind = int(wire) if tensor.dtype in (torch.float32, torch.float64) else AS_IT_IS
         tail = (ReduceOptions(average=True, wire_dtype=kind), self._number, flat, Start.engine)
         finish = finish_all([flat])
-        return self._start(
-            "all_reduce", self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish
-        )
+        call = with_own_dtypes("all_reduce", [tensor])
+        return self._start(call, self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish)
 
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
         """Reduces to the root. Tensors of the other ranks do not change."""
@@ -104,7 +105,8 @@ class Reductions(Engine):
         finish = (finish_all(flats) if plan.keeps_dtypes else bring_back) if is_root else None
         inputs = [view(source) for source in sources]
         outputs = [view(target) for target in targets] if root is not None else None
-        return self._start(call, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
+        named = with_own_dtypes(call, tensors)
+        return self._start(named, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
 
     def reduce_scatter(
         self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, **_: Any
@@ -143,7 +145,8 @@ class Reductions(Engine):
             part = source[start : start + output.numel()]
             output.copy_((part if way is None else way.back(part)).view(output.shape))
 
-        return self._start(call, self._core.allreduce, [view(source)], None, *tail, result=[output], finish=finish)
+        named = with_own_dtypes(call, [output])
+        return self._start(named, self._core.allreduce, [view(source)], None, *tail, result=[output], finish=finish)
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
         return self._reduce_scatter("reduce_scatter_tensor", [output], [input], opts)
@@ -179,7 +182,7 @@ class Reductions(Engine):
 
         direct = written_directly(outputs, sources) if plan.keeps_dtypes else None
         return self._start(
-            call,
+            with_own_dtypes(call, outputs),
             self._core.reduce_scatter,
             [view(source) for source in sources],
             *(plan.options, self._number, (sources, flats), direct),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ..cuda import require_cuda
-from .layout_conversion import from_buffer, view
+from .layout_conversion import from_buffer, view, with_own_dtypes
 from .reduce_op import of
 from .work import PerseusWork
 
@@ -39,7 +39,7 @@ def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
         tensor.copy_(total)
 
     return group._start(
-        f"all_reduce of a sparse tensor of shape {list(shape)}",
+        with_own_dtypes(f"all_reduce of a sparse tensor of shape {list(shape)}", [coalesced.values()]),
         group._core.allgather,
         [view(indices), view(values)],
         group._number,

@@ -161,10 +161,14 @@ std::int32_t dtype_of(at::ScalarType type) {
 }
 
 // Returns false for operations that Python looks after.
-bool translate(c10d::ReduceOp::RedOpType op, PerseusReduceOptions& options) {
+bool translate(c10d::ReduceOp::RedOpType op, at::ScalarType type, PerseusReduceOptions& options) {
   switch (op) {
     case c10d::ReduceOp::SUM: break;
-    case c10d::ReduceOp::AVG: options.average = 1; break;
+    case c10d::ReduceOp::AVG:
+      // Python widens integers, whose sum may wrap before it is divided.
+      if (c10::isIntegralType(type, /*includeBool=*/true)) return false;
+      options.average = 1;
+      break;
     case c10d::ReduceOp::MIN: options.op = PERSEUS_OP_MIN; break;
     case c10d::ReduceOp::MAX: options.op = PERSEUS_OP_MAX; break;
     case c10d::ReduceOp::PRODUCT: options.op = PERSEUS_OP_PRODUCT; break;
@@ -178,10 +182,14 @@ bool has_memory(const at::Tensor& tensor) {
   return tensor.has_storage() && (tensor.numel() == 0 || tensor.storage().data() != nullptr);
 }
 
+// torch's functions give a group complex tensors as real ones, about whose dtype Python lets the ranks agree.
+bool may_be_complex(const at::Tensor& tensor) { return tensor.is_view() && tensor._base().is_complex(); }
+
 bool is_direct(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_conj() && !tensor.is_neg() &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.is_contiguous() &&
-         tensor.numel() < most_elements && dtype_of(tensor.scalar_type()) >= 0 && has_memory(tensor);
+         tensor.numel() < most_elements && dtype_of(tensor.scalar_type()) >= 0 && has_memory(tensor) &&
+         !may_be_complex(tensor);
 }
 
 // torch 2.5 and later have `asyncOp`.
@@ -211,7 +219,8 @@ class NativeGroup : public c10d::PyProcessGroup {
   WorkPointer try_allreduce(const at::Tensor& tensor, const c10d::AllreduceOptions& options, PerseusBegin begin) {
     PerseusRequest request{};
     request.reduce = {PERSEUS_OP_SUM, 0, 1.0, 1.0, PERSEUS_SAME_DTYPE};
-    if (in_callback || is_coalescing || !is_direct(tensor) || !translate(options.reduceOp.op_, request.reduce)) {
+    if (in_callback || is_coalescing || !is_direct(tensor) ||
+        !translate(options.reduceOp.op_, tensor.scalar_type(), request.reduce)) {
       return {};
     }
     if (begin == PERSEUS_BEGIN_SOON && tensor.nbytes() > kSmallBytes) begin = PERSEUS_BEGIN_NOW;

@@ -1,13 +1,16 @@
-"""Callbacks that communicate in several groups."""
+"""Callbacks that communicate in several groups, messages that do not fit, and dtypes of one width."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from .values import ALL_TYPES, all_gather_single, reduce_scatter_single
 
 Future = Any
 
@@ -51,7 +54,7 @@ def hierarchy(rank: int, size: int) -> Iterator[Hierarchy]:
 
 
 def in_another_group(hierarchy: Hierarchy, rank: int, size: int) -> tuple[Any, Any]:
-    """The natural shape of a hierarchical hook: a sum of neighbours, and in its callback one of neighbourhoods."""
+    """The natural shape of a hierarchical hook: a sum among neighbours, and in its callback one over all of these."""
     tensors = [torch.tensor([float(rank + step)]) for step in range(8)]
 
     def outer(future: Future) -> torch.Tensor:
@@ -136,3 +139,128 @@ def test_callbacks_communicate_in_groups(
 ) -> None:
     found, expected = case(hierarchy, rank, size)
     assert found == expected
+
+
+def test_a_message_that_does_not_fit_ends_the_messages_of_the_pair(rank: int, size: int) -> None:
+    """No later message takes the place of another one: both ranks get the error, and other ranks go on."""
+    group = dist.new_group(list(range(size)))
+    misfit = "a message with tag 5: rank 0 sent 2 float32, rank 1 has room for 4 float32; both must be the same"
+
+    def fails(call: Callable[..., Any], peer: int, **options: Any) -> None:
+        with pytest.raises(RuntimeError, match=misfit):
+            call(torch.zeros(1), peer, group=group, **options)
+
+    if rank == 0:
+        before: Any = dist.irecv(torch.zeros(1), 1, group=group, tag=6)
+        dist.send(torch.ones(2), 1, group=group, tag=5)
+        with pytest.raises(RuntimeError, match=misfit):
+            before.wait()
+        for value in (1.0, 2.0, 3.0):
+            with pytest.raises(RuntimeError, match=misfit):
+                dist.send(torch.tensor([value]), 1, group=group, tag=7)
+        fails(dist.recv, 1, tag=7)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match=misfit):
+            dist.recv(torch.zeros(4), 0, group=group, tag=5)
+        for _ in range(3):
+            fails(dist.recv, 0, tag=7)
+        fails(dist.send, 0, tag=8)
+    others = range(2, size)
+    for peer in (0, 1):
+        if rank == peer:
+            for other in others:
+                dist.send(torch.tensor([float(rank)]), other, group=group)
+        elif rank in others:
+            found = torch.zeros(1)
+            assert dist.recv(found, peer, group=group) == found.item() == peer
+    assert total(1, group) == size
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("count", [3, 1 << 20])
+def test_messages_sent_after_one_that_does_not_fit_are_dropped(count: int, rank: int, size: int) -> None:
+    """Large messages have lent memory to the receiver, or were sent in part."""
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        for value in range(3):
+            dist.isend(torch.full((count,), float(value)), 1, group=group)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match=f"rank 0 sent {count} float32, rank 1 has room for 4 float32"):
+            dist.recv(torch.zeros(4), 0, group=group)
+        with pytest.raises(RuntimeError, match=f"rank 0 sent {count} float32"):
+            dist.recv(torch.zeros(count), 0, group=group)
+    if rank < 2:
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+
+
+def bytes_of(dtype: torch.dtype) -> int:
+    return torch.empty(0, dtype=dtype).element_size()
+
+
+# Two dtypes of one width with the same count, and complex numbers beside twice as many real ones.
+PAIRS = [
+    *((one, 4, two, 4) for one, two in itertools.combinations(ALL_TYPES, 2) if bytes_of(one) == bytes_of(two)),
+    (torch.complex64, 2, torch.float32, 4),
+    (torch.complex128, 2, torch.float64, 4),
+]
+
+
+def ones(dtype: torch.dtype, count: int) -> torch.Tensor:
+    return torch.ones(count).to(dtype)
+
+
+def gather(tensor: torch.Tensor, size: int) -> None:
+    outputs = [torch.zeros_like(tensor) for _ in range(size)] if dist.get_rank() == 0 else None
+    dist.gather(tensor, outputs, 0)
+
+
+def scatter(tensor: torch.Tensor, size: int) -> None:
+    dist.scatter(torch.zeros_like(tensor), [tensor] * size if dist.get_rank() == 0 else None, 0)
+
+
+OF_PAIRS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "all_reduce SUM": lambda tensor, size: dist.all_reduce(tensor),
+    "all_reduce MAX": lambda tensor, size: dist.all_reduce(tensor, dist.ReduceOp.MAX),
+    "reduce": lambda tensor, size: dist.reduce(tensor, 0),
+    "broadcast": lambda tensor, size: dist.broadcast(tensor, 0),
+    "all_gather": lambda tensor, size: dist.all_gather([torch.zeros_like(tensor) for _ in range(size)], tensor),
+    "all_gather_into_tensor": lambda tensor, size: all_gather_single(tensor.repeat(size), tensor),
+    "gather": gather,
+    "scatter": scatter,
+    "reduce_scatter_tensor": lambda tensor, size: reduce_scatter_single(torch.zeros_like(tensor), tensor.repeat(size)),
+    "all_to_all_single": lambda tensor, size: dist.all_to_all_single(tensor.repeat(size), tensor.repeat(size)),
+}
+
+
+@pytest.mark.parametrize("verb", OF_PAIRS)
+def test_dtypes_of_one_width_are_different_dtypes(verb: str, rank: int, size: int) -> None:
+    for one, first, two, second in PAIRS:
+        if verb == "all_reduce MAX" and (one.is_complex or two.is_complex):
+            continue
+        tensor = ones(one, first) if rank == 0 else ones(two, second)
+        with pytest.raises(RuntimeError, match=r"rank 0 (has|calls|asks)"):
+            OF_PAIRS[verb](tensor, size)
+
+
+def test_messages_of_dtypes_of_one_width_do_not_fit(rank: int) -> None:
+    for one, first, two, second in PAIRS:
+        group = dist.new_group([0, 1])
+        if rank == 0:
+            dist.send(ones(one, first), 1, group=group)
+        if rank == 1:
+            with pytest.raises(RuntimeError, match=r"rank 0 sent .*, rank 1 has room for"):
+                dist.recv(ones(two, second), 0, group=group)
+        if rank < 2:
+            dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_an_average_of_integers_does_not_wrap(dtype: torch.dtype, rank: int, size: int) -> None:
+    most = torch.iinfo(dtype).max
+    tensor = torch.full((3,), most, dtype=dtype)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    assert tensor.tolist() == [most] * 3
+    output = torch.zeros(3, dtype=dtype)
+    reduce_scatter_single(output, torch.full((3 * size,), most, dtype=dtype), op=dist.ReduceOp.AVG)
+    assert output.tolist() == [most] * 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -50,6 +52,18 @@ def test_work_of_a_blocking_call_that_no_thread_waits_for(size: int) -> None:
     del work
     dist.barrier()
     assert dropped.tolist() == [size] * 3
+
+
+def test_works_that_are_dropped_without_a_wait_let_go_of_their_tensors() -> None:
+    def start_and_drop() -> weakref.ref[torch.Tensor]:
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, async_op=True)
+        return weakref.ref(tensor)
+
+    tensors = [start_and_drop() for _ in range(20)]
+    dist.barrier()
+    gc.collect()
+    assert [tensor() for tensor in tensors] == [None] * 20
 
 
 def test_a_callback_starts_and_waits_for_collectives(size: int) -> None:

@@ -101,6 +101,27 @@ def test_state_keeps_types_that_differ_from_the_parameters(rank: int) -> None:
         assert torch.equal(optimizer.state[parameter]["master"], parameter.double())
 
 
+def test_state_keeps_its_classes_of_dictionaries(rank: int) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if rank == 0:
+        kept: Any = {
+            "ordered": collections.OrderedDict(b=torch.ones(2), a=1),
+            "by default": collections.defaultdict(list, {1: [torch.ones(3)]}),
+        }
+        optimizer.state[net[0].weight] = kept
+        optimizer.param_groups[0]["counts"] = collections.Counter("aab")
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    found = optimizer.state[net[0].weight]
+    assert type(found["ordered"]) is collections.OrderedDict
+    assert list(found["ordered"]) == ["b", "a"]
+    assert found["ordered"]["b"].tolist() == [1, 1]
+    assert found["by default"][1][0].tolist() == [1, 1, 1]
+    assert found["by default"]["missing"] == []
+    assert optimizer.param_groups[0]["counts"] == collections.Counter("aab")
+    assert type(optimizer.param_groups[0]["counts"]) is collections.Counter
+
+
 def test_state_is_written_into_the_existing_tensors(rank: int) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
