@@ -41,10 +41,6 @@ std::string shape_text(DType dtype, std::int64_t count, const std::string& own_d
   return own_dtype.empty() ? text : text + " as " + own_dtype;
 }
 
-std::string own_dtype_of(const Head& head) {
-  return {head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0')};
-}
-
 }  // namespace
 
 void PointToPoint::post(std::shared_ptr<PointToPointOp> operation) {
@@ -253,7 +249,7 @@ void PointToPoint::hear_announcement(int from, std::string_view bytes) {
   message->tag = head.tag;
   message->dtype = static_cast<DType>(head.dtype);
   message->count = head.count;
-  message->own_dtype = own_dtype_of(head);
+  message->own_dtype.assign(head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0'));
   message->id = head.id;
   if (head.placed != 0) message->place = head.place;
   if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
