@@ -306,7 +306,8 @@ def test_gradients_are_copied_to_a_bucket_at_once(program: World) -> None:
 def test_tests_of_torch_distributed_pass_on_the_device(tests_pass: TestsPass) -> None:
     """The unchanged tests of torch.distributed over the backend `perseus` pass with tensors on the device."""
     files = sorted((HERE.parent / "distributed/in_world").glob("test_*.py"))
-    files.remove(HERE.parent / "distributed/in_world/test_tensors_without_memory.py")  # these are on no device
+    of_no_device = {"test_tensors_without_memory.py", "test_touched_gradients.py"}  # wrappers; compared with gloo's
+    files = [file for file in files if file.name not in of_no_device]
     # test_training.py skips itself with an old torch.
     at_least = 200 if importlib.util.find_spec("torch.distributed.pipelining") else 170
     tests_pass(2, files, at_least, plugin="pretended_device")
