@@ -95,7 +95,7 @@ class Agreeing:
 
 
 class OwnChanges(NamedTuple):
-    """What this rank did to an owner's parameters since the last step. Sets contain positions in its list of them."""
+    """Describes what this rank did to an owner's parameters since the last step. Sets contain positions in its list of them."""
 
     frozen: frozenset[int] = frozenset()  # of those with a place in a bucket, all that need no gradient at this step
     removed: frozenset[int] = frozenset()  # gradients that were computed and then set to None
@@ -105,7 +105,7 @@ class OwnChanges(NamedTuple):
 
 
 class CommonChanges(NamedTuple):
-    """What the ranks did. All ranks get the same."""
+    """Describes what the ranks did. All ranks get the same."""
 
     frozen: frozenset[int] = frozenset()  # on all ranks
     removed: frozenset[int] = frozenset()  # on all ranks

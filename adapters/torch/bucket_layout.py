@@ -32,7 +32,7 @@ class BucketLayout:
     def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
         """Takes the owner's list of parameters, which may grow."""
         self._parameters = parameters
-        # What `p.grad` is set to; None for a gradient that is in no bucket. Each has a version counter of its own, and
+        # `p.grad` is set to these; None for a gradient that is in no bucket. Each has a version counter of its own, and
         # a program can make it a tensor of other memory (`p.grad.data = …`, `model.double()`): the places stay.
         self.views: list[torch.Tensor | None] = []
         self._places: list[torch.Tensor | None] = []

@@ -22,7 +22,7 @@ def _outcome(group: Any, cell: tuple[int, str, str, bool], rank: int, size: int)
 
 
 def test_touched_gradients_give_what_they_give_with_gloo(rank: int, size: int) -> None:
-    """What all ranks do to gradients and parameters of torch's class is between the program and torch."""
+    """All ranks do the same. Whatever torch's class makes of it, the backend makes no difference."""
     wrong = []
     gloo = dist.new_group(backend="gloo")
     for cell in touches.cells():

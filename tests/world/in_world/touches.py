@@ -1,4 +1,4 @@
-"""What programs do to gradients and parameters at each moment of a step, with the results that one process has."""
+"""Touches gradients and parameters as programs do, at each moment of a step, and compares with one process."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def failures(
             wrong.append(f"{name}: {[theirs for *_, theirs in everybody]}")
         elif any(not torch.equal(a, b) for other, *_ in everybody for a, b in zip(weights, other, strict=True)):
             wrong.append(f"{name}: ranks are apart")
-        # What is done to a part of a sum may differ from what is done to the sum.
+        # Clipping a part of a sum differs from clipping the sum.
         is_local = action == "clip" and moment == "between passes"
         if everywhere and not (noticed or error or is_local):
             alone = train(plain, cell, -1, size, True)
