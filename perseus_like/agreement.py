@@ -95,7 +95,10 @@ class Agreeing:
 
 
 class OwnChanges(NamedTuple):
-    """Describes what this rank did to an owner's parameters since the last step. Sets contain positions in its list of them."""
+    """Describes what this rank did to an owner's parameters since the last step.
+
+    Sets contain positions in the owner's list of parameters.
+    """
 
     frozen: frozenset[int] = frozenset()  # of those with a place in a bucket, all that need no gradient at this step
     removed: frozenset[int] = frozenset()  # gradients that were computed and then set to None
