@@ -143,6 +143,7 @@ hvd.barrier()
 """
 
 
+@pytest.mark.slow
 def test_process_sets(mpirun: Mpirun) -> None:
     """The program may register the sets that the optimizer uses, and train with some ranks of several hosts."""
     run_on_simulated_hosts(mpirun, BEGIN + SETS + END, "01")
@@ -199,6 +200,7 @@ hvd.barrier()
 """
 
 
+@pytest.mark.slow
 def test_several_passes_and_mistakes(mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + PASSES + END, "01")
 
@@ -287,6 +289,7 @@ for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", ["01"])
 def test_ranks_that_join(alone: str, mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + JOINS + END, alone)
@@ -327,6 +330,7 @@ assert_trained_alike(model, alone)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", ["01", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_data_parallel_model_that_is_deleted(alone: str, mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + DELETED + END, alone)
@@ -363,6 +367,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_data_parallel_model_of_torch(mpirun: Mpirun) -> None:
     run_on_simulated_hosts(mpirun, BEGIN + TORCHS_CLASS + END, "01")
 
