@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import GradientWatch, own_changes, report
+from .gradient_watch import Changes, GradientWatch, own_changes, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -154,10 +154,11 @@ class GradientBuckets:
             if self._generation != session.generation:
                 self._begin_session()
             with torch.no_grad():
-                mine = self._own_changes(parameters)
+                changes = self._watch.changes(self._bucket_memory.is_in_place)
+                mine = self._own_changes(parameters, changes)
                 if self._layout is None:
                     self._agree()
-                self._complete()
+                self._complete(changes.intact)
                 mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
                 self._changes.send(self._name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
@@ -270,11 +271,11 @@ class GradientBuckets:
                 self._adopt(index, parameter, parameter.grad)
         self._watch.note(members)
 
-    def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> OwnChanges:
+    def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes) -> OwnChanges:
         """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
-        written, removed = self._watch.changes(self._bucket_memory.is_in_place)
-        error = report(self._owner.name, [self._names[index] for index in sorted(written)]) if written else ""
-        return own_changes(parameters, self._known, removed, error)
+        names = [self._names[index] for index in sorted(changes.written)]
+        error = report(self._owner.name, names) if names else ""
+        return own_changes(parameters, self._known, changes.removed, error)
 
     def _apply(
         self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]
@@ -297,13 +298,16 @@ class GradientBuckets:
                 raise RuntimeError(error)
         return late
 
-    def _complete(self) -> None:
-        """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros."""
+    def _complete(self, intact: Set[int]) -> None:
+        """Copies every gradient into its bucket, also if its passes are not complete. Missing ones become zeros.
+
+        `intact`: gradients that nobody has touched since they were in their places.
+        """
         memory = self._bucket_memory
         memory.gather(memory.taken())
         for index, parameter in enumerate(self._parameters):
             gradient, view = parameter.grad, memory.views[index]
-            if view is None or (gradient is view and memory.is_in_place(index)):
+            if view is None or (gradient is view and (index in intact or memory.is_in_place(index))):
                 continue
             if self.passes.incomplete(index) and gradient is not None:
                 self._adopt(index, parameter, gradient)

@@ -21,6 +21,7 @@ class Changes(NamedTuple):
 
     written: set[int]
     removed: set[int]
+    intact: set[int]  # these are as they were noted
 
 
 class GradientWatch:
@@ -48,13 +49,14 @@ class GradientWatch:
 
     def changes(self, is_in_place: Callable[[int], bool]) -> Changes:
         """Compares all gradients with what was noted. `is_in_place(index)`: whether the noted one has its memory."""
-        written, removed, parameters = set(), set(), self._parameters
+        written, removed, intact, parameters = set(), set(), set(), self._parameters
         for index, (gradient, version) in self._noted.items():
             now = parameters[index].grad
             if now is gradient and now._version == version and is_in_place(index):
-                continue
-            (removed if now is None else written).add(index)
-        return Changes(written, removed)
+                intact.add(index)
+            else:
+                (removed if now is None else written).add(index)
+        return Changes(written, removed, intact)
 
     def clear(self) -> None:
         self._noted.clear()

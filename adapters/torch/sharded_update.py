@@ -303,7 +303,7 @@ class ShardedUpdate:
 
     def _check_gradients(self) -> None:
         """Notices what the program has written to gradients since they were computed."""
-        written, removed = self._watch.changes(lambda number: True)
+        written, removed, _ = self._watch.changes(lambda number: True)
         self._watch.clear()
         if changed := written | removed:
             names = [
