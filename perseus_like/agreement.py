@@ -16,6 +16,7 @@ from .handle import HandleEntry
 from .objects import allgather_object, first_difference
 from .process_sets import ProcessSet
 from .session import session
+from .tables import Start
 from .tensor import ArrayTensors
 
 
@@ -136,7 +137,9 @@ class ChangeExchange:
         is_new = mine.frozen != self._announced
         changed = is_new or mine.misfits or bool(mine.removed or mine.new or mine.error)
         head = np.array([changed, 1], np.int32)
-        self._pending = _arrays.reduce_in_place(head, Op.Sum, f"{name}.changed", process_set=self._process_set)
+        self._pending = _arrays.reduce_in_place(
+            head, Op.Sum, f"{name}.changed", process_set=self._process_set, start=Start.waiter
+        )
 
     def receive(self, name: str, mine: OwnChanges, parameters: int) -> CommonChanges:
         """Waits for the others. `parameters`: their number. Raises RuntimeError on all ranks if one has an error."""
@@ -193,7 +196,7 @@ def reserve_name(kind: str, process_set: ProcessSet) -> str:
     return f"{kind}.{number}"
 
 
-class Meeting:
+class OwnerName:
     """The name under which an owner of gradients agrees with its like on other ranks.
 
     All owners have the same name, so that a rank which has made more of them, or in another order, either finds the

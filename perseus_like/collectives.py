@@ -84,9 +84,9 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
         in_place: bool = False,
-        wait: bool = False,
+        start: Start = Start.engine,
     ) -> CollectiveHandle[T]:
-        """Submits an allreduce. If `wait` is true and it has a name, it is complete on return, and wakes no thread."""
+        """Submits an allreduce. With `Start.call` and a name it is complete on return."""
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
         outputs = None if target is source else [self._tensors.view(target)]
@@ -94,7 +94,7 @@ class Collectives(Generic[T]):
         set_id = member_id(process_set)
         options = reduce_options(op, prescale, postscale, group_wire("allreduce", [inputs[0][1]], wire))
         # An automatic name is assigned under a lock. No thread waits for other ranks under that lock.
-        begun = (Start.waiter if name is None else Start.call) if wait else Start.engine
+        begun = Start.waiter if name is None and start is Start.call else start
         full, handle = names.submit(
             "allreduce", name, set_id, _core_verb(op), inputs, outputs, options, set_id, kept, begun
         )
@@ -109,7 +109,7 @@ class Collectives(Generic[T]):
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
-        wait: bool = False,
+        start: Start = Start.engine,
     ) -> HandleEntry[T]:
         """Submits an `allreduce` in place. It takes a faster path if there is a name and nothing to convert.
 
@@ -117,13 +117,12 @@ class Collectives(Generic[T]):
         """
         tensors = self._tensors
         if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
-            return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, wait=wait)
+            return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, start=start)
         scaled = prescale != 1.0 or postscale != 1.0
         options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
         full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
-        begun = Start.call if wait else Start.engine
-        started: HandleEntry[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, begun)
+        started: HandleEntry[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, start)
         return started
 
     def grouped_allreduce(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
+
+from .session import session
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -41,11 +43,7 @@ class CollectiveHandle(Generic[R]):
 
     def error(self) -> Exception | None:
         """Waits and returns the error of a collective that failed, else None."""
-        try:
-            self._handle.wait()
-        except Exception as error:
-            return error
-        return None
+        return error_of(self._handle.wait)
 
     def then(self, step: Callable[[R], S]) -> CollectiveHandle[S]:
         """Returns a handle of the same collective whose result is `step(result)`."""
@@ -53,6 +51,15 @@ class CollectiveHandle(Generic[R]):
         if finish is None:
             return CollectiveHandle(self.name, self._handle, None, lambda _: step(result))
         return CollectiveHandle(self.name, self._handle, None, lambda done: step(finish(done)))
+
+
+def error_of(call: Callable[[], object]) -> Exception | None:
+    """Calls, and returns the exception that it raises, if any."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
 
 
 def results_of(started: Sequence[CollectiveHandle[R]]) -> list[R]:
@@ -64,6 +71,19 @@ def results_of(started: Sequence[CollectiveHandle[R]]) -> list[R]:
     if errors:
         raise errors[0]
     return [pending.result() for pending in started]
+
+
+class FailedHandle:
+    """Stands for a collective that failed. It keeps no tensors."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> NoReturn:
+        raise self._error
 
 
 class Handle(int, Generic[R]):
@@ -84,6 +104,15 @@ class HandleTable:
         number = next(self._numbers)
         self._pending[number] = pending
         return number
+
+    def release_failed(self) -> None:
+        """Keeps only the errors of the collectives that have failed. All of them must be complete."""
+        for number, pending in list(self._pending.items()):
+            if isinstance(pending, FailedHandle):
+                continue
+            error = pending.error() if isinstance(pending, CollectiveHandle) else error_of(pending.result)
+            if error is not None:
+                self._pending[number] = FailedHandle(error.with_traceback(None))
 
     def poll(self, handle: int) -> bool:
         """Returns True if `synchronize` would not block.
@@ -116,6 +145,9 @@ class HandleTable:
     def synchronize(self, handle: int) -> Any:
         """Waits until an asynchronous collective is complete, and returns its result.
 
+        Call it once for each handle. A handle keeps its tensors until then, or until `shutdown`, if its collective was
+        not complete.
+
         Args:
             handle: the result of an asynchronous collective, such as `allreduce_async`.
 
@@ -136,3 +168,4 @@ class HandleTable:
 
 
 handles = HandleTable()
+session.on_stop(handles.release_failed)

@@ -22,6 +22,7 @@ class Session:
         self.generation = 0
         self._lock = threading.Lock()
         self._at_start: list[Callable[[], None]] = []
+        self._at_stop: list[Callable[[], None]] = []
         self._holders: set[str] = set()
         self._hooked = False
         self._failing = False
@@ -37,6 +38,10 @@ class Session:
     def on_start(self, reset: Callable[[], None]) -> None:
         """Registers `reset`, which runs after each start of a session. It resets counters that all ranks share."""
         self._at_start.append(reset)
+
+    def on_stop(self, release: Callable[[], None]) -> None:
+        """Registers `release`, which runs after each end of a session, when no collective is in flight any more."""
+        self._at_stop.append(release)
 
     def start(
         self,
@@ -76,8 +81,11 @@ class Session:
         self.stop()
 
     def stop(self) -> None:
-        if self._loaded():
-            self.core.stop()
+        if not self._loaded():
+            return
+        self.core.stop()
+        for release in self._at_stop:
+            release()
 
     def is_running(self) -> bool:
         return self._loaded() and bool(self.core.is_running())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like.agreement import Agreeing, Meeting
+from perseus_like.agreement import Agreeing, OwnerName
 from perseus_like.buckets import Member, lay_out
 from perseus_like.collectives import Collectives
 from perseus_like.compression import Compressed, is_called, wire_of
@@ -55,7 +55,7 @@ class GradientBuckets:
         self._rules = rules
         self._prefix = prefix
         self._generation = session.generation
-        self._meeting = Meeting(rules.process_set)
+        self._common_name = OwnerName(rules.process_set)
         self._name = ""  # of its requests, once the ranks have agreed
         self._parameters: list[Parameter] = []
         self._buckets: list[list[int]] = []  # indices in `_parameters`
@@ -72,7 +72,8 @@ class GradientBuckets:
         Returns the parameters of such gradients, with the ranks that lack a new one; the same on all ranks.
         """
         if self._generation != session.generation:
-            self._generation, self._meeting, self._agreed = session.generation, Meeting(self._rules.process_set), False
+            self._generation, self._agreed = session.generation, False
+            self._common_name = OwnerName(self._rules.process_set)
         if self._parameters != list(parameters):
             self._lay_out(list(parameters))
         if not self._agreed:
@@ -119,9 +120,9 @@ class GradientBuckets:
             f"{parameter.name!r} {np.dtype(gradient.dtype)}{list(gradient.shape)}"
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
-        name, process_set = self._meeting.name, self._rules.process_set
-        agreement = Agreeing(name, descriptions, [], {}, process_set, self._meeting.number).settle()
-        self._agreed, self._meeting.number = True, agreement.number
+        name, process_set = self._common_name.name, self._rules.process_set
+        agreement = Agreeing(name, descriptions, [], {}, process_set, self._common_name.number).settle()
+        self._agreed, self._common_name.number = True, agreement.number
         self._name = f"{name}.{agreement.number}" + (f".{self._prefix}" if self._prefix else "")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import eq
 
 import torch
 
@@ -13,6 +14,8 @@ from perseus_like.process_sets import ProcessSet
 from .compat.core import copy_all
 from .compat.dynamo import is_compiling
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
+
+_address_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride
 
 
 @dataclass(frozen=True)
@@ -67,29 +70,27 @@ class BucketLayout:
         self._places.clear()
         self.drop_memory()
 
-    def is_in_place(self, index: int) -> bool:
-        """Returns whether the view, if there is one, is a view of the bucket, and not of other memory."""
-        view, place = self.views[index], self._places[index]
-        # It runs three times for each gradient of a step, so it calls no other function of Python.
-        return view is None or place is None or (view.is_set_to(place) and view.dtype is place.dtype)
+    def are_in_place(self, indices: Iterable[int]) -> bool:
+        """Returns whether the views of these gradients are views of their buckets, and not of other memory."""
+        held = [index for index in indices if self._places[index] is not None]
+        views, places = [self.views[index] for index in held], [self._places[index] for index in held]
+        # It runs twice for each gradient of a step, so it runs no code of Python for each of them.
+        return all(map(eq, map(_address_of, views), map(_address_of, places))) and all(
+            map(eq, map(_strides_of, views), map(_strides_of, places))
+        )
 
-    def fits(self, index: int) -> bool:
-        """Returns False if the parameter has another dtype or device than its place by now."""
-        parameter, place = self._parameters[index], self._places[index]
-        return place is None or (parameter.dtype is place.dtype and parameter.device == place.device)
-
-    def view(self, index: int) -> torch.Tensor | None:
+    def renewed_view(self, index: int) -> torch.Tensor | None:
         """Returns the gradient's view of its bucket, or None. It is a new one if the program has moved the old one."""
         place = self._places[index]
-        if place is not None and not self.is_in_place(index):
+        if place is not None and not self.are_in_place((index,)):
             self.views[index] = place.data
         return self.views[index]
 
     def assign(self, index: int, view: torch.Tensor) -> None:
-        """Sets the parameter's gradient to its view, or marks it as unfit if torch does not let it be one."""
-        if self.fits(index):
+        """Sets the parameter's gradient to its view, or marks it as unfit if the parameter has another dtype by now."""
+        try:
             self._parameters[index].grad = view
-        else:
+        except RuntimeError:
             self.unfit.add(index)
 
     def convert(self) -> None:
@@ -107,11 +108,11 @@ class BucketLayout:
         return self._flats[number]
 
     def take(self, index: int, gradient: torch.Tensor) -> None:
-        """Moves a dense gradient that autograd has made to its bucket; on a device, `gather` does so.
+        """Moves a dense gradient that autograd has made to its view; on a device, `gather` does so.
 
         A gradient with a graph is copied, since the program may need it (`backward(create_graph=True)`).
         """
-        view = self.view(index)
+        view = self.views[index]
         if view is None:
             return
         if view.get_device() >= 0 and not is_compiling():
@@ -133,7 +134,7 @@ class BucketLayout:
         """Copies gradients that were taken to their buckets."""
         places, gradients = [], []
         for index in members:
-            gradient, view = self._taken.pop(index), self.view(index)
+            gradient, view = self._taken.pop(index), self.renewed_view(index)
             if view is None:
                 continue
             places.append(view)
@@ -156,7 +157,7 @@ class BucketLayout:
 
     def show(self, index: int) -> None:
         """Sets the parameter's gradient to the one in its bucket, which other ranks have computed."""
-        view, parameter = self.view(index), self._parameters[index]
+        view, parameter = self.renewed_view(index), self._parameters[index]
         if view is not None:
             parameter.grad = view.to(parameter.device, parameter.dtype)
 

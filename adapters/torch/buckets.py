@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 
-from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, Meeting, OwnChanges
+from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, OwnChanges, OwnerName
 from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import HorovodInternalError
 from perseus_like.gradients import GradientRules
+from perseus_like.handle import error_of
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.system import usable_cores
+from perseus_like.tables import Start
 
 from .autograd import verbs
 from .bucket_layout import BucketLayout, Contents
@@ -57,7 +59,7 @@ class GradientBuckets:
         self._rules = rules
         self._feedback = _fresh(rules.compression)
         self._generation = session.generation
-        self._meeting = Meeting(rules.process_set)
+        self._common_name = OwnerName(rules.process_set)
         self._name = ""  # of its requests, once the ranks have agreed
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
@@ -131,6 +133,11 @@ class GradientBuckets:
         """Multiplies the reduced gradients by a factor."""
         self._bucket_memory.scale(factor)
 
+    def rescale(self, factor: float) -> None:
+        """Multiplies what a compression has left out by a factor, because gradients have another scale now."""
+        if self._feedback is not None:
+            self._feedback.rescale(factor)
+
     def abandon(self) -> None:
         """Discards gradients that are being reduced. Blocks until they are, because their memory is in use."""
         try:
@@ -154,7 +161,7 @@ class GradientBuckets:
             if self._generation != session.generation:
                 self._begin_session()
             with torch.no_grad():
-                changes = self._watch.changes(self._bucket_memory.is_in_place)
+                changes = self._watch.changes(self._bucket_memory.are_in_place)
                 mine = self._own_changes(parameters, changes)
                 if self._layout is None:
                     self._agree()
@@ -224,9 +231,10 @@ class GradientBuckets:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
-        if not all(map(self._watch.is_noted, self._bucket_memory.members(number))):
-            self._settle(number)
+        if not self._watch.has_noted(self._bucket_memory.members(number)):
+            self._note_bucket(number)
         rules = self._rules
+        is_last = number + 1 == self._bucket_memory.buckets
         name = f"{self._name}.{number}"
         if self._communicate is not None:
             self._in_flight.append(self._communicate(self._bucket_memory.contents(number)))
@@ -244,7 +252,7 @@ class GradientBuckets:
             rules.postscale,
             rules.process_set,
             wire_of(rules.compression),
-            wait=self.passes.holds or number + 1 == self._bucket_memory.buckets,  # the caller waits for the last one
+            start=Start.call if self.passes.holds or is_last else Start.engine,  # the caller waits for the last one
         )
         self._in_flight.append(pending.result)
 
@@ -252,23 +260,25 @@ class GradientBuckets:
         """Waits for all, then raises the first error. Memory must not change while a bucket is being reduced."""
         in_flight, self._in_flight = self._in_flight, []
         with torch.no_grad():
-            errors = [error for finish in in_flight if (error := _error_of(finish)) is not None]
+            errors = [error for finish in in_flight if (error := error_of(finish)) is not None]
         if errors:
             raise errors[0]
 
     def _on_full(self, number: int) -> None:
         if not is_compiling():
-            self._settle(number)
+            self._note_bucket(number)
 
     @not_compiled
-    def _settle(self, number: int) -> None:
+    def _note_bucket(self, number: int) -> None:
         """Notes the gradients of a full bucket. They are in their places then, wherever the program has moved them."""
         memory, members = self._bucket_memory, self._bucket_memory.members(number)
         memory.gather(memory.taken(number))
-        for index in members:
-            if not memory.is_in_place(index):
-                parameter = self._parameters[index]
-                self._adopt(index, parameter, parameter.grad)
+        if not memory.are_in_place(members):
+            for index in members:
+                if not memory.are_in_place((index,)):
+                    memory.renewed_view(index)
+                    parameter = self._parameters[index]
+                    self._adopt(index, parameter, parameter.grad)
         self._watch.note(members)
 
     def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes) -> OwnChanges:
@@ -305,15 +315,15 @@ class GradientBuckets:
         """
         memory = self._bucket_memory
         memory.gather(memory.taken())
-        for index, parameter in enumerate(self._parameters):
-            gradient, view = parameter.grad, memory.views[index]
-            if view is None or (gradient is view and (index in intact or memory.is_in_place(index))):
+        for index, (parameter, view) in enumerate(zip(self._parameters, memory.views, strict=True)):
+            gradient = parameter.grad
+            if view is None or (gradient is view and (index in intact or memory.are_in_place((index,)))):
                 continue
+            view = memory.renewed_view(index)
+            assert view is not None
             if self.passes.incomplete(index) and gradient is not None:
                 self._adopt(index, parameter, gradient)
                 continue
-            view = memory.view(index)
-            assert view is not None
             if not self.passes.incomplete(index):
                 # It was replaced after its bucket was reduced; the bucket has the value of all ranks.
                 if gradient is not None:
@@ -335,7 +345,7 @@ class GradientBuckets:
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self._meeting = Meeting(self._rules.process_set)
+        self._common_name = OwnerName(self._rules.process_set)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._bucket_memory.drop_memory()
@@ -357,10 +367,10 @@ class GradientBuckets:
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
         process_set = self._rules.process_set
-        meeting, name = self._meeting, self._meeting.name
-        agreement = Agreeing(name, descriptions, arrivals, self._sparse_seen, process_set, meeting.number).settle()
-        meeting.number = agreement.number
-        self._name = f"{name}.{meeting.number}"
+        name, number = self._common_name.name, self._common_name.number
+        agreement = Agreeing(name, descriptions, arrivals, self._sparse_seen, process_set, number).settle()
+        self._common_name.number = agreement.number
+        self._name = f"{name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
         rest = reversed(range(len(self._parameters)))
@@ -409,11 +419,3 @@ def _all_cores_compute(process_set: ProcessSet) -> bool:
         return False
     is_shared = cores == os.cpu_count()  # the ranks are not bound to cores of their own
     return cores == 1 or (is_shared and cores <= ranks)
-
-
-def _error_of(finish: Callable[[], object]) -> Exception | None:
-    try:
-        finish()
-    except Exception as error:
-        return error
-    return None

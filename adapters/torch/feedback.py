@@ -17,8 +17,6 @@ from perseus_like.collectives import Average, Op, Sum
 from perseus_like.compression import Compressor
 from perseus_like.process_sets import ProcessSet
 
-from .compat.grad_scaler import rescale_with_scaler
-
 F = TypeVar("F", bound="FeedbackCompressor")
 
 
@@ -131,11 +129,4 @@ def checked_compression(compression: Any, op: Op) -> Any:
         return compression
     if op not in (Average, Sum):
         raise ValueError(f"{compression} knows Average and Sum, not {op.name}; use Compression.none, fp16 or bf16")
-    rescale_with_scaler(_feedback_of)
     return compression
-
-
-def _feedback_of(optimizer: Any) -> FeedbackCompressor | None:
-    """Returns the compressor that keeps what an optimizer's gradients leave out."""
-    found = getattr(getattr(optimizer, "_buckets", None), "_feedback", None)
-    return found if isinstance(found, FeedbackCompressor) else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import eq, is_
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from .shared_memory import warn_once
 
 _SETTING = "PERSEUS_TOUCHED_GRADIENTS"
 _CHOICES = ("warn", "error", "ignore")
+_version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 class Changes(NamedTuple):
@@ -30,36 +32,47 @@ class GradientWatch:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         """Takes the owner's list of parameters, which may grow."""
         self._parameters = parameters
-        self._noted: dict[int, tuple[torch.Tensor, int]] = {}  # by index: a gradient and its version
+        self._gradients: dict[int, torch.Tensor] = {}  # by index, as they were noted
+        self._versions: dict[int, int] = {}  # of each of them
 
-    def note(self, indices: Sequence[int]) -> None:
-        """Notes gradients that have been computed, or were moved to their bucket. It runs for each gradient."""
-        noted, parameters = self._noted, self._parameters
-        for index in indices:
-            gradient = parameters[index].grad
-            if gradient is not None:
-                noted[index] = (gradient, gradient._version)
+    def note(self, indices: Iterable[int]) -> None:
+        """Notes gradients that have been computed, or were moved to their bucket."""
+        parameters = self._parameters
+        gradients = {index: now for index in indices if (now := parameters[index].grad) is not None}
+        self._gradients.update(gradients)
+        self._versions.update(zip(gradients, map(_version_of, gradients.values()), strict=True))
 
     def note_again(self) -> None:
         """Notes the gradients that were noted as they are now."""
-        self.note([*self._noted])
+        self.note([*self._gradients])
 
-    def is_noted(self, index: int) -> bool:
-        return index in self._noted
+    def has_noted(self, indices: Iterable[int]) -> bool:
+        return all(map(self._gradients.__contains__, indices))
 
-    def changes(self, is_in_place: Callable[[int], bool]) -> Changes:
-        """Compares all gradients with what was noted. `is_in_place(index)`: whether the noted one has its memory."""
-        written, removed, intact, parameters = set(), set(), set(), self._parameters
-        for index, (gradient, version) in self._noted.items():
-            now = parameters[index].grad
-            if now is gradient and now._version == version and is_in_place(index):
+    def changes(self, are_in_place: Callable[[Iterable[int]], bool] = lambda indices: True) -> Changes:
+        """Compares all gradients with what was noted. `are_in_place`: whether such gradients have their memory."""
+        gradients, versions, parameters = self._gradients, self._versions, self._parameters
+        now = [parameters[index].grad for index in gradients]
+        # A program that changes nothing pays for this comparison alone.
+        if (
+            all(map(is_, now, gradients.values()))
+            and all(map(eq, map(_version_of, now), versions.values()))
+            and are_in_place(gradients)
+        ):
+            return Changes(set(), set(), set(gradients))
+        written, removed, intact = set(), set(), set()
+        for index, gradient in zip(gradients, now, strict=True):
+            if gradient is None:
+                removed.add(index)
+            elif gradient is gradients[index] and gradient._version == versions[index] and are_in_place((index,)):
                 intact.add(index)
             else:
-                (removed if now is None else written).add(index)
+                written.add(index)
         return Changes(written, removed, intact)
 
     def clear(self) -> None:
-        self._noted.clear()
+        self._gradients.clear()
+        self._versions.clear()
 
 
 def own_changes(

@@ -20,7 +20,8 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from .adasum import DeltaSum
 from .autograd import verbs
 from .buckets import GradientBuckets
-from .compat.training import around_scalers, before_scaler_steps, mark_stepped, without_hooks
+from .compat.grad_scaler import around_scalers
+from .compat.training import before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
 from .passes import PassesPerStep
@@ -137,6 +138,10 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
         self._synchronized_for_scaler = False
         if self._buckets is not None:
             self._buckets.passes.synchronized = False
+
+    def _after_scale_change(self, factor: float) -> None:
+        if self._buckets is not None:
+            self._buckets.rescale(factor)
 
     _synchronized_for_scaler = False
 

@@ -12,6 +12,7 @@ from perseus_like.compression import Compressed, NoneCompressor, is_called, wire
 from perseus_like.documentation import documented
 from perseus_like.handle import CollectiveHandle, Handle, handles
 from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.tables import Start
 
 from .autograd import (
     HorovodAllreduce,
@@ -54,7 +55,7 @@ def allreduce(
             return result
         chosen = resolve_op(op, average)
         factors = (prescale_factor, postscale_factor, process_set, wire)
-        return verbs.allreduce(tensor, chosen, name, *factors, wait=True).result()
+        return verbs.allreduce(tensor, chosen, name, *factors, start=Start.call).result()
     small = Compressed(compression, [tensor])
     reduced: Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
         small.tensors[0], average, name, op, prescale_factor, postscale_factor, process_set

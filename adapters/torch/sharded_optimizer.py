@@ -16,7 +16,8 @@ from perseus_like.gradients import checked_passes
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
-from .compat.training import around_scalers, before_scaler_steps, mark_stepped
+from .compat.grad_scaler import around_scalers
+from .compat.training import before_scaler_steps, mark_stepped
 from .group_process_set import process_set_of
 from .ownership import register
 from .passes import PassesPerStep

@@ -14,6 +14,7 @@ from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.heap import keep_freed_memory
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
+from perseus_like.tables import Start
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
@@ -21,11 +22,11 @@ from .gradient_memory import fill, has_layout_of, is_at
 from .gradient_watch import CLIP, GradientWatch, report
 from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
-from .shard_meeting import Meeting
 from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
 from .shard_writes import ProgramWrites, warn_of_writers
+from .step_barrier import StepBarrier
 
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
@@ -53,7 +54,7 @@ class ShardedUpdate:
         self._generation = -1
         self._name = ""
         self._hooks: list[Any] = []
-        # By id() of the parameter: its number, its slot, and the place of its gradient, of which `grad` is an alias.
+        # The number, the slot and the gradient of each parameter, by id(). `grad` is another tensor of that memory.
         self._known: dict[int, tuple[int, Slot, torch.Tensor]] = {}
         self._watch = GradientWatch([])
         self._addresses: list[int] = []
@@ -303,7 +304,7 @@ class ShardedUpdate:
 
     def _check_gradients(self) -> None:
         """Notices what the program has written to gradients since they were computed."""
-        written, removed, _ = self._watch.changes(lambda number: True)
+        written, removed, _ = self._watch.changes()
         self._watch.clear()
         if changed := written | removed:
             names = [
@@ -343,7 +344,7 @@ class ShardedUpdate:
             self.reduction.require_unchanged()
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
-            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, wait=True).result()
+            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, start=Start.call).result()
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
@@ -375,7 +376,7 @@ class ShardedUpdate:
             bad = any(not bool(torch.isfinite(each)) for each in largest)
             flag = torch.tensor([float(bad)])
             name = f"{self._name}.infinities"
-            found = verbs.reduce_in_place(flag, Max, name, process_set=self._set, wait=True).result()
+            found = verbs.reduce_in_place(flag, Max, name, process_set=self._set, start=Start.call).result()
             if bool(found[0]) and not bad and gradients:
                 next(each for each in gradients if each.numel()).data.fill_(float("inf"))  # not counted as a change
 
@@ -387,19 +388,19 @@ class ShardedUpdate:
         written, self._written = self._written, ""
         error, self._error = self._error, ""
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
-        meeting = Meeting.of(self._set, f"{self._name}.barrier", *mine, bool(error), self._trains_others)
-        meeting.check(error, self._set)
-        writers = len(self._group.places_on_host(meeting.writers))
+        barrier = StepBarrier.of(self._set, f"{self._name}.barrier", *mine, bool(error), self._trains_others)
+        barrier.check(error, self._set)
+        writers = len(self._group.places_on_host(barrier.writers))
         if written and writers > 1:
             warn_of_writers(written, writers)
-        self._present = meeting.present
-        memory.present = self._group.places_on_host(meeting.present)
+        self._present = barrier.present
+        memory.present = self._group.places_on_host(barrier.present)
         if self._all_are_present():
-            missed = 0 if meeting.has_loaded else meeting.partial_steps - self._partial_steps
+            missed = 0 if barrier.has_loaded else barrier.partial_steps - self._partial_steps
             if missed:
                 self._rule.catch_up(memory, self._groups, self._state, missed)
             self._partial_steps, self._has_loaded = 0, False
-        return meeting.found_infinity
+        return barrier.found_infinity
 
     def _all_are_present(self) -> bool:
         return len(self._present) == (self._set.size() or 1)

@@ -44,7 +44,7 @@ struct PythonHandle {
   // Blocks without the GIL until the work is complete, or until `until`.
   void wait(ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const;
   void notify() const {
-    if (std::exchange(quiet, false)) handle.engine->wake();
+    if (std::exchange(quiet, false)) handle.wake();
   }
 };
 

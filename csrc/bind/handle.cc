@@ -83,11 +83,11 @@ std::vector<Buffer> outputs(const PythonHandle& pending) {
 void PythonHandle::wait(ProcessSetEngine::Clock::time_point until) const {
   const bool notified = !std::exchange(quiet, false);
   const py::gil_scoped_release released;
-  handle.engine->wait(*handle.completion, notified, until);
+  handle.wait(notified, until);
 }
 
 PythonHandle::~PythonHandle() {
-  if (handle.engine) notify();
+  if (handle.completion) notify();
   if (handle.completion && tensors && !tensors.is_none() && in_use(handle)) {
     drop(std::move(handle), std::move(tensors));
   }

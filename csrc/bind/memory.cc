@@ -30,8 +30,10 @@ struct Registration {
 std::unique_ptr<Registration> register_memory(const py::tuple& tensor, int process_set) {
   const View view(tensor.ptr());
   if (view.device() == kHost) return nullptr;
-  auto memory =
-      running_session()->register_memory(process_set, view.address(), static_cast<std::size_t>(view.member().bytes()));
+  auto* const address = view.address();
+  const auto bytes = static_cast<std::size_t>(view.member().bytes());
+  const py::gil_scoped_release released;
+  auto memory = running_session()->register_memory(process_set, address, bytes);
   if (!memory) return nullptr;
   return std::make_unique<Registration>(std::move(memory));
 }
@@ -41,6 +43,7 @@ Buffer allocate(const std::vector<std::int64_t>& shape, int dtype) {
   for (const auto extent : shape) {
     if (extent < 0) throw Error(ErrorKind::invalid_argument, "a dimension is negative");
   }
+  const py::gil_scoped_release released;  // large memory takes seconds
   buffer.memory = running_session()->allocate(buffer.bytes());
   return buffer;
 }

@@ -110,7 +110,11 @@ void bind_verbs(py::module_& module) {
   module.def(
       "join",
       [](int process_set, int device) {
-        return PythonHandle(running_session()->join(process_set, {}, device), py::none());
+        auto joining = [&] {
+          const py::gil_scoped_release released;  // another thread may be opening the device
+          return running_session()->join(process_set, {}, device);
+        }();
+        return PythonHandle(std::move(joining), py::none());
       },
       py::arg("process_set"), py::arg("device") = -1);
   module.def("add_process_set", &add_process_set);

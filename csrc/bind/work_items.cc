@@ -101,7 +101,9 @@ std::shared_ptr<WorkItem> work_for(Verb verb, Naming naming, PyObject* inputs) {
   }
   if (device != kHost) {
     request.on_host = false;
-    work->completion.on_device = running_session()->on_device(device, current_stream(device), request.label());
+    const auto stream = current_stream(device);
+    const py::gil_scoped_release released;  // the first tensor opens the device
+    work->completion.on_device = running_session()->on_device(device, stream, request.label());
   }
   return work;
 }

@@ -47,12 +47,12 @@ void run(const PerseusRequest& asked) {
   const auto session = running_session();
   if (asked.verb == PERSEUS_JOIN) {
     const auto handle = session->join(asked.process_set);
-    handle.engine->wait(*handle.completion);
+    handle.wait();
     return tell(Caller(asked), handle.completion);
   }
   auto work = work_of(asked, static_cast<int>(session->ranks_of(asked.process_set).size()));
   const auto handle = session->submit(asked.process_set, std::move(work), asked.reduce.average != 0, Notify::never);
-  handle.engine->wait(*handle.completion, false);
+  handle.wait(false);
   tell(Caller(asked), handle.completion);
 }
 

@@ -48,7 +48,7 @@ std::int32_t wait(void* handle, std::int64_t limit_nanoseconds) {
   auto& completion = *pending.handle.completion;
   if (!completion.done()) {
     const auto until = ProcessSetEngine::Clock::now() + std::chrono::nanoseconds(limit_nanoseconds);
-    pending.handle.engine->wait(completion, !pending.quiet.exchange(false), until);
+    pending.handle.wait(!pending.quiet.exchange(false), until);
   }
   if (!completion.done()) return PERSEUS_PENDING;
   return completion.status().ok() ? PERSEUS_OK : static_cast<std::int32_t>(completion.status().kind());

@@ -18,7 +18,7 @@ struct NativeHandle {
   std::atomic<bool> quiet{false};
 
   void notify() {
-    if (quiet.exchange(false)) handle.engine->wake();
+    if (quiet.exchange(false)) handle.wake();
   }
 };
 

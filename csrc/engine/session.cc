@@ -134,6 +134,17 @@ void Session::end_exchanges_when_lost(int eventfd) {
 }
 
 Session::~Session() {
+  close();
+  sets_.clear();
+  stall_watch_.reset();
+  fabric_->end_watch();  // arena memory that the program holds keeps the fabric
+}
+
+void Session::close() {
+  std::call_once(closing_, [this] { leave(); });
+}
+
+void Session::leave() {
   liveness_->remove_wakes();
   const auto grace = failing_ ? std::chrono::milliseconds(0) : std::chrono::milliseconds(1000);
   std::map<ProcessSetId, Set> sets;
@@ -270,8 +281,8 @@ Handle Session::submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool av
   if (average) request.scale.divisor = engine->size();
   engine->choose_wire_dtype(request);
   check_arguments(*work, engine->size());
-  Handle handle{std::move(engine), completion_of(work)};
-  handle.engine->submit(std::move(work), notify);
+  Handle handle{engine, completion_of(work)};
+  engine->submit(std::move(work), notify);
   return handle;
 }
 
@@ -291,8 +302,7 @@ Handle Session::join(ProcessSetId set, const Prepare& prepare, int number) {
     joining_device_ = number;
   }
   auto engine = engine_of(set);
-  auto completion = engine->join(prepare);
-  return {std::move(engine), std::move(completion)};
+  return {engine, engine->join(prepare)};
 }
 
 void Session::settle() {
@@ -325,8 +335,7 @@ Handle Session::post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation
                                                  std::to_string(operation->peer) + " of a process set that has " +
                                                  std::to_string(engine->size()));
   }
-  auto completion = engine->post(std::move(operation));
-  return {std::move(engine), std::move(completion)};
+  return {engine, engine->post(std::move(operation))};
 }
 
 Status Session::change_sets(const Request& request, Completion* completion) {

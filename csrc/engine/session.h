@@ -27,15 +27,19 @@ using ProcessSetId = int;
 inline constexpr ProcessSetId kWorld = 0;
 inline constexpr ProcessSetId kFirstGroup = 1 << 30;  // sets that are not known to all ranks
 
-// A collective in progress. The handle keeps its engine, so that a caller can wait for it while the session shuts down.
+// A collective in progress. The handle does not keep its engine, which ends with the session: then the work is done.
 struct Handle {
-  std::shared_ptr<ProcessSetEngine> engine;
+  std::weak_ptr<ProcessSetEngine> engine;
   std::shared_ptr<Completion> completion;
 
-  // Blocks until the collective is done; throws its Error if it failed.
-  void wait() const {
-    engine->wait(*completion);
-    completion->status().throw_if_failed();
+  // Blocks until the work is done, or until `until`. Never throws. See ProcessSetEngine::wait.
+  void wait(bool notified = true,
+            ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const {
+    if (const auto running = engine.lock()) running->wait(*completion, notified, until);
+  }
+  // See ProcessSetEngine::wake.
+  void wake() const {
+    if (const auto running = engine.lock()) running->wake();
   }
 };
 
@@ -43,10 +47,12 @@ class Session {
  public:
   // Collective over all ranks that were started. Throws Error.
   Session(Config config, const BootstrapOptions& bootstrap);
-  // Leaves the job: tells the other ranks, and fails pending work.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  // Leaves the job: tells the other ranks, and fails pending work. Idempotent.
+  void close();
 
   const Topology& topology() const { return *topology_; }
   std::string description() const;
@@ -118,6 +124,7 @@ class Session {
     std::shared_ptr<ProcessSetEngine> engine;  // null on ranks that are not members
   };
 
+  void leave();
   std::shared_ptr<Device> device(int number, const std::string& label);
   std::shared_ptr<Device> device_for_zeros();
   std::shared_ptr<ProcessSetEngine> engine_of(ProcessSetId set) const;
@@ -137,7 +144,7 @@ class Session {
   std::shared_ptr<xccl::AbortGroup> abort_group_ = make_abort_group(*liveness_);
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
   std::unique_ptr<Watch> host_watch_;
-  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds and handles also own it
+  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds also owns it
   std::unique_ptr<StallWatch> stall_watch_;
 
   std::mutex device_mutex_;  // guards device_ and joining_device_
@@ -149,6 +156,7 @@ class Session {
   ProcessSetId next_set_ = 1;
   ProcessSetId next_group_ = kFirstGroup;
   std::atomic<bool> failing_{false};
+  std::once_flag closing_;
 };
 
 }  // namespace perseus

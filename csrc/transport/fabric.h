@@ -68,6 +68,9 @@ class Fabric {
   // the death of this rank.
   virtual void announce_shutdown() {}
 
+  // Ends this rank's part of the watch, its thread and its connections. Memory can be used, and released, further.
+  virtual void end_watch() {}
+
   // Call in a forked child: closes the connections by which peers would believe that the parent still lives, and makes
   // the memory that the parent shares with them copy-on-write.
   virtual void close_after_fork() {}

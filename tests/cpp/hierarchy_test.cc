@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "device/host/kernels.h"
 #include "hierarchy_world.h"
 #include "transport/hierarchy/layout.h"
+#include "transport/hierarchy/staging.h"
 #include "transport_world.h"
 
 namespace perseus::testing {
@@ -81,6 +84,67 @@ TEST(ClusterTransport, AverageOfLargeHalvesDoesNotOverflow) {
     ASSERT_TRUE(status.ok()) << status.text();
     for (const float value : values) ASSERT_EQ(value, 40'000.0F);
   });
+}
+
+Reduction reduction_of(DType dtype, DType wire_dtype) {
+  Reduction reduction;
+  reduction.dtype = dtype;
+  reduction.wire_dtype = wire_dtype;
+  return reduction;
+}
+
+// An average of 16-bit values, of which each is near the smallest that there is, on hosts of these numbers of ranks.
+float small_average(const std::vector<int>& hosts, float value, DType dtype) {
+  auto average = reduction_of(dtype, DType::float16);
+  average.scale.divisor = std::accumulate(hosts.begin(), hosts.end(), std::int64_t{0});
+  const hierarchy::Levels levels(average, static_cast<int>(hosts.size()));
+  const auto as_float = reduction_of(DType::float32, dtype), as_half = reduction_of(dtype, DType::float16);
+  std::array<std::byte, 4> one{};
+  host::pack(as_float, &value, one.data(), 1, host::Store::cached);
+  std::vector<std::array<std::byte, 4>> sums(hosts.size());
+  std::vector<const void*> contributions;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    std::array<std::byte, 4> sum{};
+    const std::vector<const void*> ranks(static_cast<std::size_t>(hosts[i]), one.data());
+    host::reduce_packed(levels.local, ranks, sum.data(), true, 1);
+    host::pack(as_half, sum.data(), sums[i].data(), 1, host::Store::cached);
+    contributions.push_back(sums[i].data());
+  }
+  std::array<std::byte, 4> result{};
+  host::reduce_packed(levels.cross, contributions, result.data(), true, 1);
+  float average_of_all = 0;
+  const auto widened = reduction_of(DType::float32, DType::float16);
+  host::unpack(widened, result.data(), &average_of_all, 1, host::Store::cached);
+  return average_of_all;
+}
+
+TEST(Levels, KeepSmallAveragesOfManyHosts) {
+  constexpr float kStep = 0x1p-24F;  // between neighbours among the smallest values of float16
+  std::vector<int> uneven;
+  for (int i = 0; i < 64; ++i) uneven.push_back(i % 2 == 0 ? 1 : 3);
+  for (const auto& hosts : {std::vector<int>(64, 2), std::vector<int>(1000, 1), std::vector<int>(1000, 8), uneven}) {
+    for (const auto dtype : {DType::float16, DType::float32}) {
+      EXPECT_NEAR(small_average(hosts, 5e-6F, dtype), 5e-6F, kStep) << hosts.size() << " hosts";
+      EXPECT_NEAR(small_average(hosts, 1e-6F, dtype), 1e-6F, kStep) << hosts.size() << " hosts";
+      EXPECT_EQ(small_average(hosts, 40'000.0F, dtype), 40'000.0F) << hosts.size() << " hosts";
+    }
+  }
+}
+
+TEST(ClusterTransport, KeepsSmallAveragesOfHalves) {
+  for (const int size : {4, 5}) {
+    run_world(Ranks::hosts, size, [](World& world) {
+      const auto link = world.connect_all();
+      std::vector<float> values(5000, 17 * 0x1p-24F);
+      const Piece piece{values.data(), static_cast<std::int64_t>(values.size())};
+      Reduction average;
+      average.wire_dtype = DType::float16;
+      average.scale.divisor = world.size;
+      const auto status = link.transport->allreduce(average, {&piece, 1}, {&piece, 1});
+      ASSERT_TRUE(status.ok()) << status.text();
+      for (const float value : values) ASSERT_NEAR(value, 17 * 0x1p-24F, 0x1p-24F);
+    });
+  }
 }
 
 // Several chunks of uneven blocks: one rank has no data, one has nearly all.

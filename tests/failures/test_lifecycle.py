@@ -118,3 +118,76 @@ def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) ->
         """,
     )
     assert world.code == 0, world.output
+
+
+COUNT_CALLS = """
+import threading
+
+main = threading.get_ident()
+
+def count_calls():
+    # Calls `rank` until 100 calls were made while the main thread starts a session.
+    inside = 0
+    while inside < 100:
+        outcome_of(hvd.rank)
+        inside += sys._current_frames()[main].f_code.co_filename.endswith(("session.py", "rendezvous.py"))
+    report(counted=True)
+
+if rank == 0:
+    threading.Thread(target=count_calls).start()
+else:
+    wait_until(lambda: contains("rank0.txt", "counted"))
+"""
+
+
+def test_other_threads_run_while_a_session_starts(run: Any) -> None:
+    """Rank 1 starts its session once another thread of rank 0 has made many calls, which must not wait for it."""
+    world = run(
+        2,
+        f"{COUNT_CALLS}\nhvd.init()\nstill_works()\n",
+    )
+    assert world.code == 0, world.output
+
+
+@pytest.mark.slow  # two imports of torch; the mechanism is that of the test before
+def test_other_threads_run_while_a_process_group_is_made(run: Any) -> None:
+    pytest.importorskip("torch")
+    world = run(
+        2,
+        f"import torch.distributed as dist\n{COUNT_CALLS}\ndist.init_process_group('perseus')\ndist.barrier()\n"
+        "dist.destroy_process_group()\n",
+        launcher="torchrun",
+    )
+    assert world.code == 0, world.output
+
+
+def test_an_ended_session_leaves_nothing_to_handles_and_arrays(run: Any) -> None:
+    world = run(
+        2,
+        """
+        import gc, weakref
+
+        def used():
+            return [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
+
+        handles, arrays, usage = [], [], []
+        for cycle in range(5):
+            hvd.init()
+            still_works()
+            alone = np.ones(1000)
+            handles.append(hvd.allreduce_async_(alone, name=f"alone on {rank}"))
+            kept = weakref.ref(alone)
+            del alone
+            if cycle == 2:
+                arrays.append(hvd.empty(1000))
+            hvd.shutdown()
+            gc.collect()
+            assert kept() is None, gc.get_referrers(kept())
+            usage.append(used())
+        assert usage[1] == usage[0] and usage[4] == usage[3], usage
+        assert usage[3][0] == usage[0][0], usage  # memory of the arena needs no thread
+        for handle in handles:
+            assert "HorovodInternalError" in outcome_of(lambda: hvd.synchronize(handle))["kinds"]
+        """,
+    )
+    assert world.code == 0, world.output

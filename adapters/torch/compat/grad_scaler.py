@@ -1,45 +1,68 @@
-"""GradScaler: changes of its scale."""
+"""GradScaler: optimizers learn what it does."""
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 
 @functools.cache
-def rescale_with_scaler(of_optimizer: Callable[[Any], Any]) -> None:
-    """Makes GradScalers call `rescale(factor)` of an object when their scale has changed by a factor.
+def around_scalers() -> None:
+    """Makes GradScaler tell optimizers that want to know it what it does.
 
-    The objects are those that `of_optimizer(optimizer)` returns for the optimizers that the scaler has stepped.
-    `of_optimizer` returns None for an optimizer without such an object.
+    `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first and `optimizer._after_unscaling()` at
+    its end. `GradScaler.step(optimizer)` calls `optimizer._after_scaler_step()` when it has ended, also if it has
+    skipped the step. `GradScaler.update()` calls `optimizer._after_scale_change(factor)` of the optimizers that it has
+    stepped, if its scale has changed by that factor.
 
-    Relies on: `GradScaler.step(optimizer, …)` and `GradScaler.update(…)` being methods that can be replaced.
-    Tried with: 2.13. In torch 2.1 and 2.2, these are methods of the GradScaler for CUDA.
-    Notices: `GradScaler.step` or `GradScaler.update` does not call the functions.
-    Lost then: what a compression leaves out keeps its scale if the scale of the gradients changes.
+    Relies on: `unscale_`, `step` and `update` of `torch.amp.GradScaler`, and of `torch.cuda.amp.GradScaler` in torch
+    2.1 and 2.2, being methods that can be replaced.
+    Tried with: 2.13.
+    Notices: `GradScaler` does not call the methods.
+    Lost then: `unscale_` divides gradients that are still being reduced, a sharded optimizer on several hosts raises an
+    error after it, or what a compression leaves out keeps its scale if the scale of the gradients changes.
     """
-    scaler_class: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-    step, update = scaler_class.step, scaler_class.update
-    scaled: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()  # by scaler
+    for scaler in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler}:
+        if scaler is not None and "unscale_" in vars(scaler):
+            _replace_methods(scaler)
 
-    @functools.wraps(step)
-    def step_and_note(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        found = of_optimizer(optimizer)
-        if found is not None:
-            scaled.setdefault(self, weakref.WeakSet()).add(found)
-        return step(self, optimizer, *args, **kwargs)
 
-    @functools.wraps(update)
-    def update_and_rescale(self: Any, *args: Any, **kwargs: Any) -> None:
-        found = list(scaled.get(self, ()))
-        before = self.get_scale() if found else 1.0
-        update(self, *args, **kwargs)
-        factor = self.get_scale() / before if found else 1.0
-        for each in found if factor != 1.0 else ():
-            each.rescale(factor)
+def _replace_methods(scaler: Any) -> None:
+    unscale, scaler_step, scaler_update = scaler.unscale_, scaler.step, scaler.update
+    stepped: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()  # by scaler
 
-    scaler_class.step, scaler_class.update = step_and_note, update_and_rescale
+    @functools.wraps(unscale)
+    def unscale_(self: Any, optimizer: Any) -> None:
+        if self.is_enabled():
+            _call(optimizer, "_before_unscaling")
+        unscale(self, optimizer)
+        _call(optimizer, "_after_unscaling")
+
+    @functools.wraps(scaler_step)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if hasattr(optimizer, "_after_scale_change"):
+            stepped.setdefault(self, weakref.WeakSet()).add(optimizer)
+        try:
+            return scaler_step(self, optimizer, *args, **kwargs)
+        finally:
+            _call(optimizer, "_after_scaler_step")
+
+    @functools.wraps(scaler_update)
+    def update(self: Any, *args: Any, **kwargs: Any) -> None:
+        optimizers = list(stepped.get(self, ()))
+        before = self.get_scale() if optimizers else 1.0
+        scaler_update(self, *args, **kwargs)
+        factor = self.get_scale() / before if optimizers else 1.0
+        for optimizer in optimizers if factor != 1.0 else ():
+            optimizer._after_scale_change(factor)
+
+    scaler.unscale_, scaler.step, scaler.update = unscale_, step, update
+
+
+def _call(optimizer: Any, method: str) -> None:
+    found = getattr(optimizer, method, None)
+    if found is not None:
+        found()

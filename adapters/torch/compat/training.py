@@ -1,8 +1,7 @@
-"""torch's classes for training: optimizers, learning-rate schedules, GradScaler and batch normalization."""
+"""torch's classes for training: optimizers, learning-rate schedules and batch normalization."""
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
@@ -60,51 +59,6 @@ def before_scaler_steps(cls: C) -> C:
 
     setattr(cls, _FLAG, property(read, write))
     return cls
-
-
-@functools.cache
-def around_scalers() -> None:
-    """Makes GradScaler tell optimizers that want to know it what it does.
-
-    `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first and `optimizer._after_unscaling()` at
-    its end. `GradScaler.step(optimizer)` calls `optimizer._after_scaler_step()` when it has ended, also if it has
-    skipped the step.
-
-    Relies on: `unscale_` and `step` of `torch.amp.GradScaler`, and of `torch.cuda.amp.GradScaler` in torch 2.1 and 2.2,
-    being methods that can be replaced.
-    Tried with: 2.13.
-    Notices: `GradScaler` does not call the methods.
-    Lost then: `unscale_` divides gradients that are still being reduced, or a sharded optimizer on several hosts raises
-    an error after it.
-    """
-    for scaler in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler}:
-        if scaler is not None and "unscale_" in vars(scaler):
-            _replace_methods(scaler)
-
-
-def _replace_methods(scaler: Any) -> None:
-    unscale, scaler_step = scaler.unscale_, scaler.step
-
-    @functools.wraps(unscale)
-    def unscale_(self: Any, optimizer: Any) -> None:
-        prepare = getattr(optimizer, "_before_unscaling", None)
-        if prepare is not None and self.is_enabled():
-            prepare()
-        unscale(self, optimizer)
-        end = getattr(optimizer, "_after_unscaling", None)
-        if end is not None:
-            end()
-
-    @functools.wraps(scaler_step)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return scaler_step(self, optimizer, *args, **kwargs)
-        finally:
-            end = getattr(optimizer, "_after_scaler_step", None)
-            if end is not None:
-                end()
-
-    scaler.unscale_, scaler.step = unscale_, step
 
 
 def existing_wrappers() -> list[DistributedDataParallel]:

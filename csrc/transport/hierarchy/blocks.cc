@@ -162,7 +162,7 @@ Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* 
 // host gives rail k its part of every host's block. A reduce-scatter across hosts gives each host its own part. The
 // parts then form the block within the host.
 Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  const Levels levels(reduction);
+  const Levels levels(reduction, layout_.host_count());
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
   std::vector<std::int64_t> by_rail(local_size(), 0);
@@ -196,7 +196,7 @@ Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const 
 // The same without rearranging the input: in every chunk, each host's share of its block is reduced separately.
 Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const std::byte* in, void* out,
                                                Counts counts) {
-  const Levels levels(reduction);
+  const Levels levels(reduction, layout_.host_count());
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
   const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});

@@ -61,6 +61,10 @@ class ClusterFabric final : public Fabric {
     local_->announce_shutdown();
     cross_->announce_shutdown();
   }
+  void end_watch() override {
+    local_->end_watch();
+    cross_->end_watch();
+  }
   void close_after_fork() override {
     local_->close_after_fork();
     cross_->close_after_fork();

@@ -1,6 +1,7 @@
 // Helpers of the verbs between hosts: a reduction in two levels, and failures.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -25,13 +26,20 @@ inline Reduction copy_of(DType dtype) {
 
 // Splits one reduction into two: within hosts, then between them.
 struct Levels {
-  explicit Levels(const Reduction& whole) : local(whole), cross(whole) {
+  Levels(const Reduction& whole, int hosts) : local(whole), cross(whole) {
     local.wire_dtype = whole.dtype;
-    // A sum of 16-bit values within a host may overflow before it is averaged. It is therefore scaled within the host.
-    const bool is_16_bit = whole.wire_dtype == DType::float16 || whole.wire_dtype == DType::bfloat16;
-    const bool early = whole.op == ReduceOp::sum && is_16_bit;
-    if (!early) local.scale = {.pre = whole.scale.pre};
-    cross.scale = early ? Scale{} : Scale{.post = whole.scale.post, .divisor = whole.scale.divisor};
+    local.scale = {.pre = whole.scale.pre};
+    cross.scale = {.post = whole.scale.post, .divisor = whole.scale.divisor};
+    if (whole.op != ReduceOp::sum) return;
+    if (whole.wire_dtype != DType::float16 && whole.wire_dtype != DType::bfloat16) return;
+    // A sum of 16-bit values within a host may overflow before it is averaged, and what is divided by all ranks at once
+    // may vanish before it is added. So within the host it gets the size of the result; the rest is done while the sum
+    // between hosts is in 32 bits.
+    const double factor = whole.scale.post / static_cast<double>(whole.scale.divisor);
+    const double within = std::abs(factor) * hosts;
+    if (!(within > 0 && within < 1)) return;
+    local.scale.post = within;
+    cross.scale = {.post = factor / within};
   }
 
   Reduction local, cross;

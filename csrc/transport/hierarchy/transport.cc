@@ -154,8 +154,8 @@ std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, 
 
 // The state of an allreduce in progress.
 struct ClusterTransport::Reducing {
-  explicit Reducing(const Allreduce& all)
-      : levels(all.reduction),
+  Reducing(const Allreduce& all, int hosts)
+      : levels(all.reduction, hosts),
         as_it_is(copy_of(all.reduction.dtype)),
         width(size_of(all.reduction.dtype)),
         from(all.in, width),
@@ -194,7 +194,7 @@ ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
 Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
   if (flat_allreduce_) return transports_.all->allreduce(reduction, in, out);
   return guarded([&]() -> Status {
-    const Reducing reducing({reduction, in, out});
+    const Reducing reducing({reduction, in, out}, layout_.host_count());
     return in_chunks(flow_of(reducing));
   });
 }
@@ -206,7 +206,7 @@ Status ClusterTransport::allreduce_each(std::span<const Allreduce> all, Observer
     std::vector<Flow> flows;
     reducing.reserve(all.size());
     flows.reserve(all.size());
-    for (const auto& each : all) flows.push_back(flow_of(reducing.emplace_back(each)));
+    for (const auto& each : all) flows.push_back(flow_of(reducing.emplace_back(each, layout_.host_count())));
     InOrder everyone(observer);
     auto status = in_chunks(flows, &everyone);
     if (status.ok()) everyone.done_up_to(all.size());

@@ -36,6 +36,7 @@ class ShmFabric final : public Fabric {
   Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
   void work_while_waiting(const std::function<void()>& work) override { work_while_waiting_ = work; }
   void announce_shutdown() override;
+  void end_watch() override { rendezvous_.reset(); }
   void close_after_fork() override;
   std::string description() const override;
 

@@ -34,6 +34,7 @@ class OneCclFabric final : public Fabric {
   bool watches_host() const override { return below_->watches_host(); }
   Watch* local_watch() const override { return below_->local_watch(); }
   void announce_shutdown() override { below_->announce_shutdown(); }
+  void end_watch() override { below_->end_watch(); }
   void close_after_fork() override { below_->close_after_fork(); }
 
   std::string description() const override {

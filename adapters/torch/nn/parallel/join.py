@@ -7,6 +7,7 @@ import torch
 from perseus_like import collectives
 from perseus_like.collectives import Sum
 from perseus_like.process_sets import GLOBAL, ProcessSet
+from perseus_like.tables import Start
 
 from ...autograd import verbs
 from ...cuda import device_to_join_on
@@ -51,7 +52,7 @@ class Uneven:
 
     def _count(self, mine: int) -> int:
         values = torch.tensor([mine])
-        return int(verbs.allreduce(values, Sum, self._name, process_set=self._process_set, wait=True).result())
+        return int(verbs.allreduce(values, Sum, self._name, process_set=self._process_set, start=Start.call).result())
 
     @staticmethod
     def _text(ended: int) -> str:

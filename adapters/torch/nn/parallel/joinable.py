@@ -11,6 +11,7 @@ from torch.distributed.algorithms.join import JoinHook
 
 from perseus_like.collectives import Max, Sum
 from perseus_like.process_sets import ProcessSet
+from perseus_like.tables import Start
 
 from ...autograd import verbs
 
@@ -53,7 +54,7 @@ class Attendance(JoinHook):
         """Agrees before a pass on the number of ranks with a batch, and on whether they reduce gradients at its end."""
         name = f"{self._reducer.name}.attendance"
         mine = torch.tensor([int(present), int(syncs)])
-        counts = verbs.allreduce(mine, Sum, name, process_set=self._process_set, wait=True).result()
+        counts = verbs.allreduce(mine, Sum, name, process_set=self._process_set, start=Start.call).result()
         self._active, syncing = (int(number) for number in counts)
         self._syncs = syncing > 0
 
@@ -71,7 +72,8 @@ class Attendance(JoinHook):
         assert ranks
         mine = (self._process_set.rank() or 0) + 1 if is_last_joiner else 0
         name = f"{self._reducer.name}.last"
-        last = int(verbs.allreduce(torch.tensor([mine]), Max, name, process_set=self._process_set, wait=True).result())
+        own = torch.tensor([mine])
+        last = int(verbs.allreduce(own, Max, name, process_set=self._process_set, start=Start.call).result())
         self._replication.copy_from(ranks[last - 1], self._state())
 
     @property

@@ -9,12 +9,13 @@ import torch
 from perseus_like.collectives import Sum
 from perseus_like.errors import DisagreementError
 from perseus_like.process_sets import ProcessSet
+from perseus_like.tables import Start
 
 from .autograd import verbs
 
 
 @dataclass(frozen=True)
-class Meeting:
+class StepBarrier:
     """The answers of all ranks of a process set."""
 
     present: tuple[int, ...]  # the places in the set of the ranks that have not joined
@@ -36,7 +37,7 @@ class Meeting:
         has_written: bool,
         has_failed: bool,
         trains_others: bool,
-    ) -> Meeting:
+    ) -> StepBarrier:
         """Blocks until all ranks are here.
 
         `partial_steps`: the steps of this rank without ranks that had joined, since all ranks met.
@@ -50,7 +51,7 @@ class Meeting:
         values[:4] = torch.tensor([float(found_infinity), float(has_loaded), loss_scale, loss_scale * loss_scale])
         values[4 + place] = 1.0 + partial_steps
         values[4 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
-        reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, wait=True).result().tolist()
+        reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
         infinities, loads, scales, squares, *rest = reduced
         by_place = rest[:size]
         writers, failed, changed = (
@@ -62,7 +63,7 @@ class Meeting:
                 "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
                 "on all ranks, and call its functions equally often"
             )
-        return Meeting(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers, failed, changed)
+        return StepBarrier(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers, failed, changed)
 
     def check(self, error: str, process_set: ProcessSet) -> None:
         """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks."""
