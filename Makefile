@@ -240,7 +240,7 @@ $(STAMPS)/environment-%: tests/environments/%.txt locks/%.txt $(STAMPS)/package
 OPTIONAL_ENVIRONMENTS := oneccl
 NO_ENVIRONMENTS := $(call too_new_for,$(ENVIRONMENTS))
 # Tests in the other environments are slow ones, which `make test-all` runs.
-QUICK_ENVIRONMENTS := mxnet torch-clients
+QUICK_ENVIRONMENTS := mxnet
 
 quick-environments: $(foreach name,$(filter-out $(NO_ENVIRONMENTS),$(QUICK_ENVIRONMENTS)),$(STAMPS)/environment-$(name))
 	@for name in $(NO_ENVIRONMENTS); do \

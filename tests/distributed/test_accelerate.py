@@ -27,6 +27,7 @@ def run(environment: Callable[[str], Path], run_job: Start, monkeypatch: pytest.
     return start
 
 
+@pytest.mark.slow
 def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
     done = run(
         """

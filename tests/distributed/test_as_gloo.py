@@ -75,6 +75,7 @@ def test_by_perseusruns_option(program: Program, forms_text: str, reports_of: Re
     forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]), reports_of)
 
 
+@pytest.mark.slow
 def test_by_the_variable_under_torchrun(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
     forms(program("torchrun", 2, forms_text, PERSEUS_AS_GLOO="1"), reports_of)
 

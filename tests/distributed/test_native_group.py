@@ -80,7 +80,7 @@ def test_results_and_errors_are_those_of_the_group_in_python(
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(["test_tensors_without_memory.py"], id="tensors-without-memory"),
+        pytest.param(["test_tensors_without_memory.py"], id="tensors-without-memory", marks=pytest.mark.slow),
         pytest.param(FILES, id="all", marks=pytest.mark.slow),
     ],
 )

@@ -245,6 +245,7 @@ def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program
     assert "PERSEUS_ALLREDUCE_NANCHECK=2" in done.stdout
 
 
+@pytest.mark.slow
 def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of: ReportsOf) -> None:
     """The stages send AsyncCollectiveTensors, which torch's parallel layers return. The loss is that of one process."""
     pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks pipelines")

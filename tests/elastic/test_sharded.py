@@ -18,7 +18,7 @@ def wait_a_moment(job: Job, seconds: float) -> None:
     assert job.process.poll() is None, job.text
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3)])
 def test_workers_are_killed_at_random_moments(seed: int, start: Start) -> None:
     chance = random.Random(seed)
     job = start("train_torch_sharded.py", "--min-np", "1", hosts="localhost:4")

@@ -23,6 +23,7 @@ def accuracy_of(done: CompletedProcess[str]) -> float:
     return float(found[0])
 
 
+@pytest.mark.slow
 def test_fit_learns_and_rank_0_saves(run_example: Example, tmp_path: Path) -> None:
     done = run_example("keras/digits.py", "--checkpoint", tmp_path / "digits.keras")
     assert accuracy_of(done) >= 93

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 DIGITS = "pytorch/digits.py"
 
 
+@pytest.mark.slow
 def test_digits_learns(run_example: Example) -> None:
     done = run_example(DIGITS)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,6 +21,7 @@ def accuracy_of(done: CompletedProcess[str]) -> float:
     return float(found[0])
 
 
+@pytest.mark.slow
 def test_a_custom_training_loop_learns(run_example: Example) -> None:
     assert accuracy_of(run_example("tensorflow/digits_loop.py")) >= 93
 

@@ -117,6 +117,7 @@ def torchrun(
     ]
 
 
+@pytest.mark.slow
 def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
     processes = torchrun(test_beds(2), ["program.py"], tmp_path)

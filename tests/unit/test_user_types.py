@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = sorted((Path(__file__).parent / "user_code").glob("*_program.py"))
+# mypy reads all of torch for its program: a minute of one processor.
+ALL = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "torch_program"), id=path.stem) for path in PROGRAMS]
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -21,7 +23,7 @@ def program_for(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ALL)
 def test_mypy(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed; `make lint-types` installs it")

@@ -67,7 +67,7 @@ def test_under_perseusrun(run: Callable[..., str]) -> None:
     assert out.count("of 2") == 2
 
 
-@pytest.mark.parametrize("asks_before", [True, False])
+@pytest.mark.parametrize("asks_before", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_under_torchrun(asks_before: bool, run: Callable[..., str]) -> None:
     said_by_torchrun = 'int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])'
     program = PROGRAM if asks_before else "import os\n" + PROGRAM.replace(BEFORE, f"before = {said_by_torchrun}")
@@ -75,6 +75,7 @@ def test_under_torchrun(asks_before: bool, run: Callable[..., str]) -> None:
     assert out.count("of 2") == 2
 
 
+@pytest.mark.slow
 def test_under_mpirun(mpirun: Mpirun) -> None:
     done = mpirun(PROGRAM)
     assert done.code == 0, done.stdout + done.stderr

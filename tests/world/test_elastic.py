@@ -379,8 +379,13 @@ state.commit()
 
 @pytest.mark.parametrize(
     ("program", "size"),
-    [(STATE + SAMPLER + REMOVAL, 2), (STATE + SAMPLER + REMOVAL, 4), (LOOP, 2), (LOOP, 4), (PASSES, 2)],
-    ids=["state and sampler-2", "state and sampler-4", "loop-2", "loop-4", "passes-2"],
+    [
+        pytest.param(STATE + SAMPLER + REMOVAL, 2, id="state and sampler-2"),
+        pytest.param(STATE + SAMPLER + REMOVAL, 4, id="state and sampler-4", marks=pytest.mark.slow),
+        pytest.param(LOOP, 2, id="loop-2"),
+        pytest.param(LOOP, 4, id="loop-4", marks=pytest.mark.slow),
+        pytest.param(PASSES, 2, id="passes-2"),
+    ],
 )
 def test_elastic(program: str, size: int, ranks: Ranks) -> None:
     world = ranks(size, program)

@@ -36,6 +36,7 @@ print(f"rank {rank} is done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
     pytest.importorskip("torch")
     run_on_simulated_hosts(mpirun, SCOPES)

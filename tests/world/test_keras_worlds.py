@@ -33,7 +33,7 @@ DEATH = """
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_dead_peer_ends_fit(
     backend: str,
     ranks: Callable[..., object],

@@ -85,9 +85,7 @@ for cls, options in (ADAM, SGD, (torch.optim.Adamax, {}), (Lion, {})):
 """
 
 
-@pytest.mark.parametrize(
-    "alone", ["01", pytest.param("1", marks=pytest.mark.slow), pytest.param("02", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("alone", [pytest.param(alone, marks=pytest.mark.slow) for alone in ("01", "1", "02")])
 def test_the_weights_are_those_of_one_process(alone: str, mpirun: Mpirun) -> None:
     """Hosts have two ranks each, or one and three. Each has parameters and states once."""
     run_on_simulated_hosts(mpirun, BEGIN + STEPS + END, alone)
@@ -232,6 +230,7 @@ for unscales in (False, True):
 """
 
 
+@pytest.mark.slow
 def test_a_scaler(mpirun: Mpirun) -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch.amp, "GradScaler"):

@@ -28,7 +28,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("framework", WRITES)
 def test_a_write_ends_the_rank_and_names_the_tensor(
     framework: str, size: int, ranks: Ranks, reports_of: ReportsOf

@@ -129,6 +129,7 @@ DEATH = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", CHANGES)
 def test_fallbacks_if_private_parts_of_tensorflow_have_changed(
     part: str, ranks: Callable[..., object], reports_of: Callable[[int], str]
@@ -145,6 +146,7 @@ def test_compiled_functions_that_cannot_run_are_an_error(
     assert [reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
 
 
+@pytest.mark.slow
 def test_a_compiled_function_after_ranks_have_changed(
     ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:

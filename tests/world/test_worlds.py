@@ -76,6 +76,8 @@ CONTRACT = {
     "mxnet": ["test_mxnet_verbs.py"],
     "tensorflow": ["test_tensorflow_verbs.py"],
 }
+# Four imports of these frameworks take most of the time; NumPy and torch have four ranks in the quick suite.
+SLOW_CONTRACTS = {("tensorflow", 4), ("mxnet", 4)}
 
 
 def worlds() -> Iterator[object]:
@@ -85,7 +87,8 @@ def worlds() -> Iterator[object]:
             is_slow = size != 2 or group in OLDER_RELEASES
             yield pytest.param(group, size, files, marks=[pytest.mark.slow] * is_slow, id=f"{group}-{size}")
             if size != 2:
-                yield pytest.param(group, size, CONTRACT[group], id=f"{group}-{size}-contract")
+                marks = [pytest.mark.slow] * ((group, size) in SLOW_CONTRACTS)
+                yield pytest.param(group, size, CONTRACT[group], marks=marks, id=f"{group}-{size}-contract")
 
 
 @pytest.mark.first
