@@ -30,13 +30,13 @@ the launcher sets.
 | variable | Horovod's name | default | meaning |
 |---|---|---|---|
 """
-OF_ADAPTERS = """
-## Variables of the adapters
-
-The code of a framework's adapter reads these variables.
+OF_PYTHON = """
+## Variables that Python code reads
 
 | variable | default | meaning |
 |---|---|---|
+| `PERSEUS_ALONE` | `0` | 1: `init()` makes a job of this process alone, whoever has started it \
+([Launching](launching.md#other-launchers)). |
 | `PERSEUS_AS_GLOO` | `0` | 1: torch.distributed's backend `gloo` means `perseus` for tensors on the CPU \
 ([torch.distributed](torch-distributed.md#programs-that-say-gloo)). Read at `import torch`. |
 | `PERSEUS_TOUCHED_GRADIENTS` | `warn` | What happens when a program writes to gradients between `backward()` and \
@@ -59,7 +59,7 @@ def render() -> str:
         for name, horovod_name, default, meaning in _core.settings_table()
     )
     unused = (f"| `{name}` | {why} |\n" for name, why in _core.unused_settings())
-    return HEAD + "".join(rows) + OF_ADAPTERS + UNUSED + "".join(unused)
+    return HEAD + "".join(rows) + OF_PYTHON + UNUSED + "".join(unused)
 
 
 def _code(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from . import launchers
 from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
@@ -72,12 +73,32 @@ def _start(comm: Any, process_sets: list[Any]) -> list[int]:
 def _start_session(comm: Any) -> bool:
 
     worker = membership()
-    if worker is None or session.is_running():
+    if session.is_running():
         return session.start({}, _selection(comm))
+    if worker is None:
+        return _start_launched(comm)
     if comm is not None:
         raise ValueError("init(comm=…): in an elastic job the launcher decides which workers belong to it; omit comm")
     worker.join(lambda given: session.start({}, rendezvous=given.rendezvous, cancel_fd=given.cancel_fd))
     return True
+
+
+def _start_launched(comm: Any) -> bool:
+    """Starts a session of the ranks that the launcher of this process has started."""
+    if launchers.is_alone():
+        if comm is not None:
+            raise ValueError(f"init(comm=…) contradicts {launchers.ALONE}=1, which makes a job of one rank; omit one")
+        return session.start({}, rendezvous=(0, 1, lambda mine: [mine]))
+    launchers.require_own_rank()
+    launcher = None if launchers.launched() or _is_communicator(comm) else launchers.foreign()
+    if launcher is None:
+        return session.start({}, _selection(comm))
+    if comm is not None:
+        raise UnavailableError(
+            f"init(comm=…): ranks that {launcher.name} has started form one job; omit comm, use process_sets=, or "
+            "start with perseusrun"
+        )
+    return launchers.start_foreign(launcher)
 
 
 def restart() -> None:

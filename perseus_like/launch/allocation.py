@@ -1,10 +1,11 @@
-"""The hosts that a batch system has given to this job: Slurm, LSF, or Kubernetes' MPI Operator."""
+"""The hosts that a batch system has given to this job: Slurm, LSF, PBS, SGE, Cobalt, or Kubernetes' MPI Operator."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import LaunchError
 from .hosts import Host, merge, parse_hostfile
@@ -25,7 +26,7 @@ _OPERATOR_FILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_H
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     """Returns the allocation in the environment of a batch job, if any. Raises LaunchError if it cannot be read."""
-    for find in (_slurm, _lsf, _operator):
+    for find in (_slurm, _lsf, _node_file, _sge, _operator):
         if found := find(environment):
             return found
     return None
@@ -101,6 +102,30 @@ def _lsf(environment: Mapping[str, str]) -> Allocation | None:
     else:
         return None
     return Allocation(merge(hosts), "LSF", True)
+
+
+# The variable in which a batch system passes the path of a file with a line for each slot, and that of its job.
+_NODE_FILES = {"PBS": ("PBS_NODEFILE", "PBS_JOBID"), "Cobalt": ("COBALT_NODEFILE", "COBALT_JOBID")}
+
+
+def _node_file(environment: Mapping[str, str]) -> Allocation | None:
+    for system, (path, job) in _NODE_FILES.items():
+        if environment.get(path) and job in environment:
+            return Allocation(parse_hostfile(environment[path]), f"{system}'s {path}", False)
+    return None
+
+
+def _sge(environment: Mapping[str, str]) -> Allocation | None:
+    """Reads the host file of SGE's parallel environments: host, slots, queue and processors in each line."""
+    path = environment.get("PE_HOSTFILE")
+    if not path or "JOB_ID" not in environment:
+        return None
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines() if line.strip()]
+        hosts = [Host(words[0], int(words[1])) for words in lines]
+    except (OSError, ValueError, IndexError) as error:
+        raise LaunchError(f"cannot read SGE's PE_HOSTFILE={path!r} ({error}); give -H") from None
+    return Allocation(merge(hosts), "SGE's PE_HOSTFILE", False)
 
 
 def _operator(environment: Mapping[str, str]) -> Allocation | None:

@@ -83,6 +83,24 @@ def test_hosts_of_lsf(lsf: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"PBS_JOBID": "1.server", "PBS_NODEFILE": "nodes"}, "a\na\nb\nb\n"),
+        ({"COBALT_JOBID": "1", "COBALT_NODEFILE": "nodes"}, "a\na\nb\nb\n"),
+        ({"JOB_ID": "1", "PE_HOSTFILE": "nodes"}, "a 2 all.q@a UNDEFINED\nb 2 all.q@b UNDEFINED\n"),
+    ],
+)
+def test_files_of_batch_systems(
+    variables: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nodes").write_text(text)
+    found = find_allocation(variables)
+    assert found is not None
+    assert [(host.name, host.slots) for host in found.hosts] == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize(
     "environment",
     [
         {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1,1"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import UnavailableError
+from perseus_like.launchers import launched
 from perseus_like.session import session
 
 from ..compat.stores import below_restarts
@@ -84,7 +84,7 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
     """Uses the running session, or starts one by the launcher or by the store. All ranks choose the same."""
     core = session.core
     running = [core.rank(), core.size()] if session.is_running() else None
-    mine = {"running": running, "launched": core.launched(sys.prefix)}
+    mine = {"running": running, "launched": launched()}
     states = [json.loads(each) for each in rendezvous(json.dumps(mine).encode())]
     have = [each["running"] for each in states]
     without = [number for number, each in enumerate(have) if each is None]
@@ -107,6 +107,6 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
         session.start({}, rendezvous=(rank, size, rendezvous), lost=rendezvous.lost, holder=HOLDER)
 
 
-def _fits(launched: list[int] | None, rank: int, size: int) -> bool:
+def _fits(found: list[int] | None, rank: int, size: int) -> bool:
     """Returns whether the launcher started the job of this group. Some launchers do not tell a process its rank."""
-    return launched is not None and launched[0] in (rank, -1) and launched[1] in (size, -1)
+    return found is not None and found[0] in (rank, -1) and found[1] in (size, -1)
