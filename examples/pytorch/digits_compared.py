@@ -63,7 +63,7 @@ class Training:
             label = f"epoch {number + 1}, {self.name}"
             batches = self._batches.epoch(number)
             self.seconds.append(digits.train_epoch(self._trained, self._optimizer, batches, label, show=first))
-        self._schedule.step()
+            self._schedule.step()
         hvd.barrier()
 
     def difference(self, other: Training) -> float:
