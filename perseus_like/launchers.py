@@ -144,7 +144,8 @@ def _identity() -> str:
 
 def _has_store() -> bool:
     """Returns whether ranks of a torchrun below an mpirun, or of an srun without a PMI, can meet by torch's store."""
-    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "PMIX_RANK", "MV2_COMM_WORLD_SIZE", "PERSEUS_RENDEZVOUS")
+    names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "PMIX_RANK", "MV2_COMM_WORLD_SIZE"]
+    names += ["I_MPI_PMI_LIBRARY", "PERSEUS_RENDEZVOUS"]
     is_inner = "TORCHELASTIC_RUN_ID" in os.environ and "PERSEUS_RENDEZVOUS" not in os.environ
     if not is_inner and any(name in os.environ for name in names):
         return False

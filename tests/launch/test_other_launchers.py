@@ -99,6 +99,13 @@ def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
 
 
+def test_a_rank_without_the_others_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "PERSEUS_START_TIMEOUT": "1"}
+    done = python(PRINT_SIZE, tmp_path, {**variables, "MASTER_PORT": os.environ["PET_MASTER_PORT"]})
+    assert "TimedOutError: timed out: init(): rank 0 of 2 does not meet the others" in done.stderr, done.stderr
+
+
 @pytest.mark.slow  # another two imports of torch
 def test_ranks_of_a_torchrun_below_an_mpirun_meet(run_job: Start) -> None:
     pytest.importorskip("torch")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
 from ..compat.stores import below_restarts
@@ -19,7 +20,14 @@ _stores: list[Store] = []  # rank 0 may serve the store, which the other ranks r
 def start(rank: int, size: int, seconds: float) -> bool:
     """Starts a session of these ranks, which have this time to come. Returns True if it has started one. Collective."""
     limit = timedelta(seconds=seconds)
-    store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))
+    except RuntimeError as error:
+        raise TimedOutError(
+            f"init(): rank {rank} of {size} does not meet the others by torch's store at MASTER_ADDR and MASTER_PORT "
+            f"({error}). All ranks call init() within {seconds:g} s (PERSEUS_START_TIMEOUT), and rank 0 or torchrun's "
+            "agent must be reachable"
+        ) from error
     _stores.append(store)
     restarts = restart_count()
     rendezvous = StoreRendezvous(
