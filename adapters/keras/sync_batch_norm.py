@@ -22,7 +22,9 @@ def _moments_of_all_ranks(layer: Any, inputs: Any, mean: Any, variance: Any, mas
         return mean, variance
     backend = backends.chosen()
     math = backend.math
-    count = math.size(inputs) / math.size(mean) if mask is None else math.sum(math.cast(mask, "float64"))
+    count = math.cast(math.size(inputs) / math.size(mean), "float64")
+    if mask is not None:
+        count *= backend.mean(math.cast(mask, "float64"))
     return _of_all_ranks(backend, mean, variance, count, layer.name, ranks)
 
 

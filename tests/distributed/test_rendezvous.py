@@ -18,6 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
 from perseus_like.torch.compat.stores import below_restarts, has_keys, set_key
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
+from perseus_like.torch.native_group.env import extensions
+from perseus_like.torch.native_group.loading import load
 
 Start = Callable[..., StoreRendezvous]
 Submit = Callable[..., "Future[Any]"]
@@ -202,3 +204,12 @@ def test_ranks_with_other_restart_counts_than_rank_0_meet_it(submit: Submit) -> 
     ranks = [start(0, "1"), start(1, "1"), start(2, "0")]
     results = [submit(each, bytes([rank])) for rank, each in enumerate(ranks)]
     assert [each.result() for each in results] == [[b"\x00", b"\x01", b"\x02"]] * 3
+
+
+def test_the_folder_of_extensions_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user without HOME and without an entry in /etc/passwd."""
+    for name in ("HOME", "XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    assert extensions().is_absolute()
+    assert load() is None

@@ -82,6 +82,9 @@ def test_perseus_can_be_imported_and_horovod_cannot() -> None:
     assert hvd is perseus_like.torch and perseus.__version__
     assert "horovod" not in sys.modules
     print(importlib.util.find_spec("horovod"))
+    assert importlib.util.find_spec("perseus.foo") is None
+    assert importlib.util.find_spec("perseus.torch.nothing") is None
+    assert importlib.util.find_spec("perseus.torch.horovod") is not None
     """
     out = run_successfully(sys.executable, "-c", "import sys\n" + textwrap.dedent(code))
     assert "perseus_like" not in out

@@ -17,6 +17,7 @@ from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
 from perseus_like.tensorflow.gradient_sums import SumsOfLists
 
 math = tf
+mean = tf.reduce_mean
 Reducer = TensorFlowReducer
 
 

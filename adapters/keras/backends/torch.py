@@ -19,6 +19,7 @@ from perseus_like.variables import write as write
 framework = adapter("torch")
 Reducer = adapter("torch.gradient_reduction").TorchReducer
 math = keras.ops
+mean = keras.ops.mean
 
 
 def tensor(value: Any) -> Any:

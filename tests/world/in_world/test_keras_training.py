@@ -289,6 +289,19 @@ def test_batch_normalization_of_all_ranks(rank: int, size: int) -> None:
     np.testing.assert_allclose(ours.predict(INPUTS, verbose=0), alone.predict(INPUTS, verbose=0), atol=1e-4)
 
 
+def test_batch_normalization_of_masked_steps(rank: int, size: int) -> None:
+    if not hasattr(keras, "ops"):
+        pytest.skip("BatchNormalization of Keras 2 takes no mask here")
+    generator = np.random.default_rng(5)
+    inputs = generator.normal(3.0, 2.0, (size, 2, 5, 3)).astype(np.float32)
+    mask = generator.random((size, 2, 5)) < 0.6
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    layer(inputs[rank], training=True, mask=mask[rank])
+    used = inputs[mask]
+    np.testing.assert_allclose(np.asarray(layer.moving_mean), used.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(layer.moving_variance), used.var(axis=0), rtol=1e-4)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with TemporaryDirectory() as name:
