@@ -258,12 +258,15 @@ class Screen:
         return str(Path(folder) / f"rank.{rank:0{self._digits}}" / name) if folder else None
 
     def announce(self, text: str, details: Sequence[str] = (), is_failure: bool = False) -> None:
-        """Writes a line of the launcher itself to its stderr, and indented lines with details below it."""
+        """Writes a line of the launcher itself to its stderr, and indented lines with details below it.
+
+        Names of files may have bytes that are no text; these are shown as Python writes them.
+        """
         sink = self._own.sink
         head = sink.coloured(b"perseusrun:", _BOLD_RED if is_failure else _BOLD)
-        sink.write_line(self._own, head + b" " + text.encode())
+        sink.write_line(self._own, head + b" " + text.encode(errors="backslashreplace"))
         for line in details:
-            sink.write_line(self._own, b"  " + line.encode())
+            sink.write_line(self._own, b"  " + line.encode(errors="backslashreplace"))
 
     @property
     def backlog(self) -> int:

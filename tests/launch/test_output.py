@@ -72,6 +72,14 @@ def test_bytes_that_are_not_text_are_kept(launched: Launched, script: Script, tm
     )
 
 
+def test_a_folder_whose_name_is_not_text(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"
+    done = perseusrun("-np", "1", "--output-filename", str(folder), sys.executable, script("print(1); sys.exit(3)"))
+    assert done.returncode == 3, done.stderr
+    assert "caf\\udce9" in done.stderr
+    assert (folder / "rank.0" / "stdout").read_text() == "1\n"
+
+
 def test_a_full_disk_does_not_end_a_job(
     perseusrun: Perseusrun, launched: Launched, script: Script, tmp_path: Path
 ) -> None:
