@@ -12,7 +12,8 @@ from .environment import user_variables
 from .errors import LaunchError
 from .hosts import Host, assign_ranks, is_this_machine, parse_hostfile, parse_hosts
 from .options import Options, parse_options
-from .program import with_python
+from .program import split_variables, with_python
+from .settings import parse_forward
 from .starters import check_nodes
 from .torch_program import with_runner
 
@@ -31,6 +32,8 @@ def run_command(argv: list[str]) -> int:
 
         print(report(options.mpirun))
         return 0
+    variables, options.command = split_variables(options.command)
+    options.forward += map(parse_forward, variables)
     if not options.command:
         raise LaunchError("the command to run is missing; usage: perseusrun -np N [options] train.py [arguments]")
 

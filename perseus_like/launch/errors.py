@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -21,6 +23,8 @@ def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
     found = shutil.which(program)
     if found is None and (program.endswith(".py") or "/" in program):
         return _no_such_file(Path(program).absolute()), 127
+    if found is None and re.search(r"[\s;&|<>]", program):
+        return f"{program!r}: no such program; for a line of a shell, write sh -c {shlex.quote(program)}", 127
     if found is None:
         return f"{program!r}: no such program; give its path, or add its folder to PATH", 127
     # The file exists, but the interpreter or loader that it names does not.

@@ -32,14 +32,18 @@ _USER_REMEDY = "give the remote user's name in ~/.ssh/config (Host ..., User ...
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Parses `a:4,b:4`; a host without a number has one slot. A host named twice has the sum of its slots."""
-    return merge(_parse_host(part.strip(), f"host list {text!r}") for part in text.split(","))
+    """Parses `a:4,b:4`; a host without a number has one slot. A host named twice has the sum of its slots.
+
+    The list may end with a comma.
+    """
+    parts = text.strip().removesuffix(",").split(",")
+    return merge(_parse_host(part.strip(), f"host list {text!r}") for part in parts)
 
 
 def parse_hostfile(path: str) -> list[Host]:
     """Reads a host file in Open MPI's (`a slots=4`) or MPICH's and Intel MPI's (`a:4`) dialect."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(f"cannot read the host file {path!r}: {error}") from error
     hosts = parse_hostfile_text(text, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from .errors import LaunchError
 
 MODULE_FLAGS = ("-m", "--module")
+_ATTACHED_NUMBER = re.compile(r"(-np|-n)([0-9]+)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -28,6 +31,10 @@ def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple
             return own, list(argv[index + 1 :])
         if not word.startswith("-") or word == "-" or word in MODULE_FLAGS:
             return own, list(argv[index:])
+        if number := _ATTACHED_NUMBER.fullmatch(word):
+            own += number.groups()
+            index += 1
+            continue
         count = takes.get(word, 0)
         values = list(argv[index + 1 : index + 1 + count])
         own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
@@ -37,6 +44,12 @@ def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple
 
 def _value_count(action: argparse.Action) -> int:
     return action.nargs if isinstance(action.nargs, int) else 1
+
+
+def split_variables(command: list[str]) -> tuple[list[str], list[str]]:
+    """Splits the words NAME=VALUE off the begin of a command, which a shell would set for its program."""
+    count = next((at for at, word in enumerate(command) if not _VARIABLE.fullmatch(word)), len(command))
+    return command[:count], command[count:]
 
 
 def with_python(command: list[str]) -> list[str]:

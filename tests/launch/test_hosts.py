@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.hosts import Host, assign_ranks, is_this_machine, parse_hostfile_text, parse_hosts
+from perseus_like.launch.hosts import (
+    Host,
+    assign_ranks,
+    is_this_machine,
+    parse_hostfile,
+    parse_hostfile_text,
+    parse_hosts,
+)
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,15}", fullmatch=True)
 HOSTS = st.lists(st.builds(Host, NAMES, st.integers(1, 512)), min_size=1, max_size=8, unique_by=lambda host: host.name)
@@ -59,6 +67,7 @@ def test_ranks_fill_the_hosts_in_order(hosts: list[Host], size: int) -> None:
 
 
 def test_a_host_without_a_number_has_one_slot_and_repeated_hosts_add_up() -> None:
+    assert parse_hosts("a:2,") == [Host("a", 2)]
     assert parse_hosts("a,b:2,a") == [Host("a", 2), Host("b", 2)]
     assert parse_hostfile_text("a\nb\na\n") == [Host("a", 2), Host("b", 1)]
 
@@ -93,3 +102,8 @@ def test_names_of_this_machine(name: str) -> None:
 @pytest.mark.parametrize("name", ["203.0.113.7", "no-such-host.invalid"])  # reserved for documents and tests
 def test_names_of_other_machines(name: str) -> None:
     assert not is_this_machine(name)
+
+
+def test_a_host_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfa:2\r\nb slots=1\r\n")
+    assert parse_hostfile(str(tmp_path / "hosts")) == [Host("a", 2), Host("b", 1)]

@@ -237,3 +237,25 @@ def test_completion_by_zsh(tmp_path: Path) -> None:
     program = "autoload -Uz compinit; compinit -D; . ./completion; print $_comps[perseusrun]"
     ended = subprocess.run(["zsh", "-fc", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ended.stdout == "_perseusrun\n"
+
+
+PRINT = ["-c", "import os; print(os.environ['PERSEUS_SIZE'], os.environ.get('WORD', ''))"]
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["-np2", sys.executable, *PRINT], "2 \n"),
+        (["-n2", sys.executable, *PRINT], "2 \n"),
+        (["-np", "2", "-H", "localhost:2,", sys.executable, *PRINT], "2 \n"),
+        (["-np", "2", "WORD=a b=c", "OTHER=", sys.executable, *PRINT], "2 a b=c\n"),
+    ],
+)
+def test_forms_that_people_type(words: list[str], printed: str, perseusrun: Perseusrun) -> None:
+    done = perseusrun("--no-prefix", *words)
+    assert done.stdout == 2 * printed, done.stderr
+
+
+def test_a_line_of_a_shell_is_named(perseusrun: Perseusrun) -> None:
+    done = perseusrun("-np", "1", "true && false")
+    assert "write sh -c 'true && false'" in done.stderr
