@@ -72,8 +72,9 @@ class BucketLayout:
 
     def are_in_place(self, indices: Iterable[int]) -> bool:
         """Returns whether the views of these gradients are views of their buckets, and not of other memory."""
-        held = [index for index in indices if self._places[index] is not None]
-        views, places = [self.views[index] for index in held], [self._places[index] for index in held]
+        pairs = [(self.views[index], self._places[index]) for index in indices]
+        views = [view for view, _ in pairs if view is not None]
+        places = [place for _, place in pairs if place is not None]
         # It runs twice for each gradient of a step, so it runs no code of Python for each of them.
         return all(map(eq, map(_address_of, views), map(_address_of, places))) and all(
             map(eq, map(_strides_of, views), map(_strides_of, places))

@@ -109,7 +109,7 @@ def allreduce_(
     """
     chosen = resolve_op(op, average)
     return verbs.reduce_in_place(
-        tensor, chosen, name, prescale_factor, postscale_factor, process_set, None, True
+        tensor, chosen, name, prescale_factor, postscale_factor, process_set, start=Start.call
     ).result()
 
 

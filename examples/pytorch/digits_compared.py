@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import perseus_like.torch as hvd
 
@@ -36,7 +37,7 @@ GLOO = "torch's DDP over gloo"
 class Training:
     """One way to train: in this process alone with so many threads, by this library's ranks, or by gloo's."""
 
-    def __init__(self, name: str, args: argparse.Namespace, data: digits.TensorDataset, threads: int) -> None:
+    def __init__(self, name: str, args: argparse.Namespace, data: TensorDataset, threads: int) -> None:
         self.name, self.threads, self.seconds = name, threads, list[float]()
         self.is_single = name not in (RANKS, GLOO)
         # On a busy machine, threads of one process wait long for each other.
@@ -72,7 +73,7 @@ class Training:
         return max(float((one - another).detach().abs().max()) for one, another in pairs)
 
 
-def trainings(args: argparse.Namespace, data: digits.TensorDataset) -> list[Training]:
+def trainings(args: argparse.Namespace, data: TensorDataset) -> list[Training]:
     """Returns the ways to train that this machine has enough cores for."""
     each = torch.get_num_threads()
     threads = {RANKS: each, ONE: each, GLOO: each}

@@ -91,7 +91,7 @@ def make_environment(name: str, first: str) -> None:
 def install() -> None:
     """Compiles what has changed, and installs links to the files of TREE."""
     variables = {"PERSEUS_BUILD_FOLDER": str(WORK / "core"), "SETUPTOOLS_SCM_PRETEND_VERSION": "0.0.1"}
-    pip = [sys.executable, "-m", "pip", "--python", TREE / ".venv/bin/python", "install", "--quiet"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", TREE / ".venv/bin/python", "install", "--quiet"]
     run([*pip, "--no-deps", "--no-build-isolation", "--editable", TREE], env=os.environ | variables)
 
 
@@ -134,7 +134,7 @@ def outcome(each: Mutation) -> tuple[bool, str]:
     code, output = pytest(each.tests)
     if code != 0:
         return False, f"the tests do not pass without the defect:\n{output[-4000:]}"
-    apply = ["git", "apply", "--directory", str(TREE.relative_to(ROOT)), each.patch]
+    apply: list[str | Path] = ["git", "apply", "--directory", str(TREE.relative_to(ROOT)), each.patch]
     applied = subprocess.run(apply, cwd=ROOT, capture_output=True, text=True, check=False)
     if applied.returncode != 0:
         return False, f"the patch does not apply; renew it: {applied.stderr.strip()}"

@@ -21,7 +21,7 @@ def start(rank: int, size: int, seconds: float) -> bool:
     """Starts a session of these ranks, which have this time to come. Returns True if it has started one. Collective."""
     limit = timedelta(seconds=seconds)
     try:
-        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
     except RuntimeError as error:
         raise TimedOutError(
             f"init(): rank {rank} of {size} does not meet the others by torch's store at MASTER_ADDR and MASTER_PORT "
