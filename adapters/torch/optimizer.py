@@ -111,7 +111,8 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
         if self._buckets is not None and self._buckets.pending:
             raise AssertionError(
                 "zero_grad() was called after backward() but before step() or synchronize(): the gradients are being "
-                "reduced at this moment"
+                "reduced at this moment; call step() or synchronize() first, or freeze these parameters while the loss "
+                "of another model passes through them"
             )
         super().zero_grad(set_to_none)
 
