@@ -25,8 +25,9 @@ from .old_arguments import trainer_arguments, translated, uses_trainer
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program in this process. Returns 2 for wrong usage."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     as_module = arguments[:1] == ["-m"]
     program = list(arguments[1 if as_module else 0 :])
     if not program or (program[0].startswith("-") and not as_module):
@@ -39,16 +40,22 @@ def main(arguments: Sequence[str]) -> int:
     sys.argv[:] = [program[0], *_for_todays_trainer(program, as_module)]
     try:
         if as_module:
-            sys.path[0] = str(Path.cwd())
+            _put_first(Path.cwd())
             runpy.run_module(program[0], run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = str(Path(program[0]).resolve().parent)
+            _put_first(Path(program[0]).resolve().parent)
             runpy.run_path(program[0], run_name="__main__")
     finally:
         # After an error, the other ranks must learn that this rank has failed, not that it has left.
         if dist.is_initialized() and sys.exc_info()[0] in (None, SystemExit):
             dist.destroy_process_group()
     return 0
+
+
+def _put_first(folder: Path) -> None:
+    """Puts `folder` first on `sys.path`, as Python does for a program of its command line."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, str(folder))
 
 
 def _for_todays_trainer(program: Sequence[str], as_module: bool) -> list[str]:
@@ -79,4 +86,6 @@ def _source_of(program: str, as_module: bool) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the working directory
+    sys.exit(main())

@@ -47,7 +47,9 @@ def ccl_built(verbose: bool = False) -> bool:
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Returns whether `perseus_like.<ext_base_name>` ("torch", …) can be imported. Tries it in another process."""
-    command = [sys.executable, "-c", f"import perseus_like.{ext_base_name}"]
+    # `python -c` would search the working directory first.
+    program = f"import sys; sys.path[:] = {sys.path!r}; import perseus_like.{ext_base_name}"
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, capture_output=not verbose, check=False).returncode == 0
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..protocol.failure_record import VARIABLE, RecordFile
+from .program import module_command
 
 _NAME = "perseusrun"
 
@@ -30,7 +30,7 @@ def run_launcher(words: Sequence[str], env: Mapping[str, str] | None = None) -> 
     records = RecordFile()
     try:
         inner = {**(os.environ if env is None else env), VARIABLE: records.variable_for(_NAME)}
-        command = [sys.executable, "-m", "perseus_like.launch", *words]
+        command = [*module_command("perseus_like.launch"), *words]
         done = subprocess.run(command, env=inner, pass_fds=[records.fileno()], check=False)
         record = records.read(_NAME)
     finally:

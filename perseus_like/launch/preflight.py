@@ -27,8 +27,11 @@ _MARK = "perseus-probe "
 # The program that each host runs. It is sent through the remote shell's standard input, so it needs no quoting and no
 # user sees it on a command line.
 _PROBE = """
-import importlib.metadata, importlib.util, json, os, sys
+import sys
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the working directory
 sys.path[:0] = {path!r}
+import importlib.metadata, importlib.util, json, os
 found = {{"package": importlib.util.find_spec("perseus_like") is not None, "version": "unknown (not installed)"}}
 try:
     found["version"] = importlib.metadata.version("perseus-like") or found["version"]

@@ -9,11 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import start_module
 from .errors import LaunchError
 
 MODULE_FLAGS = ("-m", "--module")
 _ATTACHED_NUMBER = re.compile(r"(-np|-n)([0-9]+)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+def module_command(name: str, python: str = sys.executable) -> list[str]:
+    """Returns the command that calls `main()` of a module, without the working directory on `sys.path`."""
+    return [python, str(Path(start_module.__file__).absolute()), name]
 
 
 def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:

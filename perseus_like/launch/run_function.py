@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
 from .child_launcher import JobEnd, run_launcher
+from .program import module_command
 
 _Result = TypeVar("_Result")
 _ELASTIC_FLAGS = {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
@@ -159,7 +160,9 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="perseus-run-", dir=folder) as name:  # made with mode 0700
         call_folder = Path(name)
         (call_folder / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
-        rank_command = [executable, "-m", "perseus_like.launch.run_rank", name]
+        rank_command = [*module_command("perseus_like.launch.run_rank", executable), name]
+        if "" in sys.path:  # an interactive Python
+            rank_command.append(str(Path.cwd()))
         inner = dict(os.environ if env is None else env)
         # The ranks can import the modules that the caller can import.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)

@@ -11,11 +11,14 @@ from pathlib import Path
 _RANK_VARIABLES = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 
 
-def main(folder: Path) -> int:
+def main() -> int:
+    """Runs this rank. The arguments are the job's folder, and folders to put first on `sys.path`."""
+    folder = Path(sys.argv[1])
     import cloudpickle
 
     from perseus_like.protocol.failure_record import write_record
 
+    sys.path[:0] = sys.argv[2:]
     try:
         function, args, kwargs = pickle.loads((folder / "call").read_bytes())
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
@@ -39,6 +42,3 @@ def _generation_and_rank() -> tuple[int, int]:
             return worker.assignment.generation, worker.assignment.rank
     return 0, next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
 
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

@@ -11,7 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-RUNNER = ("-m", "perseus_like.torch.run")
+from .program import module_command
+
+RUNNER = tuple(module_command("perseus_like.torch.run")[1:])
+_BY_USER = ("-m", RUNNER[1])
 _PYTHON = re.compile(r"python[0-9.]*")
 _FLAGS = re.compile(r"-[uOBEsSvq]+")
 # A program that imports one of these starts its own process group, or none.
@@ -29,7 +32,7 @@ def with_runner(command: Sequence[str], always: bool = False) -> list[str] | Non
     while index < len(command) and _FLAGS.fullmatch(command[index]):
         index += 1
     program = command[index : index + 1]
-    if not program or tuple(command[index : index + 2]) == RUNNER:
+    if not program or tuple(command[index : index + 2]) in (RUNNER, _BY_USER):
         return None
     if always and (program[0] == "-m" or not program[0].startswith("-")):
         return [*command[:index], *RUNNER, *command[index:]]

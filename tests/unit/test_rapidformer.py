@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perseus_like.launch.program import module_command
 from tests.job import LIMIT_SECONDS
 
 FOLDER = Path(__file__).parents[2] / "bindings" / "rapidformer"
@@ -139,14 +140,14 @@ def test_the_command_that_starts_the_processes(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(launch, "NVIDIA", tmp_path / "no driver")
     one_host = launch.command(["--lr", "1"], {"CUDA_VISIBLE_DEVICES": "0,1,2"})
     assert one_host[1:] == [
-        *("-m", "perseus_like.launch", "--no-torch", "--no-prefix", "-np", "3", sys.executable, "-m", "rapidformer"),
-        *("--lr", "1"),
+        *(*module_command("perseus_like.launch")[1:], "--no-torch", "--no-prefix", "-np", "3"),
+        *(*module_command("rapidformer.command"), "--lr", "1"),
     ]
     several = {"CUDA_VISIBLE_DEVICES": "0", "NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7"}
     said = " ".join(launch.command([], several))
     assert said.endswith(
-        "-m torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank 1 --master-addr a --master-port 7 "
-        "-m rapidformer"
+        " torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank 1 --master-addr a --master-port 7 "
+        + " ".join(module_command("rapidformer.command")[1:])
     )
     assert launch.job_size(several) == 2
 

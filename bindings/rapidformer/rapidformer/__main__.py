@@ -4,4 +4,6 @@ import sys
 
 from .command import main
 
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the working directory
 sys.exit(main())

@@ -55,9 +55,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def measure(common: Sequence[str], switches: str) -> Measured:
     """Trains once with these switches."""
+    from perseus_like.launch.program import module_command
+
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "rapidformer", *common, *shlex.split(switches)]
+        command = [*module_command("rapidformer.command"), *common, *shlex.split(switches)]
         done = subprocess.run(
             command, env={**os.environ, RESULT_VARIABLE: str(file)}, capture_output=True, text=True, check=False
         )

@@ -59,7 +59,8 @@ def run_script(args: Namespace, arguments: Sequence[str]) -> None:
     mpu.install_as_megatron()
     script = str(args.user_script)
     sys.argv[:] = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, str(Path(script).resolve().parent))
     runpy.run_path(script, run_name="__main__")
 
 

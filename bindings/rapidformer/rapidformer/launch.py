@@ -64,18 +64,21 @@ def job_size(variables: Mapping[str, str]) -> int:
 
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Returns the command that starts this host's processes."""
+    from perseus_like.launch.program import module_command
+
     count, hosts = local_processes(variables), number_of(variables, "NNODES", 1)
-    program = ["-m", "rapidformer", *arguments]
+    program = [*module_command("rapidformer.command")[1:], *arguments]
     if hosts <= 1 and not NVIDIA.exists():
-        return [*(sys.executable, "-m", "perseus_like.launch", "--no-torch", "--no-prefix", "-np", str(count)),
+        return [*module_command("perseus_like.launch"), *("--no-torch", "--no-prefix", "-np", str(count)),
                 sys.executable, *program]  # fmt: skip
     if hosts <= 1:
         start_here = ["--standalone", "--nproc-per-node", str(count)]
-        return [sys.executable, "-m", "torch.distributed.run", *start_here, *program]
+        return [*module_command("torch.distributed.run"), *start_here, *program]
     if "MASTER_ADDR" not in variables:
         raise InputError(f"NNODES is {hosts}, so MASTER_ADDR must name the first host")
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", str(count)),
+        *module_command("torch.distributed.run"),
+        *("--nnodes", str(hosts), "--nproc-per-node", str(count)),
         *("--node-rank", str(number_of(variables, "NODE_RANK", 0)), "--master-addr", variables["MASTER_ADDR"]),
         *("--master-port", variables.get("MASTER_PORT") or "29500", *program),
     ]

@@ -23,6 +23,7 @@ from ..errors import LaunchError
 from ..hosts import Host, assign_ranks, is_this_machine
 from ..options import Options
 from ..output import Screen
+from ..program import module_command
 from ..supervise import Supervisor
 from ..verdict import Failure, Witness
 from . import agent
@@ -223,7 +224,7 @@ class ClusterJob:
         self._waiting = None
         listed = ",".join(map(str, hosts))
         self._screen.announce(f"generation {self._generation}: {size} workers on {listed}")
-        line = [sys.executable, "-m", "perseus_like.launch", "-np", str(size), "-H", listed]
+        line = [*module_command("perseus_like.launch"), "-np", str(size), "-H", listed]
         line += _passed_on(self._options)
         # Values are passed in the environment only, since all users can read a command line.
         variables = {
