@@ -41,4 +41,3 @@ def _generation_and_rank() -> tuple[int, int]:
         if worker and worker.assignment:
             return worker.assignment.generation, worker.assignment.rank
     return 0, next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
-
