@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import shutil
 import subprocess
@@ -103,5 +104,5 @@ def test_no_other_command_lines_search_the_working_directory() -> None:
 def _starts_python_without_a_file(words: list[ast.expr]) -> bool:
     return any(
         "executable" in ast.unparse(word) and isinstance(after, ast.Constant) and after.value in {"-m", "-c", "-"}
-        for word, after in zip(words, words[1:], strict=False)
+        for word, after in itertools.pairwise(words)
     )
