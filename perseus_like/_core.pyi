@@ -81,8 +81,11 @@ def stop() -> None: ...
 def was_cut_off() -> bool:
     """Whether the session that was stopped had lost a host that went without a word."""
 
-def finalize(failing: bool) -> None:
-    """At the end of the process: leaves the MPI that `start` has initialised, if any; a failing rank does not wait."""
+def finalize_at_exit() -> None:
+    """Makes the end of this process finalize the MPI that `start` has initialized, if any.
+
+    A rank with another exit code than 0 does not wait for the other ranks.
+    """
 
 def is_running() -> bool: ...
 def settle() -> None:

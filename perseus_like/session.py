@@ -25,7 +25,6 @@ class Session:
         self._at_stop: list[Callable[[], None]] = []
         self._holders: set[str] = set()
         self._hooked = False
-        self._failing = False
 
     @cached_property
     def core(self) -> Any:
@@ -115,10 +114,9 @@ class Session:
         if self.core.was_cut_off():
             # mpirun waits for the lost host, and the daemons on this host wait for mpirun.
             end_daemons_later()
-        self.core.finalize(self._failing)
+        self.core.finalize_at_exit()
 
     def _mark_failing(self) -> None:
-        self._failing = True
         if self.is_running():
             self.core.mark_failing()
 

@@ -1,7 +1,9 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -48,12 +50,15 @@ void stop() {
   callbacks().end(std::chrono::seconds(1));
 }
 
-// As in every MPI program, a rank that is done waits for those that still work; if one of them dies, the launcher ends
-// all.
-void finalize(bool failing) {
+// Finalizes MPI when this process has ended its interpreter, since only then its exit code is known: Python forgets the
+// code of a SystemExit before it calls the functions of `atexit`. As in every MPI program, a rank that succeeds waits
+// for those that still work; if one of them dies, the launcher ends all.
+void finalize_at_exit() {
   if (is_forked_child()) return;
-  const py::gil_scoped_release released;
-  finalize_mpi(failing || has_session_failed(), std::chrono::hours(24));
+  const auto finalize = [](int exit_code, void*) {
+    finalize_mpi(exit_code == 0 && has_session_failed() ? 1 : exit_code, std::chrono::hours(24));
+  };
+  if (on_exit(finalize, nullptr) != 0) throw std::bad_alloc();
 }
 
 }  // namespace
@@ -62,7 +67,7 @@ void bind_lifecycle(py::module_& module) {
   module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
              py::arg("rendezvous") = py::none(), py::arg("cancel_fd") = -1, py::arg("lost") = -1);
   module.def("stop", &stop);
-  module.def("finalize", &finalize, py::arg("failing"));
+  module.def("finalize_at_exit", &finalize_at_exit);
   module.def("was_cut_off", &was_session_cut_off);
   module.def("is_running", &is_session_running);
   module.def("is_mpi_multithreaded", &is_mpi_multithreaded, py::call_guard<py::gil_scoped_release>());

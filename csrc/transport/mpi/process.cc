@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -335,11 +336,12 @@ bool is_mpi_multithreaded() {
   return mpi.api && mpi.api->is_multithreaded();
 }
 
-bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
+bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   auto& mpi = mpi::state();
   const std::scoped_lock lock(mpi.mutex);
   if (!mpi.api || mpi.initialized_by != getpid() || !mpi.broken.empty() || mpi.api->finalized()) return true;
   mpi::Api& api = *mpi.api;
+  const bool failing = exit_code != 0;
   const bool alone = mpi.launcher != nullptr;
   if (alone) limit = std::min(limit, mpi::kLossTimeout);
   const auto barrier_limit = failing ? std::min(limit, mpi::kGrace) : limit;
@@ -352,10 +354,12 @@ bool finalize_mpi(bool failing, std::chrono::milliseconds limit) {
   if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "ending without MPI_Finalize: " + left.text());
   // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.
   const bool overlooked = api.family() == mpi::Family::mpich || api.family() == mpi::Family::standard;
-  if (failing && overlooked && !alone) {
+  // perseusrun ends the job after the report of rank_main.py, which an abort could kill before it reports.
+  const bool is_reported = std::getenv("PERSEUS_RANK_MAIN") != nullptr;
+  if (failing && overlooked && !alone && !is_reported) {
     // run_final_barrier() takes this time otherwise.
     if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
-    api.abort(1);
+    api.abort(exit_code);
   }
   return false;
 }

@@ -48,6 +48,7 @@ else:
     from rank_variables import set_horovod_variables
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
+RANK_MAIN = "PERSEUS_RANK_MAIN"  # tells the rank that its failure is reported
 SHUTDOWN = b"."
 PAUSE, CONTINUE = b"p", b"c"  # commands of perseusrun, when the user stops the job (Ctrl-Z) and continues it
 _PR_SET_PDEATHSIG = 1
@@ -81,6 +82,7 @@ def main(tag: str, encoded: str) -> int:
         set_horovod_variables(int(_rank()), elastic.ranks)
     records = RecordFile()
     os.environ[VARIABLE] = records.variable_for(_rank())
+    os.environ[RANK_MAIN] = "1"
     os.set_inheritable(records.fileno(), True)
     try:
         # Descriptors stay open, since the connection to MPI's process manager may be one of them.

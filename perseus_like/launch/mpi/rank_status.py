@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +33,9 @@ class RankStatus:
         """Returns failures that no rank has reported, for example of all ranks of a host that has crashed.
 
         `found` are the failures that are known. If a rank has failed by itself, mpirun has ended the others, so that a
-        missing report means nothing. If ranks could not be started, mpirun has ended the ranks that were running.
+        missing report means nothing. If ranks could not be started, mpirun has ended the ranks that were running. If the
+        ranks of this host, which has not crashed, have reported nothing either, then mpirun has ended all of them, for
+        example because the program has called MPI_Abort.
         """
         if not self.hosts or any(not failure.blames_another() for failure in found):
             return []
@@ -41,11 +44,10 @@ class RankStatus:
         silent: dict[str, list[int]] = {}
         for rank in range(self.size):
             silent.setdefault(self.hosts[rank], []).append(rank)
-        return [
-            Failure(_name(ranks, host), _VANISHED, 1, True)
-            for host, ranks in silent.items()
-            if not self.ended.intersection(ranks)
-        ]
+        silent = {host: ranks for host, ranks in silent.items() if not self.ended.intersection(ranks)}
+        if found and os.uname().nodename in silent:
+            return []
+        return [Failure(_name(ranks, host), _VANISHED, 1, True) for host, ranks in silent.items()]
 
     def _by_plan(self, ranks: list[int]) -> list[tuple[str, list[int]]]:
         found: dict[str, list[int]] = {}
