@@ -51,8 +51,9 @@ bool is_mpi_multithreaded();
 // Finalizes MPI at the end of the process, if this library has initialized it. (MPI cannot be initialized twice, so a
 // session does not finalize it.) Returns false if the other ranks did not shut down within `limit`. If `exit_code` is
 // not 0, the other ranks have one second to fail as well. After that, MPI is not finalized, and the launcher ends the
-// job when this process ends. MPICH's mpirun may overlook that, so the job is aborted with `exit_code`, which ends this
-// process at once, unless perseusrun has started the mpirun. Ranks without an mpirun wait a few seconds at most, because no launcher would end them.
+// job when this process ends. MPICH's mpirun overlooks that, and Intel's the code, so there the job is aborted with
+// `exit_code`, which ends this process at once, unless perseusrun has started the mpirun. Ranks without
+// an mpirun wait a few seconds at most, because no launcher would end them.
 bool finalize_mpi(int exit_code, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 }  // namespace perseus

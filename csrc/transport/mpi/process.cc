@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -229,6 +231,22 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
   return progress->changed.wait_for(lock, limit, [&] { return progress->done; });
 }
 
+// Ends this process without MPI_Finalize, so that the launcher ends the job. It calls no functions at exit, because a
+// thread may still be in MPI.
+[[noreturn]] void end_process(Api& api, int exit_code) {
+  std::fflush(nullptr);
+  // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running, and Intel's returns 255.
+  // Under perseusrun, rank_main.py reports the exit code. An abort could kill it before.
+  if (api.family() != Family::openmpi && std::getenv("PERSEUS_RANK_MAIN") == nullptr) {
+    try {
+      run_abandonable<bool>([&api, exit_code] { return api.abort(exit_code), true; }, nullptr, kGrace);
+    } catch (const Error&) {
+      kill(getpid(), SIGKILL);  // the thread in MPI keeps MPI_Abort waiting; Hydra notices a signal
+    }
+  }
+  _exit(exit_code);
+}
+
 }  // namespace
 
 Api& start(const MpiJob& job) {
@@ -345,21 +363,17 @@ bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   const bool alone = mpi.launcher != nullptr;
   if (alone) limit = std::min(limit, mpi::kLossTimeout);
   const auto barrier_limit = failing ? std::min(limit, mpi::kGrace) : limit;
-  // A send to a rank that has ended may never return from MPI.
+  // A send to a rank that has ended, or that is outside MPI, may not return from MPI.
   const auto lost = mpi.sends.status();
-  const auto left = !lost.ok() ? lost
-                    : alone    ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
-                               : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
+  const auto left = !lost.ok()         ? lost
+                    : alone || failing ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
+                                       : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
   if (left.ok()) return mpi::finalize_within(api, limit);
   if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "ending without MPI_Finalize: " + left.text());
-  // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running.
-  const bool overlooked = api.family() == mpi::Family::mpich || api.family() == mpi::Family::standard;
-  // perseusrun ends the job after the report of rank_main.py, which an abort could kill before it reports.
-  const bool is_reported = std::getenv("PERSEUS_RANK_MAIN") != nullptr;
-  if (failing && overlooked && !alone && !is_reported) {
-    // run_final_barrier() takes this time otherwise.
+  if (failing && !alone) {
+    // The barrier takes this time otherwise.
     if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
-    api.abort(exit_code);
+    mpi::end_process(api, exit_code);
   }
   return false;
 }
