@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -131,3 +132,36 @@ def test_a_program_of_the_rank_leaves_no_record(perseusrun: Perseusrun, script: 
         raise KeyError("of the rank")
     """)
     assert block(perseusrun("-np", "1", sys.executable, program).stderr)[-1] == "  KeyError: 'of the rank'"
+
+
+ENDS = {
+    "exception": ("raise ValueError('on purpose')", 1),
+    "code": ("sys.exit(3)", 3),
+    "text": ("sys.exit('on purpose')", 1),
+    "at once": ("os._exit(7)", 7),
+    "signal": ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
+}
+# Ends that do not reach the functions at exit are noticed by the mpirun itself.
+fast_or_slow = [how if how in {"exception", "code"} else pytest.param(how, marks=pytest.mark.slow) for how in ENDS]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+@pytest.mark.parametrize("launcher", [None, ["mpirun"]], ids=["perseusrun", "mpirun"])
+@pytest.mark.parametrize("how", fast_or_slow)
+def test_ranks_under_mpirun_that_do_not_communicate_are_ended(
+    perseusrun: Perseusrun, tmp_path: Path, how: str, launcher: list[str] | None
+) -> None:
+    end, code = ENDS[how]
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, signal, sys\nimport perseus_like.numpy as hvd\nhvd.init()\nhvd.barrier()\n"
+        f"if hvd.rank() == 1:\n    {end}\nsignal.pause()\n"
+    )
+    if launcher:
+        result = perseusrun("-np", "2", sys.executable, str(program), launcher=launcher)
+        assert result.returncode in ({code} if code < 128 else {code, code - 128}), result.stderr
+        return
+    result = perseusrun("-np", "2", "--mpi", str(program))
+    assert result.returncode == code, result.stderr
+    who = f"perseusrun: first failure: rank 1 on {os.uname().nodename} "
+    assert block(result.stderr)[0].startswith(who), result.stderr
