@@ -20,14 +20,12 @@ std::string mark_of(const std::vector<int>& selection) {
   return {digits.data(), end};
 }
 
-// The marks are in front, so that they are in the socket's name and not only in the secret. They are also at the end,
-// so that the name keeps its number of random digits.
+// Each session of a job has another address.
 std::string address_of(const LocalJob& job) {
   if (job.address.empty()) return {};
   const auto generation = std::to_string(job.generation) + '-';
   if (selects_all(job.selection, job.size)) return generation + job.address;
-  const auto mark = mark_of(job.selection);
-  return generation + mark + '-' + job.address + '-' + mark;
+  return generation + mark_of(job.selection) + '-' + job.address;
 }
 
 int rank_of(const LocalJob& job) {

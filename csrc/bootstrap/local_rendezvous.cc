@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/sha256.h"
 #include "bootstrap/authentication.h"
 
 namespace perseus {
@@ -39,6 +40,12 @@ std::string list_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
+std::string socket_name(std::string_view address) {
+  constexpr std::size_t kDigits = 32;
+  const auto digest = hmac_sha256(address, "name of the rendezvous");
+  return "perseus-" + hex_text({reinterpret_cast<const char*>(digest.data()), digest.size()}).substr(0, kDigits);
+}
+
 std::string random_rendezvous_address() { return hex_text(random_bytes(24)); }
 
 LocalRendezvous::LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit,
@@ -49,12 +56,11 @@ LocalRendezvous::LocalRendezvous(std::string_view address, int rank, int size, s
                                                  "': invalid address, rank or size (rank " + std::to_string(rank) +
                                                  " of " + std::to_string(size) + "); start the job with perseusrun");
   }
-  const auto half = (address.size() + 1) / 2;
-  const auto name = "perseus-" + std::string(address.substr(0, half));
+  const auto name = socket_name(address);
   if (rank == 0) {
-    gather_ranks(name, address.substr(half), deadline());
+    gather_ranks(name, address, deadline());
   } else {
-    join(name, address.substr(half), deadline());
+    join(name, address, deadline());
   }
 }
 

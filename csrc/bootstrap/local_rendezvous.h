@@ -17,12 +17,15 @@ namespace perseus {
 // Returns a random address that cannot be guessed.
 std::string random_rendezvous_address();
 
+// Returns the name of the socket for an address, without the leading zero byte. Every user of the host can list it. It
+// tells nothing about the address, and so nothing about the names of the job's other sockets, which others could take.
+std::string socket_name(std::string_view address);
+
 // The rendezvous of the ranks of one host, in a star topology around the first of them. Calls are collective over its
 // ranks and come in the same order on all of them.
 class LocalRendezvous {
  public:
-  // The first half of `address` names the socket, which every user of the host can list. The second half is a secret
-  // that each rank must know (authentication.h). Only processes of the same user are accepted. Throws Error(timed_out)
+  // `address` is a secret that each rank must know (authentication.h). Only processes of the same user are accepted. Throws Error(timed_out)
   // that names the ranks that do not connect within `limit`; later calls have the same limit. Throws Error(peer_lost)
   // once the descriptor `cancel_fd` (−1: none) is readable.
   LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int cancel_fd = -1);

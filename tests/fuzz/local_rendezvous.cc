@@ -10,10 +10,6 @@ using namespace perseus;
 
 namespace {
 
-// These functions must return the same name and secret that LocalRendezvous derives from an address.
-std::string name_in(const std::string& address) { return "perseus-" + address.substr(0, (address.size() + 1) / 2); }
-std::string secret_in(const std::string& address) { return address.substr((address.size() + 1) / 2); }
-
 // Runs a rendezvous that exchanges bytes and descriptors, or fails with an Error.
 void run_rank(const std::string& address, int rank) {
   try {
@@ -30,16 +26,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FuzzInput input(data, size);
   const int rank = input.below(2);
   const auto address = random_rendezvous_address();
-  UniqueFd listener = rank == 1 ? listen_on(name_in(address)) : UniqueFd();
+  UniqueFd listener = rank == 1 ? listen_on(socket_name(address)) : UniqueFd();
   std::thread job(run_rank, address, rank);
   const auto deadline = fuzz_deadline();
   UniqueFd peer;
   while (!peer && std::chrono::steady_clock::now() < deadline) {
-    peer = rank == 1 ? accept_from(listener.get()) : connect_to(name_in(address));
+    peer = rank == 1 ? accept_from(listener.get()) : connect_to(socket_name(address));
   }
   if (peer) {
     const auto end = rank == 1 ? Handshake::End::listening : Handshake::End::connecting;
-    play(peer.get(), end, secret_in(address), input);
+    play(peer.get(), end, address, input);
   }
   job.join();
   return 0;

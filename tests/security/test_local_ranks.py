@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import os
 import socket
 import struct
@@ -38,6 +40,12 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum), flush=True)
 """
 
 
+def socket_name(address: str) -> str:
+    """Returns the name of the socket at which the ranks of a session with this address meet."""
+    digest = hmac.new(address.encode(), b"name of the rendezvous", hashlib.sha256).hexdigest()
+    return f"perseus-{digest[:32]}"
+
+
 class WaitingJob:
     """A job of two ranks in which rank 1 has not yet called init()."""
 
@@ -52,20 +60,16 @@ class WaitingJob:
         )
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()
-        self.name = self._find(address)
-        # One half of the address is the socket's name, and the other half is the secret.
-        shown = self.name.removeprefix("perseus-")
-        generation = shown[: -len(address)] if shown.endswith(address) else shown.split("-")[0] + "-"
-        self.secret = (generation + address)[len(shown) :]
+        self.secret = f"0-{address}"
+        self.name = socket_name(self.secret)
+        self._wait_for_rank_0()
 
-    def _find(self, address: str) -> str:
-        """Waits for rank 0 to listen, and returns the socket's name. Every user may read the list of sockets."""
+    def _wait_for_rank_0(self) -> None:
+        """Waits for rank 0 to listen. Every user may read the list of sockets."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < deadline:
-            for line in Path("/proc/net/unix").read_text().splitlines():
-                name = line.split("@")[-1]
-                if "@" in line and name.startswith("perseus-") and address[:16] in name:
-                    return name
+            if f"@{self.name}\n" in Path("/proc/net/unix").read_text():
+                return
             time.sleep(0.02)
         raise AssertionError("rank 0 does not listen")
 
@@ -105,6 +109,15 @@ def test_garbage_and_silence_of_the_same_user_do_not_disturb_the_job(waiting_job
             with contextlib.suppress(OSError):  # rank 0 may close the connection before all is sent
                 client.sendall(garbage)
         assert job.end() == ["[2.]", "[2.]"]
+
+
+def test_names_of_sockets_contain_no_part_of_the_secret(waiting_jobs: Any) -> None:
+    """Otherwise, another user could listen at the names of the job's next sessions before the job does."""
+    job = waiting_jobs()
+    secret = job.secret.removeprefix("0-perseus-")
+    names = Path("/proc/net/unix").read_text()
+    assert not [start for start in range(0, len(secret), 8) if secret[start : start + 8] in names]
+    assert job.end() == ["[2.]", "[2.]"]
 
 
 def test_the_core_and_the_launcher_use_one_protocol(waiting_jobs: Any) -> None:
