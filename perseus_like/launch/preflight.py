@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import LaunchError
@@ -22,6 +22,8 @@ from .errors import LaunchError
 DEFAULT_SECONDS = 30
 # The largest number of remote shells that run at the same time.
 _AT_ONCE = 64
+# The time in which a host must be able to connect to this host. A firewall that drops packets leaves it unanswered.
+_MOST_SECONDS_BACK = 5.0
 _MARK = "perseus-probe "
 
 # The program that each host runs. It is sent through the remote shell's standard input, so it needs no quoting and no
@@ -31,13 +33,25 @@ import sys
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # the working directory
 sys.path[:0] = {path!r}
-import importlib.metadata, importlib.util, json, os
+import errno, importlib.metadata, importlib.util, json, os, select, socket, time
 found = {{"package": importlib.util.find_spec("perseus_like") is not None, "version": "unknown (not installed)"}}
 try:
     found["version"] = importlib.metadata.version("perseus-like") or found["version"]
 except importlib.metadata.PackageNotFoundError:
     pass
 found["missing"] = [each for each in {needed!r} if not os.path.exists(each)]
+waiting = []
+for address, port in {way_back!r}:
+    attempt = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    attempt.setblocking(False)
+    if attempt.connect_ex((address, port)) in (0, errno.EINPROGRESS):
+        waiting.append(attempt)
+found["reaches"] = not {way_back!r}
+deadline = time.monotonic() + {seconds!r}
+while waiting and not found["reaches"] and time.monotonic() < deadline:
+    for attempt in select.select([], waiting, [], max(0, deadline - time.monotonic()))[1]:
+        waiting.remove(attempt)
+        found["reaches"] = found["reaches"] or attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 print({mark!r} + json.dumps(found), flush=True)
 """
 
@@ -48,6 +62,8 @@ class Wanted:
 
     version: str
     paths: list[str]  # files and folders that must exist at the same path on all hosts
+    # The addresses and ports at which this host listens. Each host must be able to connect to one of them.
+    way_back: list[tuple[str, int]] = field(default_factory=list)
 
 
 def check_hosts(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> None:
@@ -71,7 +87,13 @@ def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> 
 
 
 def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> list[tuple[str, str]]:
-    script = _PROBE.format(path=_search_path(), needed=wanted.paths, mark=_MARK)
+    script = _PROBE.format(
+        path=_search_path(),
+        needed=wanted.paths,
+        way_back=wanted.way_back,
+        seconds=min(_MOST_SECONDS_BACK, seconds / 2),
+        mark=_MARK,
+    )
     probes: list[subprocess.Popen[str]] = []
 
     def look(host: str) -> str | None:
@@ -136,4 +158,10 @@ def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:
         return f"has perseus_like {found['version']}, and this host {wanted.version}; install the same"
     if found["missing"]:
         return f"has no {', '.join(found['missing'])}; it must be at the same path on all hosts"
+    if not found["reaches"]:
+        addresses = ", ".join(sorted({address for address, _ in wanted.way_back}))
+        return (
+            f"cannot connect to this host ({addresses}), which its MPI must do; let the firewall of this host accept "
+            "connections from there, or give the interface with --network-interfaces"
+        )
     return None

@@ -402,3 +402,13 @@ def test_output_is_sorted_by_rank(
         sorter.feed(stream[start : start + step])
     sorter.finish()
     assert {rank: bytes(text) for rank, text in ranks.items()} == expected
+
+
+def test_ranks_that_mpirun_does_not_start_end_the_job(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
+    silent = mpirun(Family.MPICH, "exec sleep 600")
+    options = ["--mpi", "--mpirun", silent, "-np", "3", "--start-timeout", "1", "-H", "localhost:2,127.0.0.1:1"]
+    result = perseusrun(*options, "--no-check-hosts", sys.executable, "train.py")
+    assert result.returncode == 1, result.stderr
+    late = "not started within 1 s (--start-timeout): mpirun could not start a process there"
+    assert f"ranks 0, 1 on localhost {late}" in result.stderr
+    assert f"rank 2 on 127.0.0.1 {late}" in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import sys
 from pathlib import Path
 
@@ -73,3 +74,12 @@ def test_the_error_names_a_silent_host_and_the_other_unfit_hosts(shell: list[str
         return
     assert select.select([descriptor], [], [], 60)[0], "the process of the remote shell has not ended"
     os.close(descriptor)
+
+
+def test_the_error_names_a_host_that_cannot_connect_back(shell: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as open_port, socket.socket() as closed_port:
+        closed_port.bind(("127.0.0.1", 0))  # it does not listen
+        refused, accepted = closed_port.getsockname(), open_port.getsockname()
+        check_hosts(["fit"], shell, Wanted(installed_version(), [], [refused, accepted]), 60)
+        with pytest.raises(LaunchError, match=r"fit cannot connect to this host \(127.0.0.1\), which its MPI must do"):
+            check_hosts(["fit"], shell, Wanted(installed_version(), [], [refused]), 60)

@@ -87,7 +87,7 @@ def test_available_extensions(folder: Path) -> None:
 
 
 def test_the_check_of_hosts(folder: Path) -> None:
-    probe = preflight._PROBE.format(path=[], needed=[], mark="mark ")
+    probe = preflight._PROBE.format(path=[], needed=[], way_back=[], seconds=1.0, mark="mark ")
     assert run_in(folder, sys.executable, "-", text=probe).startswith('mark {"package": true')
 
 

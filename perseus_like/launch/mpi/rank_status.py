@@ -29,13 +29,19 @@ class RankStatus:
         """Returns True once every rank has reported its host."""
         return len(self.hosts) == self.size
 
+    def late(self, seconds: float) -> list[Failure]:
+        """Returns the failures of the ranks that have not begun, `seconds` after the start of mpirun."""
+        absent = [rank for rank in range(self.size) if rank not in self.hosts]
+        how = _NOT_IN_TIME.format(seconds)
+        return [Failure(_name(ranks, host), how, 1, True) for host, ranks in self._by_plan(absent)]
+
     def missed(self, found: list[Failure]) -> list[Failure]:
         """Returns failures that no rank has reported, for example of all ranks of a host that has crashed.
 
         `found` are the failures that are known. If a rank has failed by itself, mpirun has ended the others, so that a
-        missing report means nothing. If ranks could not be started, mpirun has ended the ranks that were running. If the
-        ranks of this host, which has not crashed, have reported nothing either, then mpirun has ended all of them, for
-        example because the program has called MPI_Abort.
+        missing report means nothing. If ranks could not be started, mpirun has ended the ranks that were running. This
+        host has not crashed. If its ranks have reported nothing either, then mpirun has ended all ranks, for example
+        because the program has called MPI_Abort.
         """
         if not self.hosts or any(not failure.blames_another() for failure in found):
             return []
@@ -62,6 +68,11 @@ _VANISHED = (
 _NEVER_BEGAN = (
     "never started: mpirun could not start a process there, or that host cannot reach mpirun; see mpirun's messages "
     "above"
+)
+
+_NOT_IN_TIME = (
+    "not started within {:g} s (--start-timeout): mpirun could not start a process there, or that host cannot connect "
+    "to this one; check the firewall of this host"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -11,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...system import installed_version, usable_cores
-from ..addresses import own_addresses
+from ..addresses import listen_at, own_addresses
 from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
@@ -34,6 +36,7 @@ FAILURE_GRACE_SECONDS = 1.5
 # mpirun needs time to clean up other hosts. If it cannot, ranks there notice by themselves (heartbeat.py).
 TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
+DEFAULT_START_SECONDS = 60  # as in the core
 
 _HEARTBEAT_TIMEOUT = "PERSEUS_HEARTBEAT_TIMEOUT"
 _NO_ADDRESS = (
@@ -84,6 +87,10 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             is_certain = status.have_all_begun()
             fail(failure if is_certain else replace(failure, was_killed=False, witness=Witness(blames_another=True)))
 
+        def end_if_late() -> None:
+            for failure in [] if supervisor.is_stopping else status.late(_start_seconds(options)):
+                fail(failure)
+
         def filter_of(rank: int) -> StatusFilter:
             return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr")))
 
@@ -92,6 +99,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         )
         if heartbeat:
             heartbeat.watch(supervisor, lose)
+        supervisor.later(_start_seconds(options), end_if_late)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
         code = supervisor.run(missed=status.missed)
         # Open MPI returns 1 after any signal.
@@ -103,7 +111,24 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     seconds = options.start_timeout or DEFAULT_SECONDS
     given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)
     shell = remote_shell(given, _ssh_args(options), seconds)
-    check_hosts(names, shell, Wanted(installed_version(), [str(mpirun.path), str(Path.cwd())]), seconds)
+    paths = [str(mpirun.path), str(Path.cwd())]
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(each) for each in listen_at(_reachable_addresses(options))]
+        way_back = [each.getsockname()[:2] for each in listeners]
+        check_hosts(names, shell, Wanted(installed_version(), paths, way_back), seconds)
+
+
+def _reachable_addresses(options: Options) -> list[str]:
+    """Returns the addresses at which other hosts may reach this one."""
+    interfaces = options.nics or user_variables(os.environ, options).get("PERSEUS_NETWORK_INTERFACES")
+    return [each for each in own_addresses(interfaces) if not ipaddress.ip_address(each).is_loopback]
+
+
+def _start_seconds(options: Options) -> float:
+    """Returns the time in which mpirun must have started all ranks."""
+    given = user_variables(os.environ, options)
+    text = given.get("PERSEUS_START_TIMEOUT") or given.get("HOROVOD_START_TIMEOUT") or ""
+    return options.start_timeout or float(text if text.isdecimal() else DEFAULT_START_SECONDS)
 
 
 def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
