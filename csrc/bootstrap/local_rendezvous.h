@@ -25,9 +25,9 @@ std::string socket_name(std::string_view address);
 // ranks and come in the same order on all of them.
 class LocalRendezvous {
  public:
-  // `address` is a secret that each rank must know (authentication.h). Only processes of the same user are accepted. Throws Error(timed_out)
-  // that names the ranks that do not connect within `limit`; later calls have the same limit. Throws Error(peer_lost)
-  // once the descriptor `cancel_fd` (−1: none) is readable.
+  // `address` is a secret that each rank must know (authentication.h). Only processes of the same user are accepted.
+  // Throws Error(timed_out) that names the ranks that do not connect within `limit`; later calls have the same limit.
+  // Throws Error(peer_lost) once the descriptor `cancel_fd` (−1: none) is readable.
   LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int cancel_fd = -1);
 
   int rank() const { return rank_; }

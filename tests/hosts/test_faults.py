@@ -366,3 +366,18 @@ def test_a_rank_that_is_stopped_in_the_middle_is_named(start: Start, victim: int
         assert f"rank {victim} on {host} does not answer" in warning, warning
     assert code == 0, output
     assert output.count("<stdout>:done") == 4
+
+
+@pytest.mark.parametrize("others", ["hvd.barrier()", "time.sleep(600)"], ids=["communicate", "do not communicate"])
+def test_an_exception_is_the_first_failure(on_hosts: OnHosts, test_beds: TestBeds, others: str) -> None:
+    program = f"""
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        raise ValueError("on purpose")
+    {others}
+    """
+    done = on_hosts(test_beds(2), program, [1, 1])
+    assert done.returncode == 1, done.stderr
+    assert "perseusrun: first failure: rank 1 on h2 exited with code 1" in done.stderr
+    assert "  ValueError: on purpose" in done.stderr

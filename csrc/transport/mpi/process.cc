@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -45,6 +44,7 @@ struct State {
   Comm final_barrier{};      // the communicator of the last barrier
   int streams = 1;
   std::unique_ptr<PmiServer> launcher;  // if no mpirun has started this process
+  bool is_reported = false;             // by rank_main.py, which reports the end of this process to perseusrun
   std::string world;                    // the name of the world of such ranks, chosen by rank 0
   std::string broken;                   // why MPI is unusable; a thread may still be in it
   ClosingChannels closing_channels;     // has its own mutex
@@ -118,6 +118,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   }
   check_world(api, job.launcher, state.path);
   settle(state, job, streams);
+  state.is_reported = job.environment.get("PERSEUS_RANK_MAIN").has_value();
   if (ours) own(state, communicator_of(api, job.selection));
 }
 
@@ -233,11 +234,11 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
 
 // Ends this process without MPI_Finalize, so that the launcher ends the job. It calls no functions at exit, because a
 // thread may still be in MPI.
-[[noreturn]] void end_process(Api& api, int exit_code) {
+[[noreturn]] void end_process(Api& api, bool is_reported, int exit_code) {
   std::fflush(nullptr);
   // Hydra of MPICH 5 does not notice an exit code other than 0 while other ranks are running, and Intel's returns 255.
   // Under perseusrun, rank_main.py reports the exit code. An abort could kill it before.
-  if (api.family() != Family::openmpi && std::getenv("PERSEUS_RANK_MAIN") == nullptr) {
+  if (api.family() != Family::openmpi && !is_reported) {
     try {
       run_abandonable<bool>([&api, exit_code] { return api.abort(exit_code), true; }, nullptr, kGrace);
     } catch (const Error&) {
@@ -373,7 +374,7 @@ bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   if (failing && !alone) {
     // The barrier takes this time otherwise.
     if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
-    mpi::end_process(api, exit_code);
+    mpi::end_process(api, mpi.is_reported, exit_code);
   }
   return false;
 }

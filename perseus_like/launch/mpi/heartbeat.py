@@ -22,6 +22,7 @@ from .rank_main import CONTINUE, PAUSE, SHUTDOWN, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30
 _LONGEST_HELLO = 1024
+_MOST_UNREAD = 1 << 16
 _ENDED = "ended without a report: its host has crashed, or the job's processes there were killed"
 _UNREACHABLE = (
     "does not answer any more: its host is down, or has lost its network (no answer within PERSEUS_HEARTBEAT_TIMEOUT)"
@@ -46,10 +47,16 @@ class LauncherHeartbeat:
         endpoints = [f"{address} {port}" for address, port, *_ in (each.getsockname() for each in listeners)]
         self.text = " ".join([str(timeout_seconds), secret, *endpoints]) if endpoints else ""
 
-    def watch(self, supervisor: Supervisor, fail: Callable[[Failure], None]) -> None:
-        """Makes `supervisor` serve the connections. `fail` is called for ranks that are lost."""
+    def watch(
+        self, supervisor: Supervisor, fail: Callable[[Failure], None], report: Callable[[int, bytes], None]
+    ) -> None:
+        """Makes `supervisor` serve the connections.
+
+        `fail` is called for ranks that are lost, and `report` with a rank and each of its status lines.
+        """
         self._supervisor = supervisor
         self._fail = fail
+        self._report = report
         supervisor.watch(self._listener, self._accept)
         supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
         supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
@@ -82,6 +89,8 @@ class LauncherHeartbeat:
         if data and rank.take(data):
             if rank.name and not was_known:
                 self._count_in()
+            for line in rank.reports():
+                self._report(rank.number, line)
             return
         self._supervisor.forget(rank.connection)
         self._ranks.remove(rank)
@@ -112,23 +121,29 @@ class _RankConnection:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.name = ""
+        self.number = -1
         self.host = ""
         self.has_left = False
-        self._hello = b""
+        self._received = b""
 
     def take(self, data: bytes) -> bool:
         """Takes received bytes; returns False if they are not what a `rank_main` sends."""
-        if self.name:
-            self.has_left = self.has_left or data.endswith(SHUTDOWN)
-            return True
-        self._hello += data
-        line, newline, rest = self._hello.partition(b"\n")
-        if not newline:
-            return len(self._hello) < _LONGEST_HELLO
-        try:
-            rank, host = line.decode().split()
-        except ValueError:
-            return False
-        self.name, self.host = f"rank {rank} on {host}", host
-        self.has_left = rest.endswith(SHUTDOWN)
-        return True
+        self._received += data
+        if not self.name:
+            line, newline, rest = self._received.partition(b"\n")
+            if not newline:
+                return len(self._received) < _LONGEST_HELLO
+            try:
+                rank, host = line.decode().split()
+                self.number = int(rank)
+            except ValueError:
+                return False
+            self.name, self.host = f"rank {rank} on {host}", host
+            self._received = rest
+        self.has_left = self.has_left or self._received.endswith(SHUTDOWN)
+        return len(self._received) < _MOST_UNREAD
+
+    def reports(self) -> list[bytes]:
+        """Returns the status lines that have arrived since the last call."""
+        *lines, self._received = self._received.split(b"\n")
+        return [line + b"\n" for line in lines]

@@ -104,14 +104,16 @@ def main(tag: str, encoded: str) -> int:
         _end(process)
         end_daemons_later(0.0)
         return 1
-    code = process.returncode
+    record = records.read(_rank())
+    # Open MPI may end the process with a code or signal of its own after its exception.
+    code = 1 if record and process.returncode else process.returncode
     shown = code if code >= 0 else 128 - code
-    if record := records.read(_rank()):
-        _report(tag, "failed", record.encode())
+    if record:
+        heartbeat.report(_report(tag, "failed", record.encode()))
     if stop_requested.is_set():
         _report(tag, "stopped", "")
     else:
-        _report(tag, f"ended {shown}", _describe(code))
+        heartbeat.report(_report(tag, f"ended {shown}", _describe(code)))
     if code != 0 and not stop_requested.is_set():
         stop_requested.wait(_FAILURE_GRACE_SECONDS)
         end_daemons_later()
@@ -206,6 +208,12 @@ class Heartbeat:
                     obey(command)
             self._connect()
         return False
+
+    def report(self, line: bytes) -> None:
+        """Sends a status line. An mpirun that ends the job may drop what this process has written to stderr."""
+        if self._connection:
+            with contextlib.suppress(OSError):
+                self._connection.send(line)
 
     def announce_end(self) -> None:
         """Sends the shutdown message, so that perseusrun does not treat the end of this process as a loss."""
@@ -321,9 +329,12 @@ def _rank() -> str:
     return next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
 
 
-def _report(tag: str, event: str, text: str) -> None:
+def _report(tag: str, event: str, text: str) -> bytes:
+    """Writes a status line to stderr, and returns it."""
+    line = f"<{tag} {event}>{os.uname().nodename} {text}\n".encode()
     with contextlib.suppress(OSError):  # mpirun has ended
-        os.write(2, f"<{tag} {event}>{os.uname().nodename} {text}\n".encode())
+        os.write(2, line)
+    return line
 
 
 def _describe(code: int) -> str:

@@ -107,6 +107,11 @@ class StatusFilter:
         self._pending = rest
         return self._witness.pass_on(passed)
 
+    def take(self, line: bytes) -> None:
+        """Takes a status line that has come another way than through stderr."""
+        if report := self._line.fullmatch(line):
+            self._take(report)
+
     def _take(self, report: re.Match[bytes]) -> None:
         event, host, text = report[1], report[3].decode(), report[4].decode(errors="replace")
         if event == b"began":
@@ -115,6 +120,8 @@ class StatusFilter:
         if event == b"failed":
             self._witness.record = decode(text)
             return
+        if self._rank in self._status.ended:
+            return  # the line has come another way
         self._status.ended.add(self._rank)
         code = int(report[2] or 0)
         if code != 0:

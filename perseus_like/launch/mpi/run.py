@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -91,6 +92,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             for failure in [] if supervisor.is_stopping else status.late(_start_seconds(options)):
                 fail(failure)
 
+        @functools.cache
         def filter_of(rank: int) -> StatusFilter:
             return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr")))
 
@@ -98,7 +100,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             _sorter(mpirun.family, job_name, _Channels(screen, name, filter_of)) for name in ("stdout", "stderr")
         )
         if heartbeat:
-            heartbeat.watch(supervisor, lose)
+            heartbeat.watch(supervisor, lose, lambda rank, line: filter_of(rank).take(line))
         supervisor.later(_start_seconds(options), end_if_late)
         supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
         code = supervisor.run(missed=status.missed)
