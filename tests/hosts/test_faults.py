@@ -229,17 +229,25 @@ def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> No
     assert output.count("<stdout>:done") == 4
 
 
-def test_a_host_that_is_cut_before_the_start_is_named(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts) -> None:
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ((), 2, "the job was not started: h2 cannot connect to this host"),
+        (("--no-check-hosts",), 1, "first failure: rank 1 on h2 never started: mpirun could not start"),
+    ],
+    ids=["checked", "not checked"],
+)
+def test_a_host_that_is_cut_before_the_start_is_named(
+    options: tuple[str, ...], code: int, text: str, test_beds: TestBeds, tmp_path: Path, to_end: OnHosts
+) -> None:
     test_bed = test_beds(3)
     test_bed.cut("h2")
     (tmp_path / "program.py").write_text(SLEEP)
-    line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1)), sys.executable, tmp_path / "program.py"]
+    line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1), *options), sys.executable, tmp_path / "program.py"]
     done = to_end(line, tmp_path, joined=True)
-    assert done.returncode == 1, done.stdout
-    reports = [text for text in done.stdout.splitlines() if text.startswith("perseusrun: ")]
-    assert reports[-1].startswith("perseusrun: first failure: rank 1 on h2 never started: mpirun could not start"), (
-        done.stdout
-    )
+    assert done.returncode == code, done.stdout
+    reports = [line for line in done.stdout.splitlines() if line.startswith("perseusrun: ")]
+    assert reports[-1].startswith(f"perseusrun: {text}"), done.stdout
 
 
 def test_no_process_outlives_a_launcher_that_is_killed(start: Start) -> None:
