@@ -173,11 +173,11 @@ def test_an_ended_session_leaves_nothing_to_handles_and_arrays(run: Any) -> None
         handles, arrays, usage = [], [], []
         for cycle in range(5):
             hvd.init()
-            still_works()
             alone = np.ones(1000)
             handles.append(hvd.allreduce_async_(alone, name=f"alone on {rank}"))
             kept = weakref.ref(alone)
             del alone
+            still_works()  # after this, no rank has left before the other one has submitted
             if cycle == 2:
                 arrays.append(hvd.empty(1000))
             hvd.shutdown()
