@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ class Session:
         self._at_stop: list[Callable[[], None]] = []
         self._holders: set[str] = set()
         self._hooked = False
+        self._process = 0  # that has started the session
 
     @cached_property
     def core(self) -> Any:
@@ -63,6 +65,7 @@ class Session:
                 return False
             core.start(settings, sys.prefix, list(selection), rendezvous, cancel_fd, lost)
             self._holders = {holder}
+            self._process = os.getpid()
             self.generation += 1
             for reset in self._at_start:
                 reset()
@@ -80,7 +83,8 @@ class Session:
         self.stop()
 
     def stop(self) -> None:
-        if not self._loaded():
+        # A forked child has none of the session's threads, so its collectives are never complete.
+        if not self._loaded() or self._process != os.getpid():
             return
         self.core.stop()
         for release in self._at_stop:

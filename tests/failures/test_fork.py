@@ -25,6 +25,28 @@ def test_a_child_cannot_communicate_and_the_parent_continues(run: Any) -> None:
     assert world.code == 0, world.output
 
 
+def test_a_child_ends_although_work_is_in_flight(run: Any) -> None:
+    world = run(
+        2,
+        """
+        start()
+        submit = lambda: hvd.allreduce_async(1.0, op=hvd.Sum, name="in flight")
+        if rank == 0:
+            handle = submit()
+        for last in ("sys.exit(3)", "hvd.shutdown(); os._exit(3)"):
+            child = os.fork()
+            if child == 0:
+                exec(last)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        still_works()
+        if rank == 1:
+            handle = submit()
+        assert hvd.synchronize(handle) == 2
+        """,
+    )
+    assert world.code == 0, world.output
+
+
 def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
     """Gradients are in shared memory. A child must not change the gradients of its parent or of other ranks."""
     world = run(
