@@ -26,7 +26,7 @@ class Launcher:
 
     name: str
     rank: str
-    size: str  # "": it does not tell the number of ranks
+    size: str  # "": it does not give the number of ranks
     remedy: str
 
 
@@ -68,7 +68,7 @@ def is_alone() -> bool:
 
 
 def launched() -> tuple[int, int] | None:
-    """Returns the rank and the number of ranks that the core reads off its launcher; −1 if this does not tell them.
+    """Returns the rank and the number of ranks that the core reads off its launcher; −1 if this does not give them.
 
     None without such a launcher, and if this process has inherited the variables of another process's launcher.
     """
@@ -135,7 +135,7 @@ def _is_descendant() -> bool:
 
 
 def _identity() -> str:
-    """Returns what tells the ranks of all launchers apart. Empty if no launcher has started this process."""
+    """Returns variables in which any two ranks differ, of whatever launchers. Empty if no launcher has started this process."""
     names = ["PERSEUS_RENDEZVOUS", "PERSEUS_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_RANK"]
     if "TORCHELASTIC_RUN_ID" in os.environ:
         names += ["TORCHELASTIC_RUN_ID", "MASTER_PORT", "RANK"]

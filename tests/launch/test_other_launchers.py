@@ -118,7 +118,7 @@ def test_ranks_of_a_torchrun_below_an_mpirun_meet(run_job: Start) -> None:
     assert done.stdout.count("size 2") == 2, done.output
 
 
-def test_a_process_that_a_rank_starts_is_told_so(run_job: Start) -> None:
+def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
     done = run_job(
         2,
         f"""

@@ -1,4 +1,4 @@
-"""GradScaler: optimizers learn what it does."""
+"""GradScaler: calls of optimizers' methods around its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @functools.cache
 def around_scalers() -> None:
-    """Makes GradScaler tell optimizers that want to know it what it does.
+    """Makes GradScaler call these methods of the optimizers that have them.
 
     `GradScaler.unscale_(optimizer)` calls `optimizer._before_unscaling()` first and `optimizer._after_unscaling()` at
     its end. `GradScaler.step(optimizer)` calls `optimizer._after_scaler_step()` when it has ended, also if it has

@@ -284,7 +284,7 @@ def _scaler_steps() -> None:
 
 
 def _scalers() -> None:
-    class Told(torch.optim.SGD):
+    class Notified(torch.optim.SGD):
         looked = ended = False
         factor = 1.0
 
@@ -300,7 +300,7 @@ def _scalers() -> None:
     if not hasattr(torch.amp, "GradScaler"):
         return  # GradScaler of this release is for GPUs alone
     grad_scaler.around_scalers()
-    optimizer = Told(_optimizer().param_groups[0]["params"], lr=1.0)
+    optimizer = Notified(_optimizer().param_groups[0]["params"], lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
     scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
     scaler.unscale_(optimizer)

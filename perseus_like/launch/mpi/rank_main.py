@@ -48,7 +48,7 @@ else:
     from rank_variables import set_horovod_variables
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
-RANK_MAIN = "PERSEUS_RANK_MAIN"  # tells the rank that its failure is reported
+RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports
 SHUTDOWN = b"."
 PAUSE, CONTINUE = b"p", b"c"  # commands of perseusrun, when the user stops the job (Ctrl-Z) and continues it
 _PR_SET_PDEATHSIG = 1
