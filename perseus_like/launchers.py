@@ -135,7 +135,7 @@ def _is_descendant() -> bool:
 
 
 def _identity() -> str:
-    """Returns variables in which any two ranks differ, of whatever launchers. Empty if no launcher has started this process."""
+    """Returns variables in which any two ranks differ. Empty if no launcher has started this process."""
     names = ["PERSEUS_RENDEZVOUS", "PERSEUS_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_RANK"]
     if "TORCHELASTIC_RUN_ID" in os.environ:
         names += ["TORCHELASTIC_RUN_ID", "MASTER_PORT", "RANK"]

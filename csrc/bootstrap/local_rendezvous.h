@@ -18,7 +18,8 @@ namespace perseus {
 std::string random_rendezvous_address();
 
 // Returns the name of the socket for an address, without the leading zero byte. Every user of the host can list it. It
-// reveals nothing about the address, and so nothing about the names of the job's other sockets, which others could take.
+// reveals nothing about the address, and so nothing about the names of the job's other sockets, which others could
+// take.
 std::string socket_name(std::string_view address);
 
 // The rendezvous of the ranks of one host, in a star topology around the first of them. Calls are collective over its
