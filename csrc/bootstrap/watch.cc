@@ -1,10 +1,8 @@
 #include "bootstrap/watch.h"
 
-#include <linux/sockios.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,20 +21,27 @@ namespace {
 constexpr auto kUnreachable =
     "does not answer any more: its host is down, or cut off from the network (no answer within "
     "PERSEUS_HEARTBEAT_TIMEOUT)";
-// The most unsent bytes in a socket's buffer for a further message. It is far below the size of any socket's buffer, so
-// that a message is never cut in two.
-constexpr int kMostUnsentBytes = 16 << 10;
+constexpr std::chrono::minutes kLongestWait{1};
 
-// Sends a message without blocking. It is lost if the buffer is full, which happens only if the peer does not read.
-void send_note(int socket, const WatchNote& note) {
-  [[maybe_unused]] const auto sent = send(socket, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
+// Sends a message without blocking. Returns false if the socket has no room.
+bool send_note(int socket, const WatchNote& note) {
+  return send(socket, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+         (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
+}
+
+// Returns true if a further message fits into the socket's buffer, or if the connection has ended. The kernel reports
+// room only while a third of the buffer is free, so that a message is never cut in two, and a loss or a shutdown
+// message always fits.
+bool has_room(int socket) {
+  pollfd entry{socket, POLLOUT, 0};
+  return poll(&entry, 1, 0) > 0;
 }
 
 }  // namespace
 
 Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const char* thread_name, int self)
-    : peers_(std::move(peers)), liveness_(liveness), stop_(eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + system_error_text(errno));
+    : peers_(std::move(peers)), liveness_(liveness), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + system_error_text(errno));
   reporter_ = liveness_.add_reporter([this, forwards, self](const Loss& loss) {
     if (forwards || loss.rank == self) send_to_all(WatchNote::of(loss));
   });
@@ -47,9 +52,14 @@ Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const c
 Watch::~Watch() {
   if (!thread_.joinable()) return;
   liveness_.remove_reporter(reporter_);
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(stop_.get(), &one, sizeof one);
+  stop_ = true;
+  wake();
   thread_.join();
+}
+
+void Watch::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
 std::vector<int> Watch::neighbours() const {
@@ -61,10 +71,21 @@ std::vector<int> Watch::neighbours() const {
 
 void Watch::send_to(int rank, std::string_view words) {
   if (words.size() > WatchNote::kText) return;
-  for (const auto& peer : peers_) {
-    int unsent = 0;
-    if (peer.rank != rank || ioctl(peer.socket.get(), SIOCOUTQ, &unsent) != 0 || unsent > kMostUnsentBytes) continue;
-    send_note(peer.socket.get(), WatchNote::of(words));
+  const auto now = std::chrono::steady_clock::now();
+  const std::scoped_lock lock(waiting_mutex_);
+  for (auto& peer : peers_) {
+    if (peer.rank != rank) continue;
+    std::erase_if(peer.waiting, [&](const Waiting& each) { return now - each.since > kLongestWait; });
+    peer.waiting.push_back({now, WatchNote::of(words)});
+    send_waiting(peer);
+    if (!peer.waiting.empty()) wake();
+  }
+}
+
+void Watch::send_waiting(Peer& peer) {
+  while (!peer.waiting.empty() && has_room(peer.socket.get()) &&
+         send_note(peer.socket.get(), peer.waiting.front().note)) {
+    peer.waiting.pop_front();
   }
 }
 
@@ -79,23 +100,32 @@ void Watch::send_to_all(const WatchNote& note) const {
 
 void Watch::close_after_fork() {
   for (auto& peer : peers_) peer.socket.reset();
-  stop_.reset();
+  wake_.reset();
   if (thread_.joinable()) thread_.detach();
 }
 
 void Watch::run() {
-  for (;;) {
-    std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
+  while (!stop_) {
+    std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
     std::vector<Peer*> polled{nullptr};
-    for (auto& peer : peers_) {
-      if (peer.gone) continue;
-      entries.push_back({peer.socket.get(), POLLIN, 0});
-      polled.push_back(&peer);
+    {
+      const std::scoped_lock lock(waiting_mutex_);
+      for (auto& peer : peers_) {
+        if (peer.gone) continue;
+        const int events = peer.waiting.empty() ? POLLIN : POLLIN | POLLOUT;
+        entries.push_back({peer.socket.get(), static_cast<short>(events), 0});  // NOLINT(google-runtime-int)
+        polled.push_back(&peer);
+      }
     }
     if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
-    if (entries[0].revents != 0) return;
+    std::uint64_t wakes = 0;
+    [[maybe_unused]] const auto got = read(wake_.get(), &wakes, sizeof wakes);
     for (std::size_t i = 1; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) receive(*polled[i]);
+      if ((entries[i].revents & POLLOUT) != 0) {
+        const std::scoped_lock lock(waiting_mutex_);
+        send_waiting(*polled[i]);
+      }
+      if ((entries[i].revents & ~POLLOUT) != 0) receive(*polled[i]);
     }
   }
 }

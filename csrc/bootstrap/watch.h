@@ -1,6 +1,9 @@
 // Detects at once that another process of the job has ended, over sockets between the processes.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <string_view>
@@ -19,12 +22,17 @@ namespace perseus {
 // messages, such as missing-rank queries, use these connections too.
 class Watch {
  public:
+  struct Waiting {
+    std::chrono::steady_clock::time_point since;
+    WatchNote note;
+  };
   struct Peer {
     int rank = 0;  // world rank
     UniqueFd socket;
-    std::vector<char> received = {};  // an incomplete message
-    bool left = false;                // has sent a shutdown message
-    bool gone = false;                // closed; not polled any more
+    std::vector<char> received = {};   // an incomplete message
+    bool left = false;                 // has sent a shutdown message
+    bool gone = false;                 // closed; not polled any more
+    std::deque<Waiting> waiting = {};  // messages for which the socket had no room; guarded by waiting_mutex_
   };
 
   // Called on the watch's thread.
@@ -43,8 +51,9 @@ class Watch {
 
   // Returns the ranks at the other ends.
   std::vector<int> neighbours() const;
-  // Sends at most WatchNote::kText bytes to one neighbour. Sends nothing to a neighbour that has not read earlier
-  // messages, for example because it is stopped. Any thread.
+  // Sends at most WatchNote::kText bytes to one neighbour. If the neighbour has not read earlier messages, for example
+  // because it is stopped, the message waits until the socket has room. It is dropped after a minute, which is longer
+  // than any query waits for an answer. Any thread.
   void send_to(int rank, std::string_view words);
   // Sets the function that receives the neighbours' messages. After listen({}) returns, no function is called any more.
   void listen(Listener listener);
@@ -55,17 +64,21 @@ class Watch {
 
  private:
   void run();
+  void wake() const;
+  void send_waiting(Peer& peer);
   void receive(Peer& peer);
   void take(Peer& peer, const WatchNote& note);
   void lose(Peer& peer, int error);
   void send_to_all(const WatchNote& note) const;
 
-  std::vector<Peer> peers_;  // owned by the thread; other threads only send, and no socket is closed while it runs
+  std::vector<Peer> peers_;   // owned by the thread; other threads only send, and no socket is closed while it runs
+  std::mutex waiting_mutex_;  // guards Peer::waiting; held while a message is sent, so that messages keep their order
   Liveness& liveness_;
   int reporter_ = 0;
   std::mutex listener_mutex_;  // guards listener_; held during its call, so that listen() waits for it
   Listener listener_;
-  UniqueFd stop_;
+  UniqueFd wake_;  // an eventfd that ends the thread's poll()
+  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 

@@ -39,8 +39,8 @@ Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, in
 
 void MissingRankQuery::ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now,
                            bool last) {
-  if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second) return;
-  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, now + timeout_, last});
+  if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second.until) return;
+  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, timeout_, last});
   if (!is_new) return;
   forward(begin_message(Kind::question, point, rank_).take(), rank_);
   record_answer(point, rank_, Progress::reached, missing_neighbours());
@@ -61,24 +61,25 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
   const int asker = message.small_number();
   require(kind <= static_cast<std::uint64_t>(Kind::verdict) && is_rank(asker));
   switch (static_cast<Kind>(kind)) {
-    case Kind::question: {
-      // The verdict comes here, too, unless the rank that asked is lost before.
-      other_queries_[point] = now + 2 * timeout_;
-      auto answer = begin_message(Kind::answer, point, asker);
-      answer.signed_number(rank_);
-      answer.number(static_cast<std::uint64_t>(how_far_(point)));
-      answer.numbers(missing_neighbours());
-      send_towards(asker, answer.take());
-      return forward(std::string(bytes), from);
-    }
+    case Kind::question: return receive_question(from, point, asker, bytes, now);
     case Kind::answer: {
       if (asker != rank_) return send_towards(asker, std::string(bytes));
       const int rank = message.small_number();
       const auto progress = message.number() == 0 ? Progress::reached : Progress::behind;
       return record_answer(point, rank, progress, message.numbers());
     }
+    case Kind::superseded: {
+      if (asker != rank_) return send_towards(asker, std::string(bytes));
+      const int lower = message.small_number();
+      require(is_rank(lower));
+      if (polls_.erase(point) > 0) other_queries_.try_emplace(point, Other{lower, now + 2 * timeout_});
+      return;
+    }
     case Kind::verdict: {
-      other_queries_.erase(point);
+      if (const auto found = other_queries_.find(point);
+          found != other_queries_.end() && found->second.asker == asker) {
+        other_queries_.erase(found);
+      }
       Verdict verdict{
           point, asker, message.numbers(), message.numbers(), message.small_number(), message.number() != 0};
       require(std::ranges::all_of(verdict.silent, is_rank) && std::ranges::all_of(verdict.behind, is_rank));
@@ -88,10 +89,39 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
   }
 }
 
+void MissingRankQuery::receive_question(int from, const ProgressPoint& point, int asker, std::string_view bytes,
+                                        Clock::time_point now) {
+  if (const int lower = lower_asker(point, asker, now); lower >= 0) {
+    auto superseded = begin_message(Kind::superseded, point, asker);
+    superseded.signed_number(lower);
+    return send_towards(asker, superseded.take());
+  }
+  polls_.erase(point);
+  // The verdict comes here, too, unless the rank that asked is lost before.
+  other_queries_[point] = {asker, now + 2 * timeout_};
+  auto answer = begin_message(Kind::answer, point, asker);
+  answer.signed_number(rank_);
+  answer.number(static_cast<std::uint64_t>(how_far_(point)));
+  answer.numbers(missing_neighbours());
+  send_towards(asker, answer.take());
+  forward(std::string(bytes), from);
+}
+
+// Returns the rank below `asker` whose query for the same point is in progress here, or −1.
+int MissingRankQuery::lower_asker(const ProgressPoint& point, int asker, Clock::time_point now) const {
+  if (polls_.contains(point)) return rank_ < asker ? rank_ : -1;
+  const auto found = other_queries_.find(point);
+  return found != other_queries_.end() && now < found->second.until && found->second.asker < asker ? found->second.asker
+                                                                                                   : -1;
+}
+
 void MissingRankQuery::look(Clock::time_point now) {
-  std::erase_if(other_queries_, [&](const auto& each) { return each.second <= now; });
+  const auto passed = std::min<Clock::duration>(now - looked_, timeout_ / 8);
+  looked_ = now;
+  std::erase_if(other_queries_, [&](const auto& each) { return each.second.until <= now; });
+  for (auto& [point, poll] : polls_) poll.left -= passed;
   std::erase_if(polls_, [&](const auto& each) {
-    const bool over = each.second.until <= now;
+    const bool over = each.second.left <= Clock::duration::zero();
     if (over) finish(each.first, each.second);
     return over;
   });

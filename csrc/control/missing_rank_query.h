@@ -30,9 +30,11 @@ enum class Progress : std::uint8_t { reached, behind };
 
 // Runs missing-rank queries over a tree of connections: a question goes from one rank to all ranks, and their answers
 // come back. A stopped rank cuts off the ranks behind it, so a verdict then names only the stopped rank: nothing is
-// known about the others. The rank that asked sends its verdict to all ranks. An engine runs queries over its
-// negotiation tree, and the stall watch over the watch connections, which a process serves even while a collective
-// blocks its other threads. Pure logic; one thread at a time.
+// known about the others. The rank that asked sends its verdict to all ranks. Ranks that wait for the same point ask at
+// about the same time; of their queries only that of the lowest rank goes on, so that their number does not multiply
+// the messages. An engine runs queries over its negotiation tree, and the stall watch over the watch connections, which
+// a process serves even while a collective blocks its other threads. No message may be lost, except those to a rank
+// that does not receive. Pure logic; one thread at a time.
 class MissingRankQuery {
  public:
   using Clock = std::chrono::steady_clock;
@@ -52,7 +54,8 @@ class MissingRankQuery {
   };
 
   // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this
-  // rank has reached a point. A query waits for answers until `timeout`. A verdict lists at most `most_listed` ranks.
+  // rank has reached a point. A query waits for answers for the time `timeout`. A verdict lists at most `most_listed`
+  // ranks.
   MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far, std::chrono::milliseconds timeout,
                    std::size_t most_listed = SIZE_MAX);
 
@@ -64,13 +67,16 @@ class MissingRankQuery {
   static bool is_of(std::string_view bytes) { return !bytes.empty() && bytes[0] == kMark; }
 
   // Starts a query. Does nothing while a query for the same point is in progress, of this rank or of another rank: its
-  // verdict serves both. `members` are the ranks that must reach the point. `last`: see Verdict.
+  // verdict serves both. `members` are the ranks that must reach the point; all ranks that ask about a point give the
+  // same. `last`: see Verdict.
   void ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now, bool last = false);
 
   // Handles a message of a neighbour. Throws Error(transport) if it is malformed.
   void receive(int from, std::string_view bytes, Clock::time_point now);
 
-  // Returns true while this rank waits for answers. look() ends the queries that have timed out.
+  // Returns true while this rank waits for answers. look() ends the queries that have timed out. The time between two
+  // calls counts for an eighth of the timeout at most: a rank that does not run, or is in a collective, does not
+  // receive answers.
   bool open() const { return !polls_.empty(); }
   void look(Clock::time_point now);
 
@@ -81,18 +87,25 @@ class MissingRankQuery {
 
  private:
   static constexpr char kMark = 0x7e;
-  enum class Kind : std::uint8_t { question, answer, verdict };
+  enum class Kind : std::uint8_t { question, answer, superseded, verdict };
 
   // A query of this rank that waits for answers.
   struct Poll {
     std::vector<int> members;
     std::map<int, Progress> answers;
     std::vector<int> unreachable;  // ranks to which a neighbour has no connection
-    Clock::time_point until;
+    Clock::duration left;          // until the timeout
     bool last;
+  };
+  // A query of another rank.
+  struct Other {
+    int asker;
+    Clock::time_point until;  // the time at which the rank that asked counts as lost
   };
 
   static Writer begin_message(Kind kind, const ProgressPoint& point, int asker);
+  void receive_question(int from, const ProgressPoint& point, int asker, std::string_view bytes, Clock::time_point now);
+  int lower_asker(const ProgressPoint& point, int asker, Clock::time_point now) const;
   void forward(const std::string& bytes, int from);
   void send_towards(int rank, std::string bytes);
   int next_hop(int from, int to) const;
@@ -109,7 +122,8 @@ class MissingRankQuery {
   std::size_t most_listed_;
   std::vector<int> neighbours_;
   std::map<ProgressPoint, Poll> polls_;
-  std::map<ProgressPoint, Clock::time_point> other_queries_;  // queries of other ranks, and when they expire
+  std::map<ProgressPoint, Other> other_queries_;
+  Clock::time_point looked_{};
   std::vector<Outgoing> outgoing_;
   std::vector<Verdict> verdicts_;
 };

@@ -111,13 +111,7 @@ void ProcessSetEngine::guarded(const Call& call) {
 void ProcessSetEngine::end_by_exception(const Status& why) {
   // The exception may have come between begin() and end().
   options_.progress->end();
-  // A transport may notice a peer's end before the liveness connections do.
-  const auto until = Clock::now() + std::chrono::seconds(1);
-  while (why.kind() == ErrorKind::transport && !liveness_.any_lost() && Clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  // No peer notices a failure between collectives by itself.
-  fail(liveness_.any_lost() ? liveness_.status() : why, false);
+  fail(why);
 }
 
 // After an exception the engine is broken and all waits are over: there is nothing to do until the next notification.
@@ -261,7 +255,7 @@ void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
   std::vector<const Request*> requests;
   requests.reserve(runs.size());
   for (const auto& run : runs) requests.push_back(run.cached ? &negotiator_.agreed(run.id) : &run.request);
-  if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
+  if (const auto status = executor_.run(requests); !status.ok()) fail(status);
 }
 
 void ProcessSetEngine::execute_other(const Decision& decision) {
@@ -320,17 +314,26 @@ Status ProcessSetEngine::inspect() {
   return !found.ok() && found.kind() == ErrorKind::shut_down ? Status() : found;
 }
 
-// Ends the engine after a failure of its transport. `on_host`: peers in the same collective notice it by the transport
-// itself.
-void ProcessSetEngine::fail(const Status& status, bool on_host) {
-  link_.transport->give_up(status);
+// Ends the engine after a failure of its transport, or an exception.
+void ProcessSetEngine::fail(const Status& why) {
+  link_.transport->give_up(why);
+  const auto status = cause_of(why);
   if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
   break_off(status);
-  if (!on_host) report_failure(status);
+  report_failure(status);
 }
 
-// Reports this rank as lost. Other ranks may not notice its failure: their part is queued, and waits on their devices
-// for this rank's part.
+// Returns the loss of a peer if that caused the failure. A transport may notice a peer's end before the liveness
+// connections do.
+Status ProcessSetEngine::cause_of(const Status& failure) const {
+  if (failure.kind() != ErrorKind::transport) return failure;
+  const auto until = Clock::now() + std::chrono::seconds(1);
+  while (!liveness_.any_lost() && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return liveness_.any_lost() ? liveness_.status() : failure;
+}
+
+// Reports this rank as lost. Other ranks may not notice its failure: they wait for this rank's part of a collective,
+// over a transport that shares no memory with this rank, or on their devices.
 void ProcessSetEngine::report_failure(const Status& why) {
   if (why.kind() == ErrorKind::peer_lost) return;
   const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];

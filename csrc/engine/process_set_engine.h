@@ -121,7 +121,8 @@ class ProcessSetEngine final : private Driven {
   void receive_last_messages();
   void send_last_messages(Clock::time_point deadline);
   void send_shutdown_messages();
-  void fail(const Status& status, bool on_host);
+  void fail(const Status& why);
+  Status cause_of(const Status& failure) const;
   void report_failure(const Status& why);
   // `all`: also fails messages between two ranks; they go on if a rank left in order.
   void break_off(const Status& reason, bool all = true);

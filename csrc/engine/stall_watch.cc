@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A running process answers at once, but on few cores its thread may have to wait for a core.
-constexpr milliseconds kPatience{2000};
 // Limits the ranks in a verdict, so that it fits into a message of a watch connection.
 constexpr std::size_t kMostListed = 16;
 constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
@@ -44,10 +42,13 @@ bool contains(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness)
+StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness,
+                       milliseconds patience)
     : rank_(topology.rank()),
+      topology_(topology),
       watches_(std::move(watches)),
       liveness_(liveness),
+      patience_(patience),
       query_(
           rank_, watch_parents(topology, has_local_watch),
           [this](const ProgressPoint& point) {
@@ -55,8 +56,7 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
             const auto engine = found == engines_.end() ? nullptr : found->second.progress.lock();
             return engine && engine->step().number >= point.number ? Progress::reached : Progress::behind;
           },
-          kPatience, kMostListed) {
-  if (topology.host_count() > 1) hosts_ = topology.host_names();
+          patience, kMostListed) {
   std::erase(watches_, nullptr);
   std::vector<int> neighbours;
   for (const auto* watch : watches_) {
@@ -89,6 +89,8 @@ std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const Negotia
   Watched watched;
   watched.progress = progress;
   watched.members = tree.world_ranks;
+  watched.several_hosts = std::ranges::any_of(
+      watched.members, [&](int rank) { return topology_.host_of(rank) != topology_.host_of(watched.members.front()); });
   watched.warning = options.stall_warning;
   watched.shutdown = options.stall_shutdown;
   if (!tree.is_root()) {
@@ -156,7 +158,7 @@ void StallWatch::send_messages() {
 
 StallWatch::News StallWatch::look(Clock::time_point now) {
   // A process that was stopped itself has observed nothing in that time.
-  const bool was_stopped = since(looked_, now) > 4 * period() + kPatience;
+  const bool was_stopped = since(looked_, now) > 4 * period() + patience_;
   looked_ = now;
   std::erase_if(engines_, [](const auto& each) { return each.second.progress.expired(); });
   News news;
@@ -177,7 +179,7 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
       watched.step = step;
       watched.since = watched.warned = watched.asked = now;
     }
-    const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= kPatience;
+    const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= patience_;
     if (over || late(since(watched.warned, now), watched.warning)) {
       query_.ask({engine, step.number}, watched.members, now, over);
     }
@@ -193,9 +195,9 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
   }
   // The coordinator and host leaders warn of a missing decision themselves if they can.
   const auto limit = watched.warning + watched.warning / 4;
-  const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + kPatience &&
-                    since(watched.asked, now) >= kPatience;
-  if (over || late(since(watched.asked, now), limit)) query_.ask({engine, -1}, asked, now, over);
+  const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + patience_ &&
+                    since(watched.asked, now) >= patience_;
+  if (over || late(since(watched.asked, now), limit)) query_.ask({engine, -1}, watched.members, now, over);
 }
 
 std::vector<int> StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
@@ -229,9 +231,16 @@ void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_poi
   watched.warned = watched.asked = now;
   const bool none = verdict.silent.empty() && verdict.behind.empty();
   if (!none) return report(watched, verdict, label + " stands still, for ", waited, news);
-  if (verdict.asker != rank_ || watched.warning.count() == 0) return;
-  news.warnings.push_back(label + " has been under way for " + seconds_text(waited) +
-                          ", and all ranks take part in it: the network or a host is slow");
+  const auto text = label + " has been under way for " + seconds_text(waited) +
+                    ", and all ranks take part in it: the network or a host is slow";
+  // Within a host, nothing can come between ranks that all take part.
+  if (verdict.last && watched.shutdown.count() > 0 && watched.several_hosts) {
+    const auto too_long = "waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text +
+                          ", or two hosts are cut off from each other";
+    news.losses.push_back({.rank = verdict.asker, .text = too_long, .stalled = true});
+  } else if (verdict.asker == rank_ && watched.warning.count() > 0) {
+    news.warnings.push_back(text);
+  }
 }
 
 void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,
@@ -239,9 +248,8 @@ void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict&
   const auto text = what + seconds_text(waited) + ": " + who(verdict);
   if (watched.shutdown.count() > 0 && verdict.last) {
     const auto& blamed = verdict.silent.empty() ? verdict.behind : verdict.silent;
-    Loss loss{blamed.front(), "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text};
-    loss.stalled = true;
-    news.losses.push_back(std::move(loss));
+    const auto too_long = "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text;
+    news.losses.push_back({.rank = blamed.front(), .text = too_long, .stalled = true});
   } else if (watched.warning.count() > 0) {
     news.warnings.push_back(text + kHint);
   }
@@ -263,9 +271,10 @@ std::string StallWatch::who(const MissingRankQuery::Verdict& verdict) const {
 std::string StallWatch::names_of(const std::vector<int>& ranks) const {
   std::string text;
   for (const int rank : ranks) {
+    const auto& hosts = topology_.host_names();
     const auto place = static_cast<std::size_t>(rank);
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
-    if (place < hosts_.size()) text += " on " + hosts_[place];
+    if (topology_.host_count() > 1 && place < hosts.size()) text += " on " + hosts[place];
   }
   return text;
 }

@@ -29,7 +29,10 @@ namespace perseus {
 class StallWatch {
  public:
   // `watches` connect to the ranks of this host and of other hosts; null if there are none. They outlive this.
-  StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness);
+  // `patience` is the time that a rank has to answer. A running process answers at once, but on few cores its thread
+  // may have to wait for a core.
+  StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness,
+             std::chrono::milliseconds patience = std::chrono::seconds(2));
   ~StallWatch();
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
@@ -48,6 +51,7 @@ class StallWatch {
     std::weak_ptr<EngineProgress> progress;
     std::vector<int> members;  // world ranks
     std::vector<int> leaders;  // the members through which this rank's reports go
+    bool several_hosts = false;
     std::chrono::milliseconds warning, shutdown;
     EngineProgress::Step step;    // as last read
     Clock::time_point since{};    // the time since which the engine is at this step
@@ -76,9 +80,10 @@ class StallWatch {
   std::chrono::milliseconds period() const;
 
   int rank_;
-  std::vector<std::string> hosts_;  // by rank; empty if there is only one host
+  Topology topology_;
   std::vector<Watch*> watches_;
   Liveness& liveness_;
+  std::chrono::milliseconds patience_;
 
   std::mutex mutex_;  // guards the rest, except the thread
   std::condition_variable changed_;

@@ -59,11 +59,16 @@ class QueryJob {
     return count;
   }
 
+  // Lets the timeout of the queries of `rank` pass.
+  void time_out(int rank) {
+    for (int i = 0; i <= 8; ++i) at(rank).look(start + i * kTimeout / 8);
+  }
+
   // Returns the verdict of a query of `rank` after its timeout.
   MissingRankQuery::Verdict ask(int rank, const Ranks& members) {
     at(rank).ask(kPoint, members, start);
     deliver();
-    at(rank).look(start + kTimeout);
+    time_out(rank);
     deliver();
     const auto verdicts = at(rank).take_verdicts();
     EXPECT_EQ(verdicts.size(), 1U);
@@ -126,7 +131,7 @@ TEST(MissingRankQuery, RanksThatHaveNotSubmittedARequestAreNamed) {
   job.at(2).ask({.name = "x"}, job.everybody(), job.start);
   job.deliver();
   EXPECT_TRUE(job.at(2).take_verdicts().empty()) << "rank 3 may still answer";
-  job.at(2).look(job.start + kTimeout);
+  job.time_out(2);
   const auto verdicts = job.at(2).take_verdicts();
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].point.name, "x");
@@ -154,6 +159,33 @@ TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
   // The rank that asked may be stopped before it could send its verdict.
   job.at(3).ask(kPoint, job.everybody(), job.start + 2 * kTimeout);
   EXPECT_GT(job.deliver(), 0);
+}
+
+TEST(MissingRankQuery, OfRanksThatAskAtOnceTheLowestGetsTheAnswers) {
+  Ranks parents(64, 0);
+  parents[0] = -1;
+  QueryJob job({40}, {}, parents);
+  for (int rank = 63; rank > 0; --rank) job.at(rank).ask(kPoint, job.everybody(), job.start);
+  EXPECT_LT(job.deliver(), 10 * 64) << "every rank has asked all others";
+  for (int rank = 2; rank < 64; ++rank) EXPECT_EQ(job.at(rank).open(), rank == 40) << rank;
+  job.time_out(1);
+  job.deliver();
+  for (int rank = 0; rank < 64; ++rank) {
+    const auto verdicts = job.at(rank).take_verdicts();
+    ASSERT_EQ(verdicts.size(), rank == 40 ? 0U : 1U) << rank;
+    if (rank != 40) EXPECT_EQ(verdicts[0].silent, Ranks{40});
+  }
+}
+
+TEST(MissingRankQuery, TheTimeInWhichARankDidNotRunDoesNotCount) {
+  QueryJob job;
+  job.at(0).ask(kPoint, job.everybody(), job.start);
+  job.at(0).look(job.start);
+  job.at(0).look(job.start + 100 * kTimeout);  // the rank was stopped
+  job.deliver();
+  const auto verdicts = job.at(0).take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].silent, Ranks{}) << "all ranks have answered";
 }
 
 TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {
