@@ -116,7 +116,7 @@ int MissingRankQuery::lower_asker(const ProgressPoint& point, int asker, Clock::
 }
 
 void MissingRankQuery::look(Clock::time_point now) {
-  const auto passed = std::min<Clock::duration>(now - looked_, timeout_ / 8);
+  const auto passed = std::clamp<Clock::duration>(now - looked_, Clock::duration::zero(), timeout_ / 8);
   looked_ = now;
   std::erase_if(other_queries_, [&](const auto& each) { return each.second.until <= now; });
   for (auto& [point, poll] : polls_) poll.left -= passed;

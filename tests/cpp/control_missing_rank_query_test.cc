@@ -173,7 +173,9 @@ TEST(MissingRankQuery, OfRanksThatAskAtOnceTheLowestGetsTheAnswers) {
   for (int rank = 0; rank < 64; ++rank) {
     const auto verdicts = job.at(rank).take_verdicts();
     ASSERT_EQ(verdicts.size(), rank == 40 ? 0U : 1U) << rank;
-    if (rank != 40) EXPECT_EQ(verdicts[0].silent, Ranks{40});
+    if (rank != 40) {
+      EXPECT_EQ(verdicts[0].silent, Ranks{40});
+    }
   }
 }
 
