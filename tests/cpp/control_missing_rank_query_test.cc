@@ -61,7 +61,7 @@ class QueryJob {
 
   // Lets the timeout of the queries of `rank` pass.
   void time_out(int rank) {
-    for (int i = 0; i <= 8; ++i) at(rank).look(start + i * kTimeout / 8);
+    for (int i = 0; i <= 16; ++i) at(rank).look(start + i * kTimeout / 8);
   }
 
   // Returns the verdict of a query of `rank` after its timeout.
