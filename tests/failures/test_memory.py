@@ -92,5 +92,7 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
     assert world.code == 0, world.output
     texts = [facts["failed"]["text"] for facts in world.all_facts()]
     assert "rank 1 has not enough memory" in texts[1]
-    for text in (texts[0], texts[2]):  # the second text is rarer: rank 1 must still run when the others notice
-        assert "rank 1 ended without shutting down" in text or "rank 1 of the group gave up" in text, text
+    # The first is what rank 1 reports. The others are rarer: the ranks may notice its end, or that it gave up, before.
+    outcomes = ["rank 1 failed: rank 1 has not enough memory", "rank 1 ended without", "rank 1 of the group gave up"]
+    for text in (texts[0], texts[2]):
+        assert any(outcome in text for outcome in outcomes), text
