@@ -1,7 +1,6 @@
 #include "engine/plan_executor.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "device/host/kernels.h"
@@ -30,7 +29,7 @@ PlanExecutor::PlanExecutor(Transport& transport, const Tree& tree, const EngineO
       set_verbs_(std::move(set_verbs)),
       nan_check_(options.nan_check) {}
 
-Status PlanExecutor::run(const std::vector<const Request*>& requests) {
+std::optional<PlanExecutor::Failure> PlanExecutor::run(const std::vector<const Request*>& requests) {
   const auto overlaps = [](const Batch& batch) { return may_overlap(*batch.front().request); };
   const auto batches = batches_of(requests);
   for (auto at = batches.begin(); at != batches.end();) {
@@ -38,15 +37,15 @@ Status PlanExecutor::run(const std::vector<const Request*>& requests) {
     const bool one_by_one = !transport_.overlaps_allreduces() || nan_check_ != NanCheck::off;
     const auto end = one_by_one ? at : std::find_if_not(at, batches.end(), overlaps);
     if (end - at > 1 || (end != at && has_several_dtypes(*at->front().request))) {
-      if (auto status = run_overlapping({at, end}); !status.ok()) return status;
+      if (auto failure = run_overlapping({at, end})) return failure;
       at = end;
     } else {
-      if (auto status = run_batch(*at); !status.ok()) return status;
+      if (auto failure = run_batch(*at)) return failure;
       tuning_.executed(*at);
       ++at;
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 std::vector<PlanExecutor::Batch> PlanExecutor::batches_of(const std::vector<const Request*>& requests) {
@@ -64,7 +63,7 @@ std::vector<PlanExecutor::Batch> PlanExecutor::batches_of(const std::vector<cons
   return batches;
 }
 
-Status PlanExecutor::run_batch(const Batch& batch) {
+std::optional<PlanExecutor::Failure> PlanExecutor::run_batch(const Batch& batch) {
   const auto& request = *batch.front().request;
   const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
   Completion* completion = batch.front().work == nullptr ? nullptr : &batch.front().work->completion;
@@ -74,10 +73,10 @@ Status PlanExecutor::run_batch(const Batch& batch) {
   // A process set verb that fails moved no data: only a failure of the transport ends the engine.
   if (!status.ok() && !about_sets) {
     if (request.on_host) mark_lent({&batch, 1});
-    return status;
+    return Failure{status, request.on_host};
   }
   finish(batch, status);
-  return {};
+  return std::nullopt;
 }
 
 void PlanExecutor::finish(const Batch& batch, const Status& status) {
@@ -163,14 +162,15 @@ class PlanExecutor::Overlapping final : public Observer {
   host::CopyTimes seen_;
 };
 
-Status PlanExecutor::run_overlapping(std::span<const Batch> batches) {
+std::optional<PlanExecutor::Failure> PlanExecutor::run_overlapping(std::span<const Batch> batches) {
   auto status = Status();
   {
     Overlapping observer(*this, batches);
     status = execute_each(transport_, tree_.world_ranks, batches, observer);
   }
-  if (!status.ok()) mark_lent(batches);
-  return status;
+  if (status.ok()) return std::nullopt;
+  mark_lent(batches);
+  return Failure{status};
 }
 
 Status PlanExecutor::move_data(const Batch& batch) {

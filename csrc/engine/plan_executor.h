@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,13 +23,19 @@ namespace perseus {
 // Used by the driver of the engine, except for register_memory().
 class PlanExecutor {
  public:
+  // A failure of the transport. `on_host`: not on a device, so that the end of a peer may have caused it.
+  struct Failure {
+    Status status;
+    bool on_host = true;
+  };
+
   // Objects passed by reference must outlive this one.
   PlanExecutor(Transport& transport, const Tree& tree, const EngineOptions& options, EngineTracing& tracing,
                PendingWork& pending, EngineTuning& tuning, SetVerbs set_verbs);
 
-  // Executes these requests in their order, and finishes the work of this rank for them. Returns the failure of the
-  // transport, after which nothing more is executed, and the work that is left is still pending.
-  Status run(const std::vector<const Request*>& requests);
+  // Executes these requests in their order, and finishes the work of this rank for them. After a failure nothing more
+  // is executed, and the work that is left is still pending.
+  std::optional<Failure> run(const std::vector<const Request*>& requests);
 
   // Returns the error of work that was queued on a device before, if any.
   Status check_device() { return device_streams_ ? device_streams_->check() : Status(); }
@@ -44,8 +51,8 @@ class PlanExecutor {
   class Overlapping;
 
   std::vector<Batch> batches_of(const std::vector<const Request*>& requests);
-  Status run_batch(const Batch& batch);
-  Status run_overlapping(std::span<const Batch> batches);
+  std::optional<Failure> run_batch(const Batch& batch);
+  std::optional<Failure> run_overlapping(std::span<const Batch> batches);
   Status move_data(const Batch& batch);
   Status move_data_on_host(const Batch& batch);
   Status move_data_on_device(const Batch& batch);

@@ -111,7 +111,7 @@ void ProcessSetEngine::guarded(const Call& call) {
 void ProcessSetEngine::end_by_exception(const Status& why) {
   // The exception may have come between begin() and end().
   options_.progress->end();
-  fail(why);
+  fail(why, true);
 }
 
 // After an exception the engine is broken and all waits are over: there is nothing to do until the next notification.
@@ -255,7 +255,7 @@ void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
   std::vector<const Request*> requests;
   requests.reserve(runs.size());
   for (const auto& run : runs) requests.push_back(run.cached ? &negotiator_.agreed(run.id) : &run.request);
-  if (const auto status = executor_.run(requests); !status.ok()) fail(status);
+  if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
 }
 
 void ProcessSetEngine::execute_other(const Decision& decision) {
@@ -314,10 +314,10 @@ Status ProcessSetEngine::inspect() {
   return !found.ok() && found.kind() == ErrorKind::shut_down ? Status() : found;
 }
 
-// Ends the engine after a failure of its transport, or an exception.
-void ProcessSetEngine::fail(const Status& why) {
+// Ends the engine after a failure of its transport, or an exception. `on_host`: the end of a peer may have caused it.
+void ProcessSetEngine::fail(const Status& why, bool on_host) {
   link_.transport->give_up(why);
-  const auto status = cause_of(why);
+  const auto status = on_host ? cause_of(why) : why;
   if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
   break_off(status);
   report_failure(status);

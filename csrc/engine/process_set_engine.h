@@ -121,7 +121,7 @@ class ProcessSetEngine final : private Driven {
   void receive_last_messages();
   void send_last_messages(Clock::time_point deadline);
   void send_shutdown_messages();
-  void fail(const Status& why);
+  void fail(const Status& why, bool on_host);
   Status cause_of(const Status& failure) const;
   void report_failure(const Status& why);
   // `all`: also fails messages between two ranks; they go on if a rank left in order.
