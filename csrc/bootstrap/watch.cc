@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace perseus {
 namespace {
@@ -45,7 +46,7 @@ Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const c
   reporter_ = liveness_.add_reporter([this, forwards, self](const Loss& loss) {
     if (forwards || loss.rank == self) send_to_all(WatchNote::of(loss));
   });
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), thread_name);
 }
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace perseus {
 
@@ -50,7 +51,7 @@ Driver::Driver(Driven& driven, ControlChannel& control, const Options& options)
     : driven_(driven), control_(control), options_(options), spin_(options.spin), policy_(options.several_hosts) {}
 
 void Driver::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
 }
 
 void Driver::stop() {

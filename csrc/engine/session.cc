@@ -16,6 +16,7 @@
 #include "engine/common_settings.h"
 #include "engine/on_device.h"
 #include "engine/transport_allgather.h"
+#include "transport/all_or_none.h"
 
 namespace perseus {
 
@@ -105,7 +106,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   auto options = engine_options(config_, topology_->local_rank());
   if (everybody.size() > 1) options.autotune = autotune_options(config_);
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
-  auto engine = make_engine(everybody, exchange, std::move(options));
+  auto engine = make_engine(everybody, exchange, options);
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(engine)};
   log(LogLevel::info, description());
@@ -174,7 +175,13 @@ std::string Session::description() const {
 }
 
 std::shared_ptr<ProcessSetEngine> Session::make_engine(const std::vector<int>& ranks,
-                                                       const BootstrapAllgather& exchange, EngineOptions options) {
+                                                       const BootstrapAllgather& exchange,
+                                                       const EngineOptions& options) {
+  return all_or_none(topology_->rank(), exchange, [&] { return make_own_engine(ranks, exchange, options); });
+}
+
+std::shared_ptr<ProcessSetEngine> Session::make_own_engine(const std::vector<int>& ranks,
+                                                           const BootstrapAllgather& exchange, EngineOptions options) {
   auto link = fabric_->connect(ranks, exchange);
   const auto mine = std::find(ranks.begin(), ranks.end(), topology_->rank());
   if (mine == ranks.end()) return nullptr;
@@ -382,7 +389,7 @@ ProcessSetId Session::add_group(const std::vector<int>& ranks, const BootstrapAl
                                 std::chrono::milliseconds timeout) {
   auto options = engine_options(config_, topology_->local_rank());
   if (timeout.count() > 0) options.negotiator.stall_shutdown = timeout;
-  auto engine = make_engine(ranks, exchange, std::move(options));
+  auto engine = make_engine(ranks, exchange, options);
   if (!engine) {
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " makes a group of ranks " +
                                                  text_of(ranks) + ", and is not among them");

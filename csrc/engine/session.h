@@ -131,7 +131,9 @@ class Session {
   void watch_hosts_by(bool local_watch);
   void end_exchanges_when_lost(int eventfd);
   std::shared_ptr<ProcessSetEngine> make_engine(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
-                                                EngineOptions options);
+                                                const EngineOptions& options);
+  std::shared_ptr<ProcessSetEngine> make_own_engine(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
+                                                    EngineOptions options);
   Status change_sets(const Request& request, Completion* completion);
   Status add_set(const Request& request, Completion* completion);
   Status remove_set(const Request& request, Completion* completion);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "bootstrap/host_watch.h"
 
 namespace perseus {
@@ -64,7 +65,7 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
     neighbours.insert(neighbours.end(), those.begin(), those.end());
   }
   query_.set_neighbours(std::move(neighbours));
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
   for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { receive(from, words); });
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace perseus {
 
@@ -51,7 +52,7 @@ void Timeline::start(const std::string& path, bool mark_cycles, const TraceIdent
     dropped_ = 0;
     stopping_ = false;
   }
-  writer_ = std::thread([this] { run(); });
+  writer_ = start_thread([this] { run(); });
   pthread_setname_np(writer_.native_handle(), "perseus-trace");
   marks_cycles_ = mark_cycles;
   on_ = true;

@@ -38,6 +38,15 @@ class Fabric {
   // members take part in the exchange and get an empty link. Throws Error.
   virtual Link connect(std::span<const int> members, const BootstrapAllgather& exchange) = 0;
 
+  // Connects several groups, and returns their links in this order. The groups are the same on all ranks of `exchange`.
+  virtual std::vector<Link> connect_groups(std::span<const std::vector<int>> groups,
+                                           const BootstrapAllgather& exchange) {
+    std::vector<Link> links;
+    links.reserve(groups.size());
+    for (const auto& members : groups) links.push_back(connect(members, exchange));
+    return links;
+  }
+
   // Returns true if two transports of the same ranks, used by two threads at once, are faster than one.
   virtual bool works_beside() const { return true; }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import Job
+from tests.job import PERSEUSRUN, Job
 
 Program = Callable[..., Job]
 ReportsOf = Callable[[int], str]
@@ -166,3 +166,28 @@ def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     assert done.code != 0
     for rank in range(3):
         assert "rank 3 on other" in reports_of(rank), done.stdout
+
+
+def test_a_group_is_made_while_an_mpi_that_takes_one_call_at_a_time_is_in_use(program: Program) -> None:
+    """Rank 1 makes the group only after a reduction that needs rank 0, which is already in new_group()."""
+    if not (Path(sys.prefix) / "bin" / "mpirun").exists():
+        pytest.skip("no MPICH beside this Python")
+    done = program(
+        [*PERSEUSRUN, "--mpi"],
+        2,
+        """
+        dist.init_process_group("perseus")
+        tensor = torch.ones(1_000_000)
+        work = dist.all_reduce(tensor, async_op=True)
+        if dist.get_rank() == 1:
+            work.wait()
+        group = dist.new_group([0, 1])
+        work.wait()
+        dist.all_reduce(tensor, group=group)
+        report(tensor[-1].item())
+        """,
+        HOROVOD_MPI_THREADS_DISABLE="1",
+        HOROVOD_CPU_OPERATIONS="MPI",
+    )
+    assert done.code == 0, done
+    assert [done.reports_of(rank) for rank in range(2)] == ["4.0\n", "4.0\n"], done

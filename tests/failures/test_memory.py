@@ -96,3 +96,25 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
     outcomes = ["rank 1 failed: rank 1 has not enough memory", "rank 1 ended without", "rank 1 of the group gave up"]
     for text in (texts[0], texts[2]):
         assert any(outcome in text for outcome in outcomes), text
+
+
+def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any) -> None:
+    world = run(
+        3,
+        """
+        start()
+        if rank == 1:  # room for anything but the stack of a thread
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+        report(failed=outcome_of(lambda: hvd.add_process_set([0, 1])))
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        some = hvd.add_process_set([1, 2])
+        report(id=some.process_set_id, sum=float(hvd.allreduce(1.0, op=hvd.Sum, process_set=some)) if rank else 2.0)
+        still_works()
+        """,
+    )
+    assert world.code == 0, world.output
+    for facts in world.all_facts():
+        assert "UnavailableError" in facts["failed"]["kinds"], facts
+        assert "rank 1: no further thread can be started" in facts["failed"]["text"], facts
+        assert (facts["id"], facts["sum"]) == (1, 2.0), facts

@@ -91,3 +91,28 @@ def test_allreduces_of_several_kinds_are_in_progress_at_once(mpirun: Mpirun, tmp
                 in_progress.add(event["tid"])
             most = max(most, len(in_progress))
         assert most > 1, name
+
+
+WITHOUT_MEMORY = """
+import resource
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+rank = hvd.rank()
+if rank == 1:  # room for the result, but not for what else the collective needs
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (70 << 20), resource.RLIM_INFINITY))
+try:
+    hvd.allgather(np.ones(14 << 18, np.float32), name="big")
+except hvd.HorovodInternalError as error:
+    assert rank == 1 or "rank 1 on one failed: " in str(error), error
+    print(f"rank {rank} is done", flush=True)
+except Exception as error:
+    assert rank == 1, error
+    print("rank 1 is done", flush=True)
+"""
+
+
+def test_a_rank_without_memory_is_an_error_on_all_ranks(mpirun: Mpirun) -> None:
+    run_on_simulated_hosts(mpirun, WITHOUT_MEMORY, alone="01")

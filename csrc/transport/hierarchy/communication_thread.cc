@@ -5,9 +5,11 @@
 #include <exception>
 #include <utility>
 
+#include "base/thread.h"
+
 namespace perseus::hierarchy {
 
-CommunicationThread::CommunicationThread() : thread_([this] { run(); }) {}
+CommunicationThread::CommunicationThread() : thread_(start_thread([this] { run(); })) {}
 
 CommunicationThread::~CommunicationThread() {
   {

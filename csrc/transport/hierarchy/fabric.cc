@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/all_or_none.h"
 #include "transport/hierarchy/channel.h"
 #include "transport/hierarchy/layout.h"
 #include "transport/hierarchy/pair.h"
@@ -26,16 +27,16 @@ class ClusterFabric final : public Fabric {
     if (layout.host_count() == 1) return local_->connect(neighbours, exchange);
     if (static_cast<int>(members.size()) == layout.host_count()) return connect_alone(members, exchange);
 
-    auto local = local_->connect(neighbours, exchange);
-    auto all = cross_->connect(members, exchange);
-    Link own_rail, leaders, second_rail;
+    auto local = all_or_none(topology_.rank(), exchange, [&] { return local_->connect(neighbours, exchange); });
+    std::vector<std::vector<int>> groups{{members.begin(), members.end()}};
     for (int rail = 0; rail < layout.rail_count(); ++rail) {
-      auto link = cross_->connect(layout.rail_members(rail), exchange);
-      if (rail == 0) leaders.control = std::move(link.control);
-      if (link.transport) own_rail.transport = std::move(link.transport);
-      if (!cross_->works_beside()) continue;
-      auto again = cross_->connect(layout.rail_members(rail), exchange);
-      if (again.transport) second_rail.transport = std::move(again.transport);
+      groups.insert(groups.end(), cross_->works_beside() ? 2 : 1, layout.rail_members(rail));
+    }
+    auto links = cross_->connect_groups(groups, exchange);
+    auto all = std::move(links.front());
+    Link leaders{nullptr, std::move(links[1].control)}, own_rail, second_rail;
+    for (auto link = links.begin() + 1; link != links.end(); ++link) {
+      if (link->transport) (own_rail.transport ? second_rail : own_rail).transport = std::move(link->transport);
     }
     const auto place = std::find(members.begin(), members.end(), topology_.rank());
     if (place == members.end()) return {};
@@ -78,11 +79,11 @@ class ClusterFabric final : public Fabric {
  private:
   // Connects members that are all on different hosts.
   Link connect_alone(std::span<const int> members, const BootstrapAllgather& exchange) {
-    auto link = cross_->connect(members, exchange);
-    if (!cross_->works_beside()) return link;
-    auto again = cross_->connect(members, exchange);
-    if (!link.transport) return link;
-    link.transport = std::make_unique<PairTransport>(std::move(link.transport), std::move(again.transport));
+    const std::vector<int> group(members.begin(), members.end());
+    auto links = cross_->connect_groups(std::vector(cross_->works_beside() ? 2 : 1, group), exchange);
+    auto link = std::move(links.front());
+    if (!link.transport || links.size() == 1) return link;
+    link.transport = std::make_unique<PairTransport>(std::move(link.transport), std::move(links[1].transport));
     return link;
   }
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "bootstrap/liveness.h"
 
 namespace perseus::mpi {
@@ -21,7 +21,7 @@ Result run_abandonable(const std::function<Result()>& call, const Liveness* live
   constexpr std::chrono::milliseconds kPollInterval{50};
   auto promise = std::make_shared<std::promise<Result>>();
   auto result = promise->get_future();
-  std::thread([call, promise] {
+  start_thread([call, promise] {
     try {
       promise->set_value(call());
     } catch (...) {

@@ -1,6 +1,9 @@
 #include "transport/mpi/fabric.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/lent_memory.h"
@@ -13,10 +16,30 @@
 namespace perseus::mpi {
 namespace {
 
-constexpr int kTransportTag = 1, kControlTag = 2;
+constexpr int kControlTag = 2;
+// Every MPI has the tags from 0 up to here.
+constexpr int kLastTag = 32767;
 
-std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const int> members) {
-  const auto first = api.create(world, members, kTransportTag);
+// What each rank tells the others before they make communicators together.
+struct Note {
+  int world_rank = 0;
+  int number = 0;  // of its calls of connect_groups()
+  int one_call_at_a_time = 0;
+};
+
+std::vector<Note> exchange_notes(const Note& mine, const BootstrapAllgather& exchange) {
+  std::vector<Note> notes;
+  for (const auto& bytes : exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+    if (bytes.size() != sizeof mine) {
+      throw Error(ErrorKind::transport, "process set: check that all ranks run the same version of perseus_like");
+    }
+    std::memcpy(&notes.emplace_back(), bytes.data(), sizeof mine);
+  }
+  return notes;
+}
+
+std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const int> members, int tag) {
+  const auto first = api.create(world, members, tag);
   if (count == 1) return {first};
   std::vector<Comm> streams;
   streams.reserve(static_cast<std::size_t>(count));
@@ -33,22 +56,25 @@ class MpiFabric final : public Fabric {
         streams_(streams),
         world_(api, made<Comm>([api = &api, job] { return api->duplicate(job); }), options_) {}
 
-  Link connect(std::span<const int> members, const BootstrapAllgather& /*exchange*/) override {
-    Link link;
-    if (std::find(members.begin(), members.end(), world_.rank()) == members.end()) return link;
-    Api& api = world_.api();
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
+    const std::vector<int> group(members.begin(), members.end());
+    return std::move(connect_groups({&group, 1}, exchange).front());
+  }
+
+  // MPI's calls wait for the other members, and may keep this rank's other threads out of MPI for so long. So the ranks
+  // meet first.
+  std::vector<Link> connect_groups(std::span<const std::vector<int>> groups,
+                                   const BootstrapAllgather& exchange) override {
+    const auto notes = exchange_notes({world_.rank(), connected_++, world_.api().is_multithreaded() ? 0 : 1}, exchange);
+    const auto turn = std::ranges::any_of(notes, &Note::one_call_at_a_time) ? take_turn(exchange) : Turn();
     closing_channels_.sweep();
-    auto comms = made<std::vector<Comm>>(
-        [&api, world = world_.comm(), streams = streams_, ranks = std::vector<int>(members.begin(), members.end())] {
-          auto all = make_streams(api, world, streams, ranks);
-          all.push_back(api.create(world, ranks, kControlTag));
-          return all;
-        });
-    const auto control = comms.back();
-    comms.pop_back();
-    link.transport = std::make_unique<MpiTransport>(api, std::move(comms), options_);
-    link.control = std::make_unique<MpiChannel>(api, control, options_, closing_channels_);
-    return link;
+    std::vector<Link> links;
+    links.reserve(groups.size());
+    for (const auto& members : groups) {
+      const bool is_member = std::ranges::find(members, world_.rank()) != members.end();
+      links.push_back(is_member ? connect_members(members, tag_of(members.front(), notes)) : Link());
+    }
+    return links;
   }
 
   // Intel MPI's streams belong to one thread each, and without streams the threads of an MPI wait for one another.
@@ -74,6 +100,39 @@ class MpiFabric final : public Fabric {
   }
 
  private:
+  using Turn = std::unique_lock<std::mutex>;
+
+  // With an MPI that takes one call at a time, two threads that make communicators in another order on each rank would
+  // wait for one another. Here, all ranks let the thread in, or none.
+  Turn take_turn(const BootstrapAllgather& exchange) {
+    for (;;) {
+      Turn turn(making_communicators_, std::try_to_lock);
+      const auto others = exchange(turn.owns_lock() ? "" : "busy");
+      if (std::ranges::all_of(others, &std::string::empty)) return turn;
+    }
+  }
+
+  // Threads make communicators of the same parent at once, so each call has a tag of its own.
+  int tag_of(int first_member, const std::vector<Note>& notes) const {
+    const int per_rank = std::max(kLastTag / world_.size(), 1);
+    const auto note = std::ranges::find(notes, first_member, &Note::world_rank);
+    if (note == notes.end()) throw Error(ErrorKind::transport, "process set: its first rank has not met the others");
+    return (first_member * per_rank + note->number % per_rank) % kLastTag;
+  }
+
+  Link connect_members(const std::vector<int>& members, int tag) {
+    Api& api = world_.api();
+    auto comms = made<std::vector<Comm>>([&api, world = world_.comm(), streams = streams_, members, tag] {
+      auto all = make_streams(api, world, streams, members, tag);
+      all.push_back(api.create(world, members, tag));
+      return all;
+    });
+    const auto control = comms.back();
+    comms.pop_back();
+    return {std::make_unique<MpiTransport>(api, std::move(comms), options_),
+            std::make_unique<MpiChannel>(api, control, options_, closing_channels_)};
+  }
+
   // Runs a call that waits for other ranks. If there is an mpirun, it ends the ranks that wait here for a lost one.
   template <class Result, class Call>
   Result made(const Call& call) const {
@@ -89,6 +148,8 @@ class MpiFabric final : public Fabric {
   ClosingChannels& closing_channels_;
   WaitOptions options_;
   int streams_;
+  std::atomic<int> connected_{0};  // calls of connect_groups()
+  std::mutex making_communicators_;
   Communicator world_;
 };
 

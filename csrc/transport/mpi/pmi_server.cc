@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace perseus::mpi {
 namespace {
@@ -70,7 +71,7 @@ PmiServer::PmiServer(int rank, const std::vector<int>& hosts, const std::string&
   }
   ours_.reset(ends[0]);
   theirs_.reset(ends[1]);
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread([this] { serve(); });
 }
 
 PmiServer::~PmiServer() {
@@ -88,7 +89,7 @@ void PmiServer::run(const std::function<void()>& initialize, std::chrono::millis
   variables.set("MPIR_CVAR_PMI_VERSION", "1");
   variables.set("MPIR_CVAR_PMI_DISABLE_GROUP", "1");
   // MPI_Init runs on its own thread, because it cannot be interrupted if a rank never comes.
-  std::thread([this, initialize] {
+  start_thread([this, initialize] {
     pthread_setname_np(pthread_self(), "perseus-start");
     std::exception_ptr failure;
     try {

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kCallLimit{2};
 
 // Runs `work` on a detached thread, because the library's abort may never return if the device hangs.
 template <class Work>
-void start_thread(Work work) {
+void start_detached(Work work) {
   try {
     std::thread([work = std::move(work)] {
       pthread_setname_np(pthread_self(), "perseus-abort");
@@ -90,14 +90,14 @@ void abort_all(const Handles& handles, const std::string& why) {
     if (handle->await_calls(until)) {
       idle.push_back(handle);
     } else {
-      start_thread([handle, why] { end_call_and_abort(*handle, why); });
+      start_detached([handle, why] { end_call_and_abort(*handle, why); });
     }
   }
   abort_idle(idle);
 }
 
 void start_abort(Handles handles, const std::string& why) {
-  start_thread([handles = std::move(handles), why] { abort_all(handles, why); });
+  start_detached([handles = std::move(handles), why] { abort_all(handles, why); });
 }
 
 }  // namespace
