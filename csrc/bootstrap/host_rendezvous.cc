@@ -11,12 +11,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -34,6 +36,9 @@ constexpr std::size_t kSecretBytes = 32;
 // The time after which a connection that rank 0 has closed is tried again; other programs may keep its port busy.
 constexpr std::chrono::milliseconds kRetry{100};
 
+// In a job with more hosts, not all of them are connected with each other: each connection needs a descriptor.
+constexpr std::size_t kMostLeadersInAMesh = 128;
+
 constexpr int kMostKeepaliveSeconds = 32767;  // Linux's limit for the time between two probes
 
 using Greeting = std::int32_t;  // the rank, sent after the handshake
@@ -45,10 +50,10 @@ struct Endpoint {
   int port = 0;
 };
 
-// The text with endpoints and secret that rank 0 sends to all ranks over the bootstrap.
+// The text that rank 0 sends to all ranks over the bootstrap. Leaders send theirs without a secret.
 struct Invitation {
   int timeout_seconds = 0;
-  std::string secret;
+  std::string secret = "-";
   std::vector<Endpoint> endpoints;
 
   std::string text() const {
@@ -182,6 +187,22 @@ std::vector<HostPeer> receive_members(std::vector<UniqueFd> listeners, const std
   return peers;
 }
 
+// Returns nothing if connecting fails at once.
+UniqueFd begin_connecting(const Endpoint& endpoint) {
+  const auto name = Name::of(endpoint);
+  if (!name) return {};
+  UniqueFd fd(socket(name->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || (connect(fd.get(), name->get(), name->length()) != 0 && errno != EINPROGRESS)) return {};
+  return fd;
+}
+
+// Returns whether a socket that poll() has returned is connected.
+bool has_connected(int socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+}
+
 // A connection to one of rank 0's addresses whose handshake is not finished.
 struct Attempt {
   UniqueFd socket;
@@ -195,12 +216,7 @@ struct Attempt {
 
   // Handles the event that entry() asks for. Returns false if the attempt has failed.
   bool advance() {
-    if (!is_connected) {
-      int error = 0;
-      socklen_t length = sizeof error;
-      is_connected = getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-      return is_connected;
-    }
+    if (!is_connected) return is_connected = has_connected(socket.get());
     std::string bytes(handshake.missing(), '\0');
     const auto got = recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
@@ -212,22 +228,14 @@ struct Attempt {
   }
 };
 
-// Returns nothing if connecting fails at once.
-std::optional<Attempt> begin_connecting(const Endpoint& endpoint, const std::string& secret) {
-  const auto name = Name::of(endpoint);
-  if (!name) return {};
-  UniqueFd fd(socket(name->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
-  if (connect(fd.get(), name->get(), name->length()) != 0 && errno != EINPROGRESS) return {};
-  return Attempt{std::move(fd), false, Handshake(secret, Handshake::End::connecting)};
-}
-
 // Tries all addresses of rank 0 at once, and returns the first connection whose handshake is finished, or nothing. Sets
 // `was_reached` if an address has accepted a connection.
 UniqueFd try_to_join(const Invitation& invitation, Deadline deadline, bool& was_reached) {
   std::vector<Attempt> attempts;
   for (const auto& endpoint : invitation.endpoints) {
-    if (auto attempt = begin_connecting(endpoint, invitation.secret)) attempts.push_back(std::move(*attempt));
+    if (auto socket = begin_connecting(endpoint)) {
+      attempts.push_back({std::move(socket), false, Handshake(invitation.secret, Handshake::End::connecting)});
+    }
   }
   while (!attempts.empty()) {
     std::vector<pollfd> entries;
@@ -269,6 +277,61 @@ UniqueFd join(int rank, const Invitation& invitation, Deadline deadline, std::ch
   }
 }
 
+bool are_connected(std::size_t one, std::size_t other, std::size_t leaders) {
+  const auto distance = other - one;
+  return leaders <= kMostLeadersInAMesh || std::has_single_bit(distance) || std::has_single_bit(leaders - distance);
+}
+
+// Tries all addresses of these ranks at once, and returns the first connection to each.
+std::vector<HostPeer> connect_leaders(const std::vector<std::pair<int, Endpoint>>& targets, int timeout_seconds,
+                                      Deadline deadline) {
+  std::vector<HostPeer> attempts, made;
+  for (const auto& [rank, endpoint] : targets) {
+    if (auto socket = begin_connecting(endpoint)) attempts.push_back({rank, std::move(socket)});
+  }
+  while (!attempts.empty()) {
+    std::vector<pollfd> entries;
+    entries.reserve(attempts.size());
+    for (const auto& attempt : attempts) entries.push_back({attempt.socket.get(), POLLOUT, 0});
+    const int ready = poll(entries.data(), entries.size(), milliseconds_to(deadline));
+    if (ready < 0 && errno == EINTR) continue;
+    const auto entry = std::ranges::find_if(entries, [](const pollfd& each) { return each.revents != 0; });
+    if (entry == entries.end()) break;
+    const auto at = attempts.begin() + (entry - entries.begin());
+    auto attempt = std::move(*at);
+    attempts.erase(at);
+    if (!has_connected(attempt.socket.get())) continue;
+    set_heartbeat(attempt.socket.get(), timeout_seconds);
+    std::erase_if(attempts, [&](const HostPeer& other) { return other.rank == attempt.rank; });
+    made.push_back(std::move(attempt));
+  }
+  return made;
+}
+
+// Adds this leader's connections to others, whose texts are in `texts` by rank.
+void join_leaders(HostConnections& connections, int rank, const std::vector<int>& leaders,
+                  const std::vector<std::string>& texts, int timeout_seconds,
+                  const std::vector<std::string>& host_names, Deadline deadline) {
+  const auto place = static_cast<std::size_t>(std::ranges::find(leaders, rank) - leaders.begin());
+  std::vector<std::pair<int, Endpoint>> targets;
+  std::set<int> absent;
+  for (auto other = place + 1; other < leaders.size(); ++other) {
+    const auto theirs = Invitation::parse(texts[static_cast<std::size_t>(leaders[other])]);
+    if (!theirs || !are_connected(place, other, leaders.size())) continue;
+    absent.insert(leaders[other]);
+    for (const auto& endpoint : theirs->endpoints) targets.emplace_back(leaders[other], endpoint);
+  }
+  connections.between_leaders = connect_leaders(targets, timeout_seconds, deadline);
+  for (const auto& peer : connections.between_leaders) absent.erase(peer.rank);
+  std::string names;
+  for (const int other : absent) names += (names.empty() ? "" : ", ") + host_names[static_cast<std::size_t>(other)];
+  if (names.empty()) return;
+  log(LogLevel::warning, "host " + host_names[static_cast<std::size_t>(rank)] + " does not reach " + names +
+                             " by TCP. Continuing without a heartbeat between these hosts: only MPI will detect that "
+                             "the network between them is cut, which can take minutes. Set "
+                             "PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
+}
+
 void warn_of_absent(const std::vector<int>& members, const std::vector<HostPeer>& peers,
                     const std::vector<std::string>& host_names, const std::vector<Endpoint>& endpoints) {
   std::string absent;
@@ -289,14 +352,15 @@ void warn_of_absent(const std::vector<int>& members, const std::vector<HostPeer>
 
 }  // namespace
 
-std::vector<HostPeer> connect_hosts(Bootstrap& bootstrap, const std::vector<int>& members,
-                                    const std::vector<std::string>& host_names, const HeartbeatOptions& options) {
+HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& members, const std::vector<int>& leaders,
+                              const std::vector<std::string>& host_names, const HeartbeatOptions& options) {
   const int rank = bootstrap.rank();
+  const bool is_leader = std::ranges::find(leaders, rank) != leaders.end();
   Invitation mine;
   std::vector<UniqueFd> listeners;
-  if (rank == 0 && options.timeout.count() > 0) {
+  if ((rank == 0 || (is_leader && leaders.size() > 1)) && options.timeout.count() > 0) {
     mine.timeout_seconds = static_cast<int>(options.timeout.count());
-    mine.secret = hex_text(random_bytes(kSecretBytes));
+    if (rank == 0) mine.secret = hex_text(random_bytes(kSecretBytes));
     for (const auto& address : own_addresses(options.interfaces)) {
       Endpoint endpoint{address};
       if (auto listener = listen_at(endpoint)) {
@@ -310,14 +374,18 @@ std::vector<HostPeer> connect_hosts(Bootstrap& bootstrap, const std::vector<int>
   if (!invitation || std::find(members.begin(), members.end(), rank) == members.end()) return {};
 
   const auto deadline = std::chrono::steady_clock::now() + options.patience;
-  std::vector<HostPeer> peers;
+  HostConnections connections;
   if (rank == 0) {
-    peers = receive_members(std::move(listeners), members, mine, deadline);
-    warn_of_absent(members, peers, host_names, mine.endpoints);
+    connections.peers = receive_members(std::move(listeners), members, mine, deadline);
+    warn_of_absent(members, connections.peers, host_names, mine.endpoints);
   } else if (auto socket = join(rank, *invitation, deadline, options.patience)) {
-    peers.push_back({0, std::move(socket)});
+    connections.peers.push_back({0, std::move(socket)});
+    connections.listeners = std::move(listeners);
+    if (is_leader) {
+      join_leaders(connections, rank, leaders, texts, invitation->timeout_seconds, host_names, deadline);
+    }
   }
-  return peers;
+  return connections;
 }
 
 }  // namespace perseus

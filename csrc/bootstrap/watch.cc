@@ -66,7 +66,9 @@ void Watch::wake() const {
 std::vector<int> Watch::neighbours() const {
   std::vector<int> ranks;
   ranks.reserve(peers_.size());
-  for (const auto& peer : peers_) ranks.push_back(peer.rank);
+  for (const auto& peer : peers_) {
+    if (peer.cut.empty()) ranks.push_back(peer.rank);
+  }
   return ranks;
 }
 
@@ -75,7 +77,7 @@ void Watch::send_to(int rank, std::string_view words) {
   const auto now = std::chrono::steady_clock::now();
   const std::scoped_lock lock(waiting_mutex_);
   for (auto& peer : peers_) {
-    if (peer.rank != rank) continue;
+    if (peer.rank != rank || !peer.cut.empty()) continue;
     std::erase_if(peer.waiting, [&](const Waiting& each) { return now - each.since > kLongestWait; });
     peer.waiting.push_back({now, WatchNote::of(words)});
     send_waiting(peer);
@@ -96,11 +98,14 @@ void Watch::listen(Listener listener) {
 }
 
 void Watch::send_to_all(const WatchNote& note) const {
-  for (const auto& peer : peers_) send_note(peer.socket.get(), note);
+  for (const auto& peer : peers_) {
+    if (peer.cut.empty()) send_note(peer.socket.get(), note);
+  }
 }
 
 void Watch::close_after_fork() {
   for (auto& peer : peers_) peer.socket.reset();
+  kept_.clear();
   wake_.reset();
   if (thread_.joinable()) thread_.detach();
 }
@@ -136,6 +141,7 @@ void Watch::receive(Peer& peer) {
   const auto got = recv(peer.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return lose(peer, got < 0 ? errno : 0);
+  if (!peer.cut.empty()) return;
   peer.received.insert(peer.received.end(), bytes.begin(), bytes.begin() + got);
   while (peer.received.size() >= sizeof(WatchNote)) {
     WatchNote note;
@@ -164,6 +170,10 @@ void Watch::lose(Peer& peer, int error) {
   peer.gone = true;
   if (peer.left) return;
   const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (!peer.cut.empty()) {
+    if (!ended) liveness_.report_lost(peer.rank, peer.cut);
+    return;
+  }
   liveness_.report_lost({peer.rank, ended ? std::string(kEnded) : kUnreachable, !ended});
 }
 

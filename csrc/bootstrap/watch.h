@@ -6,8 +6,10 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/liveness.h"
@@ -29,6 +31,7 @@ class Watch {
   struct Peer {
     int rank = 0;  // world rank
     UniqueFd socket;
+    std::string cut = {};  // not empty: no messages are sent or received, and this is the text if the host is cut off
     std::vector<char> received = {};   // an incomplete message
     bool left = false;                 // has sent a shutdown message
     bool gone = false;                 // closed; not polled any more
@@ -49,7 +52,10 @@ class Watch {
   // Sends the shutdown message to the peers. Any thread.
   void announce_shutdown() { send_to_all(WatchNote::goodbye()); }
 
-  // Returns the ranks at the other ends.
+  // Keeps sockets open whose other ends are connections of other processes' watches.
+  void keep(std::vector<UniqueFd> sockets) { kept_ = std::move(sockets); }
+
+  // Returns the ranks at the other ends of connections that carry messages.
   std::vector<int> neighbours() const;
   // Sends at most WatchNote::kText bytes to one neighbour. If the neighbour has not read earlier messages, for example
   // because it is stopped, the message waits until the socket has room. It is dropped after a minute, which is longer
@@ -77,6 +83,7 @@ class Watch {
   int reporter_ = 0;
   std::mutex listener_mutex_;  // guards listener_; held during its call, so that listen() waits for it
   Listener listener_;
+  std::vector<UniqueFd> kept_;
   UniqueFd wake_;  // an eventfd that ends the thread's poll()
   std::atomic<bool> stop_{false};
   std::thread thread_;

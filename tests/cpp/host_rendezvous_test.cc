@@ -105,11 +105,11 @@ Connections connect_both(const std::function<void(const Invitation&)>& meanwhile
   const HeartbeatOptions options{.interfaces = "lo", .patience = seconds(30)};
   std::thread zero([&] {
     Actor actor(0, script);
-    connections.zero = connect_hosts(actor, kMembers, kHosts, options);
+    connections.zero = connect_hosts(actor, kMembers, {1}, kHosts, options).peers;
   });
   meanwhile(Invitation(script.wait()));
   Actor actor(1, script);
-  connections.one = connect_hosts(actor, kMembers, kHosts, options);
+  connections.one = connect_hosts(actor, kMembers, {1}, kHosts, options).peers;
   zero.join();
   return connections;
 }
@@ -176,7 +176,7 @@ TEST(HostRendezvous, ALateGreetingGivesNoConnection) {
     EXPECT_TRUE(listener.next(soon()));
   });
   Actor one(1, script);
-  const auto peers = connect_hosts(one, kMembers, kHosts, {.interfaces = "lo", .patience = seconds(30)});
+  const auto peers = connect_hosts(one, kMembers, {1}, kHosts, {.interfaces = "lo", .patience = seconds(30)}).peers;
   late.join();
   EXPECT_TRUE(peers.empty());
 }
@@ -194,7 +194,7 @@ TEST(HostRendezvous, AFalseRankZeroIsRejectedAndLearnsNoSecret) {
   script.set("30 " + secret + " 127.0.0.1 " + std::to_string(ntohs(name.sin_port)));
   std::thread member([&] {
     Actor actor(1, script);
-    EXPECT_TRUE(connect_hosts(actor, kMembers, kHosts, {.patience = milliseconds(500)}).empty());
+    EXPECT_TRUE(connect_hosts(actor, kMembers, {1}, kHosts, {.patience = milliseconds(500)}).peers.empty());
   });
   const UniqueFd socket(accept(impostor.get(), nullptr, nullptr));
   const std::string nonce(32, 'n');

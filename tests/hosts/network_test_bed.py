@@ -138,6 +138,12 @@ class NetworkTestBed:
         """Restores a host's link."""
         self._ip("switch", f"link set p{self.hosts.index(host) + 1} up")
 
+    def cut_between(self, one: str, other: str) -> None:
+        """Cuts the network between two hosts. Both still reach the others."""
+        for here, there in ((one, other), (other, one)):
+            # Packets go to a network card that nobody has.
+            self._ip(here, f"neigh replace {self.address(there)} lladdr 02:00:00:00:00:01 nud permanent dev eth0")
+
     def crash(self, host: str) -> None:
         """Kills all processes of a host. A real crash also stops its network, so call `cut` before."""
         for process in self.processes(host):

@@ -65,7 +65,7 @@ time.sleep(600)
 
 @dataclass
 class Job:
-    """A job with ranks 0 and 1 on h1, and ranks 2 and 3 on h2, which have all started. `pids` has their process ids."""
+    """A job with two ranks on each host, which have all started. `pids` has their process ids."""
 
     test_bed: NetworkTestBed
     process: subprocess.Popen[str]
@@ -114,15 +114,15 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
-    """Returns a function that runs a program on two hosts by perseusrun, and waits until four ranks have started."""
+    """Returns a function that runs a program by perseusrun, two ranks per host, and waits until all have started."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(program: str, **environment: str) -> Job:
-        test_bed = test_beds(2)
+    def start(program: str, hosts: int = 2, **environment: str) -> Job:
+        test_bed = test_beds(hosts)
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
         process = subprocess.Popen(
-            [*launch_line(test_bed, {"h1": 2, "h2": 2}), sys.executable, str(file)],
+            [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2)), sys.executable, str(file)],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT), **environment},
             stdin=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
         )
         started.append(process)
         job = Job(test_bed, process)
-        while len(job.pids) < 4:
+        while len(job.pids) < 2 * hosts:
             _, rank, pid = job.wait_for("<stdout>:up ").partition(":")[2].split()
             job.pids[int(rank)] = int(pid)
         return job
@@ -207,6 +207,17 @@ def test_a_cable_that_is_cut(start: Start, program: str) -> None:
         errors = raised(output)
         assert set(errors) == {0, 1}, output
         assert all("PeerLostError" in text and "rank 2 on h2 does not answer" in text for text in errors.values())
+
+
+def test_a_cut_between_two_hosts_that_both_reach_the_first(start: Start) -> None:
+    job = start(LOOP, hosts=3)
+    job.test_bed.cut_between("h2", "h3")
+    code, output = job.end()
+    assert code == 1, output
+    errors = raised(output)
+    assert errors, output
+    text = "rank 4 on h3 does not answer rank 2 on h2 any more: the network between these two hosts is cut"
+    assert all("PeerLostError" in error and text in error for error in errors.values()), output
 
 
 @with_and_without_collectives

@@ -44,13 +44,12 @@ std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
   auto ranks = job.selection;
   auto& api = job.rendezvous ? mpi::start_by_rendezvous(job, ranks) : mpi::start(job);
   const auto make = [api = &api, ranks] { return mpi::communicator_of(*api, ranks); };
-  if (!job.rendezvous) return std::make_unique<mpi::MpiBootstrap>(api, make(), job.start_timeout);
   try {
-    const auto* liveness = job.rendezvous->liveness;
-    const auto comm = mpi::run_abandonable<mpi::Comm>(make, liveness, job.start_timeout);
+    const auto* liveness = job.rendezvous ? job.rendezvous->liveness : nullptr;
+    const auto comm = mpi::run_abandonable<mpi::Comm>(make, liveness, {.limit = job.start_timeout});
     return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout, liveness);
   } catch (const Error& error) {
-    mpi::mark_broken(error.what());
+    if (mpi::may_still_run(error)) mpi::mark_broken(error.what());
     throw;
   }
 }

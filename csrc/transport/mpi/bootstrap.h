@@ -1,6 +1,8 @@
 // The bootstrap for ranks that an mpirun has started.
 #pragma once
 
+#include <chrono>
+
 #include "bootstrap/mpi.h"
 #include "transport/mpi/communicator.h"
 
@@ -18,6 +20,7 @@ class MpiBootstrap final : public Bootstrap {
 
   Api& api() const { return communicator_.api(); }
   Comm comm() const { return communicator_.comm(); }
+  std::chrono::milliseconds limit() const { return communicator_.options().limit; }
 
  private:
   Communicator communicator_;

@@ -50,9 +50,11 @@ std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const 
 
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(Api& api, Comm job, int streams, ClosingChannels& closing_channels, const WaitOptions& options)
+  MpiFabric(Api& api, Comm job, int streams, ClosingChannels& closing_channels, const WaitOptions& options,
+            std::chrono::milliseconds limit)
       : closing_channels_(closing_channels),
         options_(options),
+        limit_(limit),
         streams_(streams),
         world_(api, made<Comm>([api = &api, job] { return api->duplicate(job); }), options_) {}
 
@@ -133,20 +135,20 @@ class MpiFabric final : public Fabric {
             std::make_unique<MpiChannel>(api, control, options_, closing_channels_)};
   }
 
-  // Runs a call that waits for other ranks. If there is an mpirun, it ends the ranks that wait here for a lost one.
+  // Runs a call that waits for other ranks.
   template <class Result, class Call>
   Result made(const Call& call) const {
-    if (!options_.has_no_mpirun) return call();
     try {
-      return run_abandonable<Result>(call, options_.liveness, std::chrono::milliseconds(0));
+      return run_abandonable<Result>(call, options_.liveness, {.limit = limit_});
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::transport) mark_broken(error.what());
+      if (may_still_run(error)) mark_broken(error.what());
       throw;
     }
   }
 
   ClosingChannels& closing_channels_;
   WaitOptions options_;
+  std::chrono::milliseconds limit_;  // for making communicators
   int streams_;
   std::atomic<int> connected_{0};  // calls of connect_groups()
   std::mutex making_communicators_;
@@ -172,7 +174,8 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
     if (alone || !liveness.may_live()) sends().lose(status.text());
     if (alone) mark_broken(status.text());
   });
-  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), closing_channels(), options);
+  return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), closing_channels(), options,
+                                     mpi->limit());
 }
 
 bool is_intel(const Bootstrap& bootstrap) {

@@ -101,6 +101,29 @@ void own(State& state, Comm final_barrier) {
   unlink_shared_memory();
 }
 
+// Calls what waits for the other ranks, and gives up after a limit.
+template <class Result>
+Result call_in_time(State& state, const std::function<Result()>& call, const CallLimit& limit) {
+  try {
+    return run_abandonable<Result>(call, nullptr, limit);
+  } catch (const Error& error) {
+    if (may_still_run(error)) state.broken = error.what();
+    throw;
+  }
+}
+
+// MPI_Init waits for ranks that still import modules, so its default limit is longer than that of the other steps.
+bool initialize_in_time(State& state, const MpiJob& job) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::minutes(10);
+  CallLimit limit{.limit = job.start_timeout, .what = "MPI_Init has not returned"};
+  if (!job.environment.get("PERSEUS_START_TIMEOUT") && !job.environment.get("HOROVOD_START_TIMEOUT")) {
+    limit.limit = std::max(job.start_timeout, kLongest);
+    if (job.launcher.rank <= 0) limit.warning = job.start_timeout;
+  }
+  return call_in_time<bool>(
+      state, [api = state.api.get(), threads = job.threads] { return api->initialize(threads); }, limit);
+}
+
 void initialize(State& state, const MpiJob& job, bool loaded) {
   Api& api = *state.api;
   if (api.finalized()) throw Error(ErrorKind::unavailable, kFinalized);
@@ -111,7 +134,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
     if (api.family() == Family::intel) open_libfabric(state.path);
   }
   const auto streams = arrange_streams(api, job, !ours);
-  if (!api.initialize(job.threads)) {
+  if (!initialize_in_time(state, job)) {
     log(LogLevel::warning,
         "MPI was initialised by this program without MPI_THREAD_MULTIPLE: its own MPI calls must not "
         "overlap collectives of perseus_like. Ask for it with MPI_Init_thread, or call init() first");
@@ -119,7 +142,9 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
   check_world(api, job.launcher, state.path);
   settle(state, job, streams);
   state.is_reported = job.environment.get("PERSEUS_RANK_MAIN").has_value();
-  if (ours) own(state, communicator_of(api, job.selection));
+  if (!ours) return;
+  own(state, call_in_time<Comm>(state, [&api, selection = job.selection] { return communicator_of(api, selection); },
+                                {.limit = job.start_timeout}));
 }
 
 // Opens the library. If that fails, the problem is sent to the other ranks.
@@ -205,7 +230,7 @@ Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
 Status abandonable_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
     const auto leave = [&api, comm, limit] { return run_final_barrier(api, comm, limit); };
-    return run_abandonable<Status>(leave, nullptr, limit + kGrace);
+    return run_abandonable<Status>(leave, nullptr, {.limit = limit + kGrace});
   } catch (const Error&) {
     return {ErrorKind::timed_out, "not all ranks have shut down in time"};
   }
@@ -240,7 +265,7 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
   // Under perseusrun, rank_main.py reports the exit code. An abort could kill it before.
   if (api.family() != Family::openmpi && !is_reported) {
     try {
-      run_abandonable<bool>([&api, exit_code] { return api.abort(exit_code), true; }, nullptr, kGrace);
+      run_abandonable<bool>([&api, exit_code] { return api.abort(exit_code), true; }, nullptr, {.limit = kGrace});
     } catch (const Error&) {
       kill(getpid(), SIGKILL);  // the thread in MPI keeps MPI_Abort waiting; Hydra notices a signal
     }
@@ -265,7 +290,7 @@ Api& start(const MpiJob& job) {
     try {
       initialize(mpi, job, loaded);
     } catch (...) {
-      mpi.api.reset();
+      if (mpi.broken.empty()) mpi.api.reset();
       throw;
     }
   }
@@ -292,7 +317,7 @@ Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks) {
   mpi.world = agreed.world;
   const auto duplicate = [api = mpi.api.get()] { return api->duplicate(api->world()); };
   try {
-    own(mpi, run_abandonable<Comm>(duplicate, rendezvous.liveness, job.start_timeout));
+    own(mpi, run_abandonable<Comm>(duplicate, rendezvous.liveness, {.limit = job.start_timeout}));
   } catch (const Error& error) {
     mpi.broken = error.what();
     throw;
