@@ -56,7 +56,8 @@ constexpr std::array kSettings = {
             "then only "
             "MPI can detect their loss. The value of rank 0 counts."},
     Setting{"PERSEUS_NETWORK_INTERFACES", "", "",
-            "Network interfaces, for example eth0,ib0, at whose addresses rank 0 and `perseusrun` listen for the "
+            "Network interfaces, for example eth0,ib0, at whose addresses the first rank of each host and `perseusrun` "
+            "listen for the "
             "heartbeat. Empty: all interfaces but loopback. MPI has settings of its own; `perseusrun "
             "--network-interfaces` sets all of them."},
     Setting{

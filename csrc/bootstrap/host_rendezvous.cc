@@ -308,6 +308,16 @@ std::vector<HostPeer> connect_leaders(const std::vector<std::pair<int, Endpoint>
   return made;
 }
 
+// Limits what strangers can leave at listeners that stay open.
+std::vector<UniqueFd> bounded(std::vector<UniqueFd> listeners, std::size_t connections) {
+  constexpr int kLeast = 1;
+  for (const auto& listener : listeners) {
+    setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &kLeast, sizeof kLeast);
+    listen(listener.get(), static_cast<int>(connections));
+  }
+  return listeners;
+}
+
 // Adds this leader's connections to others, whose texts are in `texts` by rank.
 void join_leaders(HostConnections& connections, int rank, const std::vector<int>& leaders,
                   const std::vector<std::string>& texts, int timeout_seconds,
@@ -375,12 +385,12 @@ HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& memb
 
   const auto deadline = std::chrono::steady_clock::now() + options.patience;
   HostConnections connections;
+  if (rank != 0) connections.listeners = bounded(std::move(listeners), leaders.size());
   if (rank == 0) {
     connections.peers = receive_members(std::move(listeners), members, mine, deadline);
     warn_of_absent(members, connections.peers, host_names, mine.endpoints);
   } else if (auto socket = join(rank, *invitation, deadline, options.patience)) {
     connections.peers.push_back({0, std::move(socket)});
-    connections.listeners = std::move(listeners);
     if (is_leader) {
       join_leaders(connections, rank, leaders, texts, invitation->timeout_seconds, host_names, deadline);
     }
