@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .picture import check_format
 
             check_format(options.draw)
-        traces = read(options.files)
+        traces = read(options.files, _report)
         if options.command == "merge":
             events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in merge(traces))
             with replacing(options.output) as file:
@@ -38,9 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
                 draw(summary, options.draw)
     except (TraceError, OSError) as error:
-        print(f"python -m perseus_like.trace: {error}", file=sys.stderr)
+        _report(str(error))
         return 1
     return 0
+
+
+def _report(text: str) -> None:
+    print(f"python -m perseus_like.trace: {text}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,18 @@ from typing import Any
 Event = dict[str, Any]
 _GIVE = "give a file that --timeline-filename or HOROVOD_TIMELINE has named"
 ABOUT, EPOCH = "perseus_like", "start_time_since_epoch_in_micros"
+# The types of the parts of an event that are read here.
+_PARTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "ph"), (str,)),
+    **dict.fromkeys(("pid", "tid"), (int,)),
+    "ts": (int, float),
+    "args": (dict,),
+}
+_ARGUMENTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "tensor", "host"), (str,)),
+    **dict.fromkeys(("rank", "size", "seq", "bytes"), (int,)),
+    EPOCH: (int, float),
+}
 
 
 class TraceError(Exception):
@@ -78,20 +90,49 @@ class RankTrace:
         """Returns the events that have a time, ordered by time. Events of the same time keep the order of the file."""
         return sorted((event for event in self.events if "ts" in event), key=lambda event: float(event["ts"]))
 
+    def span(self) -> tuple[float, float] | None:
+        """Returns the times of the first and the last event, in microseconds since 1970; None without such events."""
+        events = self.timed()
+        return (self.start + events[0]["ts"], self.start + events[-1]["ts"]) if events else None
 
-def read(paths: Sequence[Path]) -> list[RankTrace]:
+
+def read(paths: Sequence[Path], report: Callable[[str], object] = lambda text: None) -> list[RankTrace]:
     """Reads the traces and returns them by rank, on one clock. For a single file, it reads the other ranks' files, too.
 
-    Raises TraceError, OSError.
+    Of these, it leaves out the files of another job and passes a text about each to `report`. If the given files are of
+    several jobs, it raises TraceError. Raises TraceError, OSError.
     """
+    traces = [trace for path in paths for trace in _read_one(path)]
     if len(paths) == 1:
-        paths = [paths[0], *siblings(paths[0])]
-    traces = sorted((trace for path in paths for trace in _read_one(path)), key=lambda trace: trace.rank)
+        for path in siblings(paths[0]):
+            found = _read_one(path)
+            if difference := next(filter(None, (_difference(traces[0], trace) for trace in found)), ""):
+                report(f"{path} is left out: it is of another job than {paths[0]}: {difference}")
+            else:
+                traces += found
+    traces.sort(key=lambda trace: trace.rank)
     for one, other in itertools.pairwise(traces):
         if one.rank == other.rank:
             raise TraceError(f"{one.path} and {other.path} are both of rank {one.rank}; give the files of one job")
+    for trace in traces[1:]:
+        if difference := _difference(traces[0], trace):
+            raise TraceError(
+                f"{traces[0].path} and {trace.path} are of different jobs: {difference}; give the files of one job"
+            )
     _align(traces)
     return traces
+
+
+def _difference(one: RankTrace, other: RankTrace) -> str:
+    """Returns the sign that two traces are of different jobs; empty if there is none."""
+    if one.size != other.size:
+        return f"rank {one.rank} is one of {one.size} ranks, rank {other.rank} one of {other.size}"
+    mine, its = one.span(), other.span()
+    # Clocks of different hosts may differ by any time.
+    if mine and its and one.host == other.host and (mine[1] < its[0] or its[1] < mine[0]):
+        seconds = max(its[0] - mine[1], mine[0] - its[1]) / 1e6
+        return f"rank {one.rank} and rank {other.rank} ran at different times, with {seconds:.1f} s in between"
+    return ""
 
 
 def siblings(path: Path) -> list[Path]:
@@ -110,10 +151,12 @@ def _read_one(path: Path) -> list[RankTrace]:
     for event in _events(path):
         if not isinstance(event, dict):
             raise TraceError(f"{path} is no timeline of perseus_like: its entries are no events; {_GIVE}")
+        if part := _wrong_part(event):
+            raise TraceError(f"{path} is damaged, or no timeline of perseus_like: an event has {part}; {_GIVE}")
         by_process.setdefault(event.get("pid", -1), []).append(event)
     traces = []
     for events in by_process.values():
-        about = next((event["args"] for event in events if event.get("name") == ABOUT), None)
+        about = next((event.get("args") for event in events if event.get("name") == ABOUT), None)
         if about is None:
             raise TraceError(f"{path} is no timeline of perseus_like: it does not name its rank; {_GIVE}")
         try:
@@ -122,12 +165,24 @@ def _read_one(path: Path) -> list[RankTrace]:
                 if event.get("name") == "thread_name":
                     trace.tracks[event["tid"]] = event["args"]["name"]
             trace.phases()
+            list(trace.ticks())
         except (LookupError, TypeError, ValueError) as error:
             raise TraceError(
                 f"{path} is damaged, or no timeline of perseus_like: an event cannot be read, {error!r}; {_GIVE}"
             ) from None
         traces.append(trace)
     return traces
+
+
+def _wrong_part(event: Event) -> str:
+    """Returns the part of an event that has another type than in a timeline, as JSON; empty if there is none."""
+    types = {**_PARTS}
+    parts = {**event}
+    if isinstance(event.get("args"), dict):
+        types |= {f"args.{name}": type_ for name, type_ in _ARGUMENTS.items()}
+        parts |= {f"args.{name}": value for name, value in event["args"].items()}
+    wrong = (name for name, type_ in types.items() if name in parts and not isinstance(parts[name], type_))
+    return next((f"{name} = {json.dumps(parts[name])[:40]}" for name in wrong), "")
 
 
 def _events(path: Path) -> list[Event]:
@@ -188,7 +243,7 @@ def merge(traces: Sequence[RankTrace]) -> list[Event]:
         for event in trace.events:
             if "ts" in event:
                 merged.append({**event, "ts": round(event["ts"] + shift, 3)})
-            elif event["name"] == ABOUT:
+            elif event.get("name") == ABOUT:
                 merged.append({**event, "args": {**event["args"], EPOCH: first}})
             else:
                 merged.append(event)

@@ -135,6 +135,9 @@ def test_files_that_are_not_timelines_are_an_error(tmp_path: Path, capsys: pytes
         (b"[1, 2]", "its entries are no events"),
         (b'[{"ph": "X", "pid": 1, "ts": 0, "name": "of another tool"}]', "it does not name its rank"),
         (b'[{"ph": "M", "pid": 0, "name": "perseus_like", "args": {"rank": 0}}]', "KeyError('size')"),
+        (b'[{"ph": "M", "pid": 0, "name": "perseus_like"}]', "it does not name its rank"),
+        (b'[{"ph": "X", "pid": [1], "ts": 0, "name": "of another tool"}]', "pid = [1]"),
+        (b'[{"ph": "M", "pid": 0, "name": "thread_name", "args": {"name": 3}}]', "args.name = 3"),
     ],
 )
 def test_the_error_says_why_a_file_is_not_a_timeline(
@@ -192,3 +195,50 @@ def test_union_overlap_and_difference_of_intervals() -> None:
     assert union([(3, 4), (1, 2), (2, 2.5), (5, 5)]) == [(1, 2.5), (3, 4)]
     assert overlap([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
     assert subtract([(0, 10)], [(-1, 1), (2, 3), (9, 12)]) == [(1, 2), (3, 9)]
+
+
+def test_files_of_an_earlier_job_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = [events_of(rank, 4, 0, 2, (3, 14)) for rank in range(4)]
+    written(tmp_path, *ranks)
+    paths = written(tmp_path, *(events_of(rank, 2, 0, 2, (3, 14)) for rank in range(2)))
+    assert main(["summary", str(paths[0])]) == 0
+    text, notes = capsys.readouterr()
+    assert set(re.findall(r"^rank \d", text, re.MULTILINE)) == {"rank 0", "rank 1"}
+    assert "missing" not in text
+    for rank in (2, 3):
+        assert f"t.rank{rank}.json is left out: it is of another job" in notes
+    assert "rank 0 is one of 2 ranks, rank 2 one of 4" in notes
+    assert main(["merge", *map(str, sorted(tmp_path.glob("t*.json"))), "-o", str(tmp_path / "all.json")]) == 1
+    assert "are of different jobs: rank 0 is one of 2 ranks, rank 2 one of 4" in capsys.readouterr().err
+
+
+def test_files_of_another_time_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    later = events_of(1, 2, 0, 8, (12, 14))
+    later[0]["args"]["start_time_since_epoch_in_micros"] += 60_000_000
+    paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), later)
+    assert main(["summary", str(paths[0])]) == 0
+    text, notes = capsys.readouterr()
+    assert "The files of 1 of the job's ranks are missing" in text
+    assert "rank 0 and rank 1 ran at different times" in notes
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"ph": "M", "pid": 0, "tid": 1},
+        {"ph": "X", "pid": 0, "tid": 1, "dur": 3},
+    ],
+)
+def test_foreign_events_without_a_name_are_kept(tmp_path: Path, foreign: dict[str, Any]) -> None:
+    paths = written(tmp_path, [*events_of(0, 1, 0, 2, (3, 14)), foreign])
+    for command in (["summary"], ["merge", "-o", str(tmp_path / "all.json")]):
+        assert main([*command, str(paths[0])]) == 0
+
+
+@pytest.mark.parametrize("foreign", [{"ph": "i", "pid": 0, "tid": 1, "ts": 3}, {"ph": "B", "pid": 0, "ts": 3}])
+def test_foreign_events_that_cannot_be_read_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], foreign: dict[str, Any]
+) -> None:
+    paths = written(tmp_path, [*events_of(0, 1, 0, 2, (3, 14)), foreign])
+    assert main(["summary", str(paths[0])]) == 1
+    assert "an event cannot be read" in capsys.readouterr().err
