@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from .protocol.failure_record import note_lost_process
 from .tables import ErrorKind
 
 _uses_horovods_words = False
@@ -49,6 +50,11 @@ class PeerLostError(HorovodInternalError):
     """A rank died or left. The session has ended."""
 
     horovods_words = ("", "Horovod has been shut down: ")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PeerLostError:  # `__init__` must stay as above
+        # A program that catches it and exits with a failure has not failed first.
+        note_lost_process()
+        return super().__new__(cls, *args, **kwargs)
 
 
 class TimedOutError(HorovodInternalError):

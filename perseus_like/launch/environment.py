@@ -15,6 +15,7 @@ from ..system import usable_cores
 from .options import Options
 from .rows import terminal_size
 from .settings import IDENTIFIER
+from .signals import INTERRUPTS
 
 AS_GLOO = "PERSEUS_AS_GLOO"  # read by `adapters/torch/distributed/autoload`
 STORE = "PERSEUS_TORCH_STORE"  # the port that a job on one host reserves for torch's `env://` store, and its folder
@@ -31,6 +32,7 @@ _OWN = (
     "PERSEUS_LAUNCHER_HEARTBEAT",
     "PERSEUS_RANK_MAIN",
     VARIABLE,
+    INTERRUPTS,
     STORE,
     "PERSEUS_STARTED_BY",
 )

@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
 from .child_launcher import JobEnd, run_launcher
+from .elastic.settings import is_elastic
+from .errors import LaunchError
+from .options import parse_options
 from .program import module_command
 
 _Result = TypeVar("_Result")
-_ELASTIC_FLAGS = {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
 
 
 class RankError(HorovodsWords, RuntimeError):
@@ -108,8 +110,10 @@ def run(
 
     Raises:
         RankError: the function or its process failed on a rank, or perseusrun rejected an option. If several ranks
-            failed, it names the first. In an elastic job, only failures count from which the other workers did not
-            recover.
+            failed, it names the first, and no rank that has only lost another one. In an elastic job, only failures
+            count from which the other workers did not recover.
+        KeyboardInterrupt: this process was interrupted. The ranks have got a SIGINT, too, and have ended. They have
+            the time of `--stop-timeout` for that.
 
     Examples:
         >>> hvd.run(lambda x: x * 2, args=(21,), num_proc=2)
@@ -135,13 +139,8 @@ def run(
     if cooldown_range is not None:
         given += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     given += [flag for flag, wanted in {"--verbose": verbose, "--mpi": use_mpi}.items() if wanted]
-    size = num_proc if np is None else np
-    given_flags = {flag for flag, value in values.items() if value is not None}
-    given_flags |= {option.partition("=")[0] for option in options}
-    is_elastic = not _ELASTIC_FLAGS.isdisjoint(given_flags)
-    if is_elastic and smallest:
-        size = max(size, smallest)
-    return _run(func, args, kwargs, size, is_elastic, [*given, *options], executable or sys.executable, env, folder)
+    size = max(num_proc if np is None else np, smallest or 0)
+    return _run(func, args, kwargs, size, [*given, *options], executable or sys.executable, env, folder)
 
 
 def _run(
@@ -149,7 +148,6 @@ def _run(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     size: int,
-    is_elastic: bool,
     options: Sequence[str],
     executable: str,
     env: Mapping[str, str] | None,
@@ -166,25 +164,41 @@ def _run(
         inner = dict(os.environ if env is None else env)
         # The ranks can import the modules that the caller can import.
         inner["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
-        end = run_launcher(["-np", str(size), *options, *rank_command], inner)
-        return _collect(call_folder, end, None if is_elastic else size)
+        words = ["-np", str(size), *options]
+        end = run_launcher([*words, *rank_command], inner)
+        return _collect(call_folder, end, _fixed_size(words))
+
+
+def _fixed_size(words: Sequence[str]) -> int | None:
+    """Returns the number of ranks that these options ask for; None if it may change."""
+    try:
+        options = parse_options(words)
+        return None if is_elastic(options) else options.num_proc
+    except LaunchError:  # perseusrun has reported it
+        return None
 
 
 def _collect(folder: Path, end: JobEnd, size: int | None) -> list[Any]:
     results = _last_generation(folder)
     if end.code == 0 and results and sorted(results) == list(range(len(results) if size is None else size)):
         return [pickle.loads(results[rank].read_bytes()) for rank in range(len(results))]
-    failures = sorted(folder.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
+    failures = [
+        (int(path.suffix[1:]), *pickle.loads(path.read_bytes()))
+        for path in sorted(folder.glob("failed.*"), key=lambda path: path.stat().st_mtime_ns)
+    ]
+    failures.sort(key=lambda failure: bool(failure[-1]))  # those that are only consequences come last
     if failures:
-        rank = int(failures[0].suffix[1:])
-        text, remote = pickle.loads(failures[0].read_bytes())
-        raise RankError(rank, f"rank {rank}: {text}", remote)
+        rank, text, remote, is_consequence = failures[0]
+        if not is_consequence or end.rank in (None, rank):
+            raise RankError(rank, f"rank {rank}: {text}", remote)
     if end.code != 0:
-        raise RankError(None, str(end))
+        raise RankError(end.rank, str(end))
+    missing = sorted(set(range(size or 1)) - set(results))
     raise RankError(
-        None,
-        f"perseus_like.run: only ranks {sorted(results)} have left a result in {folder}; pass folder=, a folder that "
-        "all hosts share",
+        missing[0] if missing else None,
+        f"perseus_like.run: ranks {missing} have left no result in {folder}: their processes ended before the function "
+        "returned (os._exit), or their hosts do not share the folder; return from the function, or pass folder=, a "
+        "folder that all hosts share",
     )
 
 

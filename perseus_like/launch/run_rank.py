@@ -16,20 +16,28 @@ def main() -> int:
     folder = Path(sys.argv[1])
     import cloudpickle
 
-    from perseus_like.protocol.failure_record import write_record
+    from perseus_like.errors import PeerLostError
+    from perseus_like.protocol.failure_record import is_consequence, write_record
 
     sys.path[:0] = sys.argv[2:]
+    code = 0
     try:
         function, args, kwargs = pickle.loads((folder / "call").read_bytes())
         outcome, data = "result", cloudpickle.dumps(function(*args, **kwargs))
-    except Exception as error:
-        write_record(error)
-        outcome, data = "failed", pickle.dumps((f"{type(error).__name__}: {error}", traceback.format_exc()))
+    except (Exception, SystemExit) as error:
+        write_record(error, PeerLostError)
+        code = 1
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) and error.code else 1
+            text += " (the function has called sys.exit, so that it has no result; return from it instead)"
+        failure = (text, traceback.format_exc(), is_consequence(error, PeerLostError))
+        outcome, data = "failed", pickle.dumps(failure)
     generation, rank = _generation_and_rank()
     partial = folder / f"partial.{os.getpid()}.{rank}"
     partial.write_bytes(data)
     partial.rename(folder / f"{outcome}.{generation}.{rank}")
-    return 0 if outcome == "result" else 1
+    return code
 
 
 def _generation_and_rank() -> tuple[int, int]:

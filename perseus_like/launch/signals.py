@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterable
+
+# The pipe through which a program that has called `run` passes on a Ctrl-C: its descriptor, device and inode.
+INTERRUPTS = "PERSEUS_INTERRUPTS"
 
 
 class SignalEvents:
@@ -40,3 +45,41 @@ class SignalEvents:
 
 def _note_signal(signum: int, frame: object) -> None:
     """Does nothing: the signal has already been written to the wakeup descriptor."""
+
+
+class CallersInterrupts:
+    """The interrupts (Ctrl-C) of a program that has called `run`. It has a descriptor that can be polled, or −1.
+
+    A terminal interrupts the launcher as well as the program, `kill` may interrupt the program alone. So the number of
+    interrupts is the larger one of the program's and of the launcher's own.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = _callers_pipe()
+        self._by_signal = self._by_caller = 0
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once the program was interrupted, or has ended."""
+        return self._descriptor
+
+    def take(self) -> bool:
+        """Reads one interrupt. Returns False if the program has ended."""
+        return bool(os.read(self._descriptor, 1))
+
+    def is_new(self, by_signal: bool) -> bool:
+        """Counts an interrupt of the launcher or of the program. Returns False if the other one was told of it."""
+        before = max(self._by_signal, self._by_caller)
+        if by_signal:
+            self._by_signal += 1
+        else:
+            self._by_caller += 1
+        return max(self._by_signal, self._by_caller) > before
+
+
+def _callers_pipe() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        number, file = os.environ.pop(INTERRUPTS, "").split(" ")
+        status = os.fstat(int(number))
+        if file == f"{status.st_dev}:{status.st_ino}":
+            return int(number)
+    return -1

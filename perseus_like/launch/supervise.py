@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
-from ..protocol.failure_record import VARIABLE, RecordFile
+from ..protocol.failure_record import VARIABLE, RecordFile, write_reason
 from . import processes
 from .child import Child, Feed, start_process
 from .event_loop import EventLoop, HasFileno
 from .guard import Guard
 from .output import Screen
 from .pause import Pause
-from .signals import SignalEvents
+from .signals import CallersInterrupts, SignalEvents
 from .streams import ChildStreams
 from .verdict import Failure, Verdict, Witness
 
@@ -68,6 +68,9 @@ class Supervisor:
         self._records = RecordFile()
         self._signals = SignalEvents(_HANDLED)
         self._loop.watch(self._signals, self._take_signals)
+        self._interrupts = CallersInterrupts()
+        if self._interrupts.fileno() >= 0:
+            self._loop.watch(self._interrupts, self._take_callers_interrupt)
         return self
 
     def __exit__(
@@ -156,6 +159,7 @@ class Supervisor:
             for failure in self._verdict.later():
                 self._screen.announce(f"after that, {failure.summary()}")
             first = self._verdict.first
+            write_reason(first.summary())
             self._screen.announce(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
         self._flush_screen()
         return self._exit_code()
@@ -270,9 +274,16 @@ class Supervisor:
             elif signum == signal.SIGTSTP:
                 self._pause()
             elif signum in _STOPPING:
-                self._take_stop(signum)
+                if signum != signal.SIGINT or self._interrupts.is_new(by_signal=True):
+                    self._take_stop(signum)
             else:
                 processes.send((child.pid for child in self._living() if child.stop_signal), signum)
+
+    def _take_callers_interrupt(self) -> None:
+        if not self._interrupts.take():
+            self._loop.forget(self._interrupts)
+        elif self._interrupts.is_new(by_signal=False):
+            self._take_stop(signal.SIGINT)
 
     def _take_stop(self, signum: signal.Signals) -> None:
         living = self._living()

@@ -26,14 +26,15 @@ class Witness:
 
     def __init__(self, blames_another: bool = False, log: str | None = None) -> None:
         self.record: FailureRecord | None = None
-        self._blames_another = blames_another
+        self._always_blames = blames_another
+        self._has_blamed = False
         self._log = log
         self._end = b""
 
     def pass_on(self, data: bytes) -> bytes:
         """Returns `data` unchanged."""
         text = self._end[-len(_BLAME) :] + data
-        self._blames_another = self._blames_another or _BLAME in text
+        self._has_blamed = self._has_blamed or _BLAME in text
         self._end = (self._end + data)[-_MOST_KEPT:]
         return data
 
@@ -43,7 +44,7 @@ class Witness:
 
     def blames_another(self) -> bool:
         """Returns True if the process has reported that it lost another."""
-        return self._blames_another
+        return self._always_blames or (self.record.is_consequence if self.record else self._has_blamed)
 
     def summary(self) -> str:
         """Returns the exception in one line; empty if it is not known."""
@@ -52,7 +53,7 @@ class Witness:
     def account(self) -> list[str]:
         """Returns the lines that say why the process has failed: its exception, or what it wrote last to stderr."""
         lines = []
-        if self.record:
+        if self.record and self.record.error:
             lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
         elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]

@@ -26,11 +26,16 @@ _MOST_BYTES = 3500  # a status line of `rank_main` with a record in it is one wr
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """An exception. `frames` are the last ones of the user's program, each as its lines in a traceback."""
+    """An exception. `frames` are the last ones of the user's program, each as its lines in a traceback.
+
+    `is_consequence`: the process has failed because it has lost another one. Without an `error`, the process has only
+    noticed the loss: the record counts if it ends with a failure and without another record.
+    """
 
     name: str  # the process, as the launcher calls it
     error: str
     frames: list[str]
+    is_consequence: bool = False
 
     def encode(self) -> str:
         """Returns one line of JSON in ASCII."""
@@ -47,6 +52,7 @@ def decode(text: str | bytes) -> FailureRecord | None:
     except (TypeError, ValueError):
         return None
     is_valid = isinstance(found.name, str) and isinstance(found.error, str) and isinstance(found.frames, list)
+    is_valid = is_valid and isinstance(found.is_consequence, bool)
     return found if is_valid and all(isinstance(frame, str) for frame in found.frames) else None
 
 
@@ -63,21 +69,37 @@ class RecordFile:
 
     def variable_for(self, name: str) -> str:
         """Returns the value of `VARIABLE` for the process that is called `name`."""
-        return f"{self._file} {os.fstat(self._file).st_ino} {name}"
+        status = os.fstat(self._file)
+        return f"{self._file} {status.st_dev}:{status.st_ino} {name}"
 
     def read(self, name: str) -> FailureRecord | None:
         """Returns the last record of the process that is called `name`."""
+        return next(reversed(self.read_all(name)), None)
+
+    def read_all(self, name: str) -> list[FailureRecord]:
+        """Returns the records of the process that is called `name`, in the order of their writing."""
         records = map(decode, os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines())
-        return next((record for record in reversed([*records]) if record and record.name == name), None)
+        return [record for record in records if record and record.name == name]
 
     def close(self) -> None:
         """Discards the records."""
         os.close(self._file)
 
 
-def write_record(error: BaseException) -> None:
-    """Writes the record of this process, if it has a launcher."""
-    _write("".join(traceback.format_exception_only(type(error), error)).strip(), _frames(error.__traceback__))
+def write_record(error: BaseException, lost_another: type[BaseException]) -> None:
+    """Writes the record of this process, if it has a launcher. `lost_another`: see `is_consequence`."""
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    _write(text, _frames(error.__traceback__), is_consequence(error, lost_another))
+
+
+def is_consequence(error: BaseException, lost_another: type[BaseException]) -> bool:
+    """Returns True if the first of the exceptions that led to `error` is a `lost_another`."""
+    return isinstance(_chain(error)[-1], lost_another)
+
+
+def note_lost_process() -> None:
+    """Writes that this process has lost another one, which explains a failure of this process without an exception."""
+    _write("", [], is_consequence=True)
 
 
 def write_reason(text: str) -> None:
@@ -85,12 +107,13 @@ def write_reason(text: str) -> None:
     _write(text, [])
 
 
-def _write(text: str, frames: list[str]) -> None:
+def _write(text: str, frames: list[str], is_consequence: bool = False) -> None:
     # Without the variable there is no launcher; without the descriptor, a program in between has closed it.
     with contextlib.suppress(OSError, ValueError):
-        number, inode, name = os.environ.get(VARIABLE, "").split(" ", 2)
-        record = FailureRecord(name, text[:_LONGEST_TEXT], frames)
-        if os.fstat(int(number)).st_ino == int(inode):
+        number, file, name = os.environ.get(VARIABLE, "").split(" ", 2)
+        record = FailureRecord(name, text[:_LONGEST_TEXT], frames, is_consequence)
+        status = os.fstat(int(number))
+        if file == f"{status.st_dev}:{status.st_ino}":
             os.write(int(number), record.encode().encode() + b"\n")
 
 
@@ -106,9 +129,9 @@ def report_failures(lost_another: type[BaseException], of_this_library: type[Bas
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() == process:
-            write_record(error)
-        is_consequence = isinstance(error, lost_another) and all(isinstance(e, of_this_library) for e in _chain(error))
-        if is_consequence and not os.environ.get(FULL_TRACEBACKS):
+            write_record(error, lost_another)
+        is_plain = isinstance(error, lost_another) and all(isinstance(e, of_this_library) for e in _chain(error))
+        if is_plain and not os.environ.get(FULL_TRACEBACKS):
             print("".join(traceback.format_exception_only(kind, error)).strip(), file=sys.stderr, flush=True)
         else:
             previous(kind, error, trace)

@@ -54,7 +54,7 @@ def _run_with(args: Any, options: Sequence[str]) -> list[Any] | None:
         raise ValueError("neither args.command nor args.run_func is set; set one of them")
     end = run_launcher([*options, *(args.command or ())])
     if end.code:
-        raise RankError(None, str(end))
+        raise RankError(end.rank, str(end))
     return None
 
 

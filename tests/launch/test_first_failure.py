@@ -103,6 +103,38 @@ finally:
     assert "[0]<stderr>:KeyError: 'the cause'" in result.stderr
 
 
+CATCHING = """
+import os, select, sys
+import numpy as np
+import perseus_like.numpy as hvd
+from perseus_like import HorovodInternalError
+hvd.init()
+process = os.pidfd_open(int(hvd.allgather(np.array([os.getpid()]))[0]))
+if hvd.rank() == 1:
+    try:
+        raise ValueError("the cause")
+    finally:
+        hvd.shutdown()
+        select.select([process], [], [])  # the other rank ends first
+try:
+    hvd.barrier()
+except HorovodInternalError:
+    sys.exit(4)
+"""
+
+
+def test_a_rank_that_catches_the_loss_of_another_has_not_failed_first(
+    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(CATCHING)
+    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    first, *details = block(result.stderr)
+    assert first.startswith("perseusrun: first failure: rank 1 "), result.stderr
+    assert details[-1] == "  ValueError: the cause"
+
+
 def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import no_such_module\n")

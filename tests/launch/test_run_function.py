@@ -6,6 +6,8 @@ import functools
 import operator
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
+
+from .conftest import LIMIT_SECONDS
 
 
 def test_results_are_in_the_order_of_ranks() -> None:
@@ -37,8 +41,111 @@ def test_functions_that_only_cloudpickle_can_send() -> None:
 
 
 def test_a_rank_that_dies_is_an_error() -> None:
-    with pytest.raises(RankError, match="exit code 3"):
+    with pytest.raises(RankError, match="exit code 3: rank [01] .* exited with code 3") as caught:
         run(os._exit, [3], np=2)
+    assert caught.value.rank in (0, 1)
+
+
+@pytest.mark.parametrize("argument", [0, 4, "the reason"])
+def test_a_function_that_calls_exit_is_an_error(argument: object) -> None:
+    with pytest.raises(RankError, match=f"rank 0: SystemExit: {argument} .*return from it instead") as caught:
+        run(sys.exit, [argument], np=1)
+    assert caught.value.rank == 0
+
+
+def test_a_rank_that_leaves_no_result_is_an_error() -> None:
+    with pytest.raises(RankError, match=r"ranks \[0, 1\] have left no result") as caught:
+        run(os._exit, [0], np=2)
+    assert caught.value.rank == 0
+
+
+def test_a_rank_that_has_only_lost_another_is_not_named() -> None:
+    """Rank 1 fails first, and rank 0 reports its failure first."""
+
+    def train() -> None:
+        import sys
+        import time
+        from pathlib import Path
+
+        import perseus_like as hvd
+
+        class Late(ValueError):
+            def __str__(self) -> str:
+                while not list(Path(sys.argv[1]).glob("failed.0.0")):
+                    time.sleep(0.01)
+                return "the cause"
+
+        hvd.init()
+        try:
+            if hvd.rank() == 1:
+                raise Late
+            hvd.barrier()
+        finally:
+            hvd.shutdown()
+
+    with pytest.raises(RankError, match="rank 1: Late: the cause") as caught:
+        run(train, np=2)
+    assert caught.value.rank == 1
+
+
+def test_a_rank_that_dies_is_named_although_others_have_left_an_error() -> None:
+    def train() -> None:
+        import perseus_like as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            os._exit(5)
+        hvd.barrier()
+
+    with pytest.raises(RankError, match="rank 1 .* exited with code 5") as caught:
+        run(train, np=2)
+    assert caught.value.rank == 1
+
+
+def test_the_number_of_ranks_in_the_options() -> None:
+    assert run(os.getenv, ["PERSEUS_RANK"], options=["-np", "2"]) == ["0", "1"]
+
+
+def test_values_of_variables_are_not_in_the_process_list() -> None:
+    def look() -> tuple[str | None, bytes]:
+        return os.environ.get("KEY"), Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+
+    ((key, line),) = run(look, options=["-x", "KEY=secret"])
+    assert key == "secret"
+    assert b"perseus_like.launch" in line
+    assert b"KEY=" not in line
+
+
+INTERRUPTED = """
+import perseus_like, sys
+
+def train(folder):
+    import pathlib, signal, time, perseus_like as hvd
+    hvd.init()
+    hvd.barrier()
+    try:
+        print("ready", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        time.sleep(1.0)  # as long as writing a checkpoint takes
+        pathlib.Path(folder, f"saved.{hvd.rank()}").touch()
+
+perseus_like.run(train, [sys.argv[1]], np=2)
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "kill"])
+def test_ranks_have_time_to_save_after_an_interrupt(tmp_path: Path, is_terminal: bool) -> None:
+    """A terminal interrupts the program and its perseusrun, `kill -INT` the program alone."""
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as program:
+        assert program.stdout is not None
+        assert all(program.stdout.readline().endswith(":ready\n") for _ in range(2))
+        (os.killpg if is_terminal else os.kill)(program.pid, signal.SIGINT)
+        _, errors = program.communicate(timeout=LIMIT_SECONDS)
+    assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"], errors
+    assert program.returncode == -signal.SIGINT
+    assert errors.count("perseusrun: SIGINT") == 1, errors
 
 
 def test_an_argument_or_result_that_cannot_be_pickled_is_an_error() -> None:

@@ -32,10 +32,10 @@ BY_FOLDER = {
 # its own package. Every entry only names entries above it, so there are no cycles between entries.
 LAYERS: dict[str, tuple[str, ...]] = {
     "tables": (),
-    "errors": ("tables",),
+    "protocol": (),
+    "errors": ("protocol", "tables"),
     "system": (),
     "source_folder": (),
-    "protocol": (),
     "tensor": ("tables",),
     "documentation": (),
     "compat_probes": (),

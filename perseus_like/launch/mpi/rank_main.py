@@ -106,7 +106,7 @@ def main(tag: str, encoded: str) -> int:
         return 1
     record = records.read(_rank())
     # Open MPI may end the process with a code or signal of its own after its exception.
-    code = 1 if record and process.returncode else process.returncode
+    code = 1 if record and record.error and process.returncode else process.returncode
     shown = code if code >= 0 else 128 - code
     if record:
         heartbeat.report(_report(tag, "failed", record.encode()))
