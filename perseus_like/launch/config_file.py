@@ -53,6 +53,10 @@ _OPTIONS: dict[tuple[str, str], str | tuple[str | None, str | None]] = {
     ("logging", "hide_timestamp"): ("--log-without-timestamp", "--log-with-timestamp"),
     ("logging", "with_timestamp"): ("--log-with-timestamp", "--log-without-timestamp"),
 }
+# Only one of these options can be given.
+HOST_OPTIONS = ("--hosts", "--hostfile", "--host-discovery-script")
+# Options whose value may be a list in the file.
+_LISTS = {"--hosts", "--network-interfaces", "--thread-affinity"}
 _CONTROLLERS = {"gloo": "--gloo", "mpi": "--mpi"}
 _SECTIONS = {section for section, _ in _OPTIONS if section}
 
@@ -69,6 +73,8 @@ def read_config(path: str) -> list[str]:
                 found += _option(path, key, str(inner), inner_value)
         else:
             found += _option(path, "", str(key), value)
+    if len([word for word in found if word.startswith(tuple(f"{flag}=" for flag in HOST_OPTIONS))]) > 1:
+        raise LaunchError(f"{path}: give only one of hosts, hostfile and host_discovery_script")
     return found
 
 
@@ -96,6 +102,10 @@ def _option(path: str, section: str, key: str, value: Any) -> list[str]:
         raise LaunchError(f"{path}: unknown setting {f'{section}: {key}' if section else key}; correct or remove it")
     if value is None:
         return []
+    if isinstance(value, list) and option in _LISTS and not any(isinstance(each, list | dict) for each in value):
+        value = ",".join(map(str, value))
+    if isinstance(value, list | dict):
+        raise LaunchError(f"{path}: {key} must be one value, not {value!r}")
     if isinstance(option, str):
         return [f"{option}={value}"]
     if not isinstance(value, bool):

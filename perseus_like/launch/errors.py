@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import shutil
@@ -18,6 +19,12 @@ class LaunchError(Exception):
 
 def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
     """Returns the error text of a program that could not be started, and the exit code that a shell reports."""
+    if error.errno == errno.ENOEXEC:
+        return (
+            f"cannot run {program!r}: it is no program of this system, and its first line does not begin with #!; "
+            "name its interpreter before it, as in sh script.sh",
+            126,
+        )
     if not isinstance(error, FileNotFoundError):
         return f"cannot run {program!r}: {error.strerror}; give a program that this user may run", 126
     found = shutil.which(program)
@@ -29,6 +36,13 @@ def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
         return f"{program!r}: no such program; give its path, or add its folder to PATH", 127
     # The file exists, but the interpreter or loader that it names does not.
     interpreter = _interpreter(Path(found))
+    if interpreter and interpreter.endswith("\r"):
+        script = shlex.quote(found)
+        return (
+            f"cannot run {program!r}: its lines end with CR LF, as on Windows, so that its interpreter would be "
+            f"{interpreter!r}; convert the file: sed -i 's/\\r$//' {script}",
+            127,
+        )
     needed = f"its interpreter {interpreter!r}, named in its first line," if interpreter else "its dynamic loader"
     return f"cannot run {program!r}: {needed} does not exist; install it", 127
 
@@ -49,5 +63,6 @@ def _interpreter(path: Path) -> str | None:
             first = file.readline(4096)
     except OSError:
         return None
-    words = first[2:].split() if first.startswith(b"#!") else []
+    # To the kernel, a carriage return is part of the name.
+    words = re.split(rb"[ \t]+", first[2:].strip(b" \t\n")) if first.startswith(b"#!") else []
     return words[0].decode(errors="replace") if words else None

@@ -91,16 +91,29 @@ class _Parser(argparse.ArgumentParser):
 def parse_options(argv: Sequence[str]) -> Options:
     """Parses a command line. Raises LaunchError if it is invalid."""
     parser = make_parser()
-    own, command = split_command(parser, argv)
+    own, command = words_with_config(parser, argv)
     options = _parse(parser, own)
-    if options.config_file:
-        from .config_file import read_config
-
-        # The options of the command line follow, so they override those of the file.
-        options = _parse(parser, read_config(options.config_file) + own)
     options.command = command
     options.notes = list(dict.fromkeys(options.notes))
     return options
+
+
+def words_with_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the options of a command line, after those of its configuration file, and the command.
+
+    So the options of the command line override those of the file. If it names the hosts in any way, the file's hosts do
+    not count. Raises LaunchError if an option is invalid.
+    """
+    own, command = split_command(parser, argv)
+    options = _parse(parser, own)
+    if not options.config_file:
+        return own, command
+    from .config_file import HOST_OPTIONS, read_config
+
+    words = read_config(options.config_file)
+    if (options.hosts, options.hostfile, options.host_discovery_script) != (None, None, None):
+        words = [word for word in words if word.partition("=")[0] not in HOST_OPTIONS]
+    return words + own, command
 
 
 def _parse(parser: argparse.ArgumentParser, own: Sequence[str]) -> Options:

@@ -61,7 +61,8 @@ def split_variables(command: list[str]) -> tuple[list[str], list[str]]:
 def with_python(command: list[str]) -> list[str]:
     """Returns `command`, with this Python in front if it begins with `-m`, or with a script that the system cannot run.
 
-    A script that is executable and has a `#!` line is started as it is, also if it is found in PATH.
+    A script that is executable and has a `#!` line is started as it is, also if it is found in PATH. The system cannot
+    run a script whose `#!` line ends with CR LF.
     """
     if command[0] in MODULE_FLAGS:
         if len(command) == 1:
@@ -78,6 +79,7 @@ def _runs_by_itself(script: str) -> bool:
         return False
     try:
         with Path(found).open("rb") as file:
-            return file.read(2) == b"#!"
+            first = file.readline(4096)
+            return first.startswith(b"#!") and not first.endswith(b"\r\n")
     except OSError:
         return True

@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ..launch.config_file import read_config
-from ..launch.options import make_parser, parse_options
-from ..launch.program import split_command
+from ..launch.options import make_parser, parse_options, words_with_config
 
 # horovodrun's options, by the attribute that its parser stores them in.
 _ATTRIBUTES = [
@@ -125,11 +123,9 @@ class _Keep(argparse.Action):
 
 def parse_words(words: Sequence[str]) -> _HorovodArgs:
     """Returns the command line `words` of perseusrun as attributes. Raises LaunchError if it is invalid."""
-    config_file = parse_options(words).config_file
+    parse_options(words)  # an invalid value is an error, although the attributes keep their texts
     parser = make_parser()
-    own, command = split_command(parser, words)
-    if config_file:
-        own = [*read_config(config_file), *own]
+    own, command = words_with_config(parser, words)
     args: Any = _HorovodArgs()
     args.num_proc, args.command = None, command
     setattr(args, _OTHERS, [])

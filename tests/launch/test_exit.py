@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -114,6 +115,26 @@ def test_a_script_without_its_interpreter(perseusrun: Perseusrun, tmp_path: Path
     result = perseusrun("-np", "1", *options, str(program))
     assert result.returncode == 127
     assert f"cannot run {str(program)!r}: its interpreter '/no/such/python3', named in its first" in result.stderr
+
+
+def test_a_script_of_windows(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"#!/bin/sh\r\necho a shell\r\n")
+    program.chmod(0o755)
+    result = perseusrun("-np", "1", "./program")
+    assert result.returncode == 127
+    assert "its lines end with CR LF, as on Windows, so that its interpreter would be '/bin/sh\\r'" in result.stderr
+    line = result.stderr.partition("convert the file: ")[2]
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
+    assert perseusrun("-np", "1", "./program").stdout == "[0]<stdout>:a shell\n"
+
+
+def test_a_script_without_a_first_line(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("echo a shell\n")
+    (tmp_path / "program").chmod(0o755)
+    result = perseusrun("-np", "1", "./program")
+    assert result.returncode == 126
+    assert "its first line does not begin with #!" in result.stderr
 
 
 def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> None:

@@ -191,6 +191,9 @@ def test_controller(tmp_path: Path, controller: str, line: list[str], use_mpi: b
         ("- a", "expected a table"),
         ("a: [", "cannot read"),
         ("stall_check: {enabled: 7}", "must be true or false"),
+        ("hosts: a:2\nhostfile: hosts", "give only one of hosts, hostfile and host_discovery_script"),
+        ("hosts: {a: 2}", "hosts must be one value, not"),
+        ("ssh_port: [1, 2]", "ssh_port must be one value, not"),
     ],
 )
 def test_config_file_errors(tmp_path: Path, text: str, needle: str) -> None:
@@ -199,6 +202,27 @@ def test_config_file_errors(tmp_path: Path, text: str, needle: str) -> None:
     config.write_text(text)
     with pytest.raises(LaunchError, match=needle):
         parse_options(["--config-file", str(config), "x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hosts", "hostfile"),
+    [
+        ("hosts: [a:2, b:4]", [], "a:2,b:4", None),
+        ("hosts:\n- a:2\n- b", [], "a:2,b", None),
+        ("hosts: a:2", ["--hostfile", "file"], None, "file"),
+        ("hostfile: file", ["-H", "a:2"], "a:2", None),
+        ("host_discovery_script: look", ["-H", "a:2"], "a:2", None),
+        ("hosts: a:2", ["-H", "b:2"], "b:2", None),
+    ],
+)
+def test_hosts_in_a_config_file(
+    tmp_path: Path, text: str, words: list[str], hosts: str | None, hostfile: str | None
+) -> None:
+    pytest.importorskip("yaml")
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    options = parse_options(["--config-file", str(config), *words, "x"])
+    assert (options.hosts, options.hostfile, options.host_discovery_script) == (hosts, hostfile, None)
 
 
 def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun: Perseusrun, tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ def test_a_script_is_run_by_the_interpreter_in_its_first_line(perseusrun: Perseu
     assert perseusrun("-np", "1", "./program.py").stdout == "[0]<stdout>:a shell\n"
 
 
+def test_a_python_script_of_windows_is_run_by_this_python(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_bytes(b"#!/usr/bin/env python3\r\nimport sys\r\nprint(sys.executable)\r\n")
+    program.chmod(0o755)
+    assert perseusrun("-np", "1", "./program.py").stdout == f"[0]<stdout>:{sys.executable}\n"
+
+
 @pytest.mark.parametrize(
     ("typed", "ending"),
     [
