@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import stat
@@ -23,6 +24,8 @@ _LONGEST_LINE = 1 << 20
 NAMES = ("stdout", "stderr")
 _RANK_COLOURS = (b"36", b"33", b"35", b"32", b"34", b"96")
 _BOLD, _BOLD_RED = b"1", b"1;31"
+# In a folder where others can write, someone may have made a link to another file, or a pipe that nobody reads.
+_OWN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -39,7 +42,8 @@ class Sink:
         self._waiting = bytearray()
         self._open: Channel | None = None  # the channel of the unfinished line that is the last on the screen
         self._open_text = b""
-        self._has_lost = False
+        self.has_lost = False  # since the last line that says so
+        self.report_loss: Callable[[], None] | None = None  # called at the first loss
 
     @property
     def backlog(self) -> int:
@@ -86,11 +90,17 @@ class Sink:
         return b"\x1b[" + colour + b"m" + text + b"\x1b[0m" if text and self.has_colours else text
 
     def _put(self, data: bytes) -> None:
-        if self._has_lost:
+        if self.has_lost:
             self._waiting += b"\nperseusrun: output is missing here, since the disk was full\n"
-            self._has_lost = False
+            self.has_lost = False
         if not self.is_broken:
             self._waiting += data
+
+    def close(self) -> None:
+        """Ends an unfinished line, and says that output is missing if it is."""
+        self.close_line()
+        if self.has_lost:
+            self._put(b"")
 
     def flush_some(self) -> None:
         """Writes as much as a writable descriptor takes without blocking."""
@@ -101,9 +111,12 @@ class Sink:
             return
         except OSError as error:
             # A full disk does not end the job. The output is lost until there is room again.
-            self._has_lost = error.errno in _FULL
-            self.is_broken = not self._has_lost
+            self.has_lost = error.errno in _FULL
+            self.is_broken = not self.has_lost
             self._waiting.clear()
+            if self.has_lost and self.report_loss:
+                report, self.report_loss = self.report_loss, None
+                report()
             return
         del self._waiting[:written]
 
@@ -126,9 +139,15 @@ class Copy:
         self._path, self._report = path, report
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | _OWN_FILE)
+            try:
+                self._file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN_FILE, 0o666, dir_fd=folder)
+            finally:
+                os.close(folder)
         except OSError as error:
-            raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {error.strerror}") from error
+            is_link = error.errno in {errno.ELOOP, errno.ENOTDIR} and (path.is_symlink() or path.parent.is_symlink())
+            why = "it or its folder is a symbolic link, which is not followed; remove it" if is_link else error.strerror
+            raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {why}") from error
 
     def write(self, data: bytes) -> None:
         """Appends `data`, unless an earlier write has failed."""
@@ -243,6 +262,9 @@ class Screen:
         self.sinks = list(dict.fromkeys(self._sinks))
         self.channels: list[Channel] = []
         self._own = Channel(None, "stderr", self._sinks[1], Style(prefix=False))
+        for name, sink, other in zip(NAMES, self._sinks, reversed(self._sinks), strict=True):
+            if sink is not other:
+                sink.report_loss = functools.partial(self._report_loss, name, other)
 
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
@@ -268,6 +290,15 @@ class Screen:
         for line in details:
             sink.write_line(self._own, b"  " + line.encode(errors="backslashreplace"))
 
+    def _report_loss(self, name: str, other: Sink) -> None:
+        text = f"the disk of the launcher's {name} is full: output is lost there, and the job continues"
+        other.write_line(self._own, f"perseusrun: {text}".encode())
+
+    @property
+    def has_lost_in_silence(self) -> bool:
+        """True if output is lost, and no output has told so."""
+        return all(sink.has_lost for sink in self.sinks)
+
     @property
     def backlog(self) -> int:
         """The number of bytes that are not yet written."""
@@ -288,7 +319,7 @@ class Screen:
         for channel in self.channels:
             channel.close()
         for sink in self.sinks:
-            sink.close_line()
+            sink.close()
 
 
 def _same_file(one: int, other: int) -> bool:

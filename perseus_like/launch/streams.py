@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import subprocess
@@ -14,6 +13,7 @@ from .output import Screen, Sink
 
 _PROMPT_SECONDS = 0.1
 _MOST_BACKLOG = 1 << 20
+_MOST_IN_PIPE = 1 << 20  # Linux's limit for the users' pipes (/proc/sys/fs/pipe-max-size)
 
 
 class ChildStreams:
@@ -62,20 +62,21 @@ class ChildStreams:
     def read_rest(self, process: subprocess.Popen[bytes]) -> None:
         """Reads the remaining output of a process, so that the output precedes the report of the process's end."""
         for stream in (process.stdout, process.stderr):
-            descriptor = stream.fileno() if stream and not stream.closed else -1
-            received = 0
-            # A process that it has started may still write, without an end.
-            while received < _MOST_BACKLOG and (count := self._read(descriptor)):
-                received += count
+            self._read_present(stream.fileno() if stream and not stream.closed else -1)
 
     def drain(self) -> None:
         """Reads what is left, and closes all streams and the screen."""
         for descriptor in list(self._feeds):
-            with contextlib.suppress(BlockingIOError):
-                while data := os.read(descriptor, 65536):
-                    self._feeds[descriptor].feed(data)
-            self._forget(descriptor)
+            self._read_present(descriptor)
+            if descriptor in self._feeds:
+                self._forget(descriptor)
         self._screen.close()
+
+    def _read_present(self, descriptor: int) -> None:
+        """Reads what is in the pipe now. A process that a rank has left may go on writing, without an end."""
+        received = 0
+        while received < _MOST_IN_PIPE and (count := self._read(descriptor)):
+            received += count
 
     def _listen(self, descriptor: int) -> None:
         self._loop.watch(descriptor, functools.partial(self._read, descriptor))

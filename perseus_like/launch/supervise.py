@@ -219,7 +219,8 @@ class Supervisor:
     def _exit_code(self) -> int:
         if self._code_override is not None:
             return self._code_override
-        return self._verdict.first.code if self._verdict.first else 0
+        code = self._verdict.first.code if self._verdict.first else 0
+        return code or (os.EX_IOERR if self._screen.has_lost_in_silence else 0)
 
     # Ending the job.
 

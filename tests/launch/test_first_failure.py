@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perseus_like.protocol.failure_record import VARIABLE, RecordFile, write_reason
+
 from .conftest import Perseusrun, Script
 
 TRAINING = """
@@ -164,6 +166,22 @@ def test_a_program_of_the_rank_leaves_no_record(perseusrun: Perseusrun, script: 
         raise KeyError("of the rank")
     """)
     assert block(perseusrun("-np", "1", sys.executable, program).stderr)[-1] == "  KeyError: 'of the rank'"
+
+
+def test_a_record_is_written_to_the_launchers_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of another device may have the same inode."""
+    records = RecordFile()
+    value = records.variable_for("rank 0")
+    device = os.fstat(records.fileno()).st_dev
+    monkeypatch.setenv(VARIABLE, value.replace(f" {device}:", f" {device + 1}:"))
+    write_reason("of another file")
+    assert records.read("rank 0") is None
+    monkeypatch.setenv(VARIABLE, value)
+    write_reason("of this file")
+    record = records.read("rank 0")
+    assert record is not None
+    assert record.error == "of this file"
+    records.close()
 
 
 ENDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -62,6 +63,15 @@ def test_no_process_is_left_after_the_launcher_is_killed(
     assert all(ends(pid) for pid in members)
     # The reader of the job's output also sees its end, because the guard process holds no copy of the pipe.
     assert job.communicate(timeout=LIMIT_SECONDS) == ("", "")
+
+
+def test_a_daemon_that_writes_without_end_does_not_keep_the_launcher(launched: Launched, script: Script) -> None:
+    program = script("""
+        daemon = subprocess.Popen(["yes"], start_new_session=True)
+        print(daemon.pid)
+    """)
+    job = launched("-np", "1", sys.executable, program, stdout=subprocess.DEVNULL)
+    assert job.wait(60) == 0  # the daemon ends by SIGPIPE
 
 
 def test_helpers_end_with_a_successful_job_but_daemons_stay(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
 import termios
@@ -83,19 +85,35 @@ def test_a_folder_whose_name_is_not_text(perseusrun: Perseusrun, script: Script,
 def test_a_full_disk_does_not_end_a_job(
     perseusrun: Perseusrun, launched: Launched, script: Script, tmp_path: Path
 ) -> None:
-    program = script('for _ in range(100): print("out", rank)')
-    for rank in ("rank.0", "rank.1"):
-        (tmp_path / "logs" / rank).mkdir(parents=True)
-    (tmp_path / "logs/rank.0/stdout").symlink_to("/dev/full")
-    result = perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program)
+    program = script('for _ in range(100 - 90 * rank): print("out", rank)')
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (300, 300))
+    result = perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program, preexec_fn=limit)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("\n") == 200
-    assert "cannot write more to 'logs/rank.0/stdout': No space left on device; the job continues" in result.stderr
+    assert result.stdout.count("\n") == 110
+    assert "cannot write more to 'logs/rank.0/stdout': File too large; the job continues" in result.stderr
     assert result.stderr.count("cannot write more") == 1
-    assert (tmp_path / "logs/rank.1/stdout").read_text() == "out 1\n" * 100
+    assert (tmp_path / "logs/rank.1/stdout").read_text() == "out 1\n" * 10
     # The launcher's own output goes to a full disk.
     with Path("/dev/full").open("wb") as full:
-        assert launched("-np", "2", sys.executable, program, stdout=full).wait(60) == 0
+        job = launched("-np", "2", sys.executable, program, stdout=full)
+        assert job.wait(60) == 0
+        assert job.communicate()[1].count("the disk of the launcher's stdout is full") == 1
+        assert launched("-np", "2", sys.executable, program, stdout=full, stderr=full).wait(60) == os.EX_IOERR
+
+
+def test_an_output_file_that_is_a_link_is_not_followed(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    (tmp_path / "logs/rank.0").mkdir(parents=True)
+    (tmp_path / "valuable").write_text("of the user")
+    (tmp_path / "logs/rank.0/stdout").symlink_to(tmp_path / "valuable")
+    (tmp_path / "other/rank.0").parent.mkdir()
+    (tmp_path / "other/rank.0").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    for folder in ("logs", "other"):
+        result = perseusrun("-np", "1", "--output-filename", folder, "true")
+        assert result.returncode == 2
+        assert f"cannot write '{folder}/rank.0/stdout': it or its folder is a symbolic link" in result.stderr
+    assert (tmp_path / "valuable").read_text() == "of the user"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_files_per_rank(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
