@@ -41,7 +41,9 @@ class Job:
         options: tuple[str, ...],
         hosts: str,
         launcher: list[str] = LAUNCHER,
+        is_static: bool = False,
     ) -> None:
+        """Starts the job. With `is_static`, the hosts are given by -H instead of a discovery script."""
         self._hosts = folder / "hosts"
         self._mark = f"PERSEUS_TEST_JOB={uuid.uuid4()}"
         script = folder / "discover.sh"
@@ -52,8 +54,9 @@ class Job:
         self.events: list[Event] = []
         command = [sys.executable, str(PROGRAMS / program), *arguments]
         name, _, value = self._mark.partition("=")
+        found = ["-H", hosts] if is_static else ["--host-discovery-script", str(script)]
         self.process = subprocess.Popen(
-            [*launcher, "--host-discovery-script", str(script), "--no-prefix", *options, *command],
+            [*launcher, *found, "--no-prefix", *options, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -87,13 +87,31 @@ def test_rank_variables_of_every_generation(start: Start) -> None:
     job.assert_trained()
 
 
-def test_workers_are_interrupted_before_the_workers_of_a_new_host_are_ready(start: Start, tmp_path: Path) -> None:
+def test_a_host_that_leaves_before_its_workers_are_ready_costs_nothing(start: Start) -> None:
+    options = ("--min-np", "1", "--reset-limit", "0", "-x", "WAITS_ON=127.0.0.2")
+    job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.02",))
+    job.commit_of(1)
+    job.hosts("localhost:1,127.0.0.2:1")
+    job.next_event("script")
+    job.hosts("localhost:1")
+    assert "127.0.0.2" not in job.next_line("perseusrun: hosts: localhost:1")
+    job.commit_of(1)
+    assert job.finish() == 0, job.text
+    assert "generation 2" not in job.text
+    job.assert_trained()
+
+
+def test_workers_are_interrupted_once_the_workers_of_a_new_host_are_ready(start: Start, tmp_path: Path) -> None:
     options = ("--min-np", "1", "-x", "WAITS_ON=127.0.0.2")
     job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.02",))
     job.commit_of(1)
     job.hosts("localhost:1,127.0.0.2:1")
-    job.next_event("interrupted")
+    job.next_event("script")
+    for _ in range(10):
+        job.commit_of(1)
+    assert not any(event["kind"] == "interrupted" for event in job.events), job.text
     (tmp_path / "go").touch()
+    job.next_event("interrupted")
     job.commit_of(2)
     assert job.finish() == 0, job.text
     job.assert_trained()

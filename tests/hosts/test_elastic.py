@@ -51,10 +51,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program: str = "train_numpy.py",
         pause: str = "0.02",
         shell: str = "",
+        is_static: bool = False,
     ) -> Any:
         launcher = test_bed.command("h1", [sys.executable, "-m", "perseus_like.launch"])
         network = ("--remote-shell", shell or test_bed.remote_shell, "--network-interfaces", "eth0", "--tcp")
-        started.append(jobs.Job(tmp_path, program, (pause,), (*network, *options), hosts, launcher))
+        started.append(jobs.Job(tmp_path, program, (pause,), (*network, *options), hosts, launcher, is_static))
         return started[-1]
 
     yield run
@@ -99,6 +100,19 @@ def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, 
     job.commit_of(3)
     job.hosts("h1:1,h2:1,h3:2")
     job.commit_of(4)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
+def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> None:
+    """Its cool-down ends while the next generation starts."""
+    cooldown = ("--blacklist-cooldown-range", "1", "1")
+    job = start(test_beds(2), "--min-np", "1", *cooldown, hosts="h1:1,h2:1", is_static=True)
+    job.commit_of(2)
+    os.kill(rank_of(job, 1), signal.SIGKILL)
+    job.next_line("a worker on h2 has died; the job does not use this host for 1 s")
+    job.next_line("generation 2: 1 workers on h1:1")
+    job.commit_of(2)
     assert job.finish() == 0, job.text
     job.assert_trained()
 

@@ -62,6 +62,7 @@ class ClusterJob:
         self._environment = environment
         self._heartbeat_seconds = heartbeat_seconds
         self._hosts = HostManager(settings.cooldown)
+        self._just_found: set[str] = set()  # hosts that were not in the answer before the last one
         self._agents: dict[str, HostAgent] = {}
         self._ping_seconds = min(_LONGEST_PING_SECONDS, heartbeat_seconds / 3)
         self._pinged = time.monotonic()
@@ -91,6 +92,8 @@ class ClusterJob:
 
     def take_hosts(self, hosts: list[Host]) -> None:
         """Replaces the list of hosts."""
+        if known := {*self._hosts.found}:
+            self._just_found = {host.name for host in hosts} - known
         if self._hosts.update(hosts):
             self._screen.announce(f"hosts: {self._hosts.describe()}")
         self.plan()
@@ -182,6 +185,8 @@ class ClusterJob:
             return
         elif kind == "begun":
             self._begun += 1
+            if self._begun == sum(host.slots for host in self._members):
+                self.plan()  # its workers could not be told of the hosts that have come in the meantime
         elif kind == "died":
             self._died.append(found.host)
         elif kind == "leaving":
@@ -214,7 +219,9 @@ class ClusterJob:
 
     def _form(self, hosts: list[Host], size: int) -> None:
         limit = self._settings.reset_limit
-        if self._generation:
+        # A new host may be gone again before the generation has ended.
+        is_unchanged = self._is_interrupted and not self._died and {*hosts} == {*self._members}
+        if self._generation and not is_unchanged:
             self._resets += 1
             if limit is not None and self._resets > limit:
                 self._give_up(RESET_LIMIT_MESSAGE.format(limit))
@@ -287,6 +294,7 @@ class ClusterJob:
         now = {host.name: host.slots for host in self._members}
         usable = self._hosts.usable()
         here = [found.host for found in self._agents.values() if found.is_here and found.host in usable]
+        here = [name for name in here if name not in self._just_found]  # it may be gone in the next answer
         has_room = self._settings.max_np is None or sum(now.values()) < self._settings.max_np
         result = _REMOVED if any(self._hosts.found.get(name, 0) < slots for name, slots in now.items()) else 0
         if has_room and any(usable[name] > now.get(name, 0) for name in here):

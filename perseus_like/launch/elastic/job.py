@@ -50,6 +50,8 @@ class ElasticJob:
         self._generation = 0
         self._size = 0
         self._resets = 0
+        self._members: list[Worker] = []  # of the last generation, also those that have ended
+        self._is_interrupted = False  # its members were told of new hosts
         self._gathered: dict[int, str] = {}
         self._had_state = False
         self._stamp = 0
@@ -202,12 +204,15 @@ class ElasticJob:
 
     def _form(self, members: list[Worker]) -> None:
         limit = self._settings.reset_limit
-        if self._generation > 0:
+        # A new host may be gone again before its workers have joined.
+        is_unchanged = self._is_interrupted and {*map(id, members)} == {*map(id, self._members)}
+        if self._generation > 0 and not is_unchanged:
             self._resets += 1
             if limit is not None and self._resets > limit:
                 self._fail_all(RESET_LIMIT_MESSAGE.format(limit))
                 return
         self._generation += 1
+        self._members, self._is_interrupted = members, False
         self._size = len(members)
         self._waiting = None
         self._failures.clear()
@@ -232,17 +237,19 @@ class ElasticJob:
                 self._dismiss(worker)
 
     def _notify_members(self) -> None:
-        """Interrupts training at its next commit if workers join it or have to leave."""
+        """Interrupts training at its next commit if workers have to leave it, or are ready to join it."""
         members = members_of(self._workers, self._generation)
         newcomers = [
             worker for worker in self._workers if worker.is_alive and worker.is_newcomer and not worker.is_dismissed
         ]
         result = _REMOVED if any(member.is_leaving for member in members) else 0
-        # Retries are announced when all are ready: one interruption for all.
-        if any(not each.is_retry for each in newcomers) or (newcomers and all(each.is_ready for each in newcomers)):
+        # Newcomers are announced when all are ready: one interruption for all. Others do not wait for retries.
+        first_tries = [each for each in newcomers if not each.is_retry]
+        if any(group and all(each.is_ready for each in group) for group in (first_tries, newcomers)):
             result |= _ADDED
         if result and not self._is_ending():
             self._stamp += 1
+            self._is_interrupted = True
             for member in members:
                 member.send("hosts", stamp=self._stamp, result=result)
 
