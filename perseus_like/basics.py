@@ -10,6 +10,7 @@ from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
 from .process_set_registration import register
+from .protocol.failure_record import note_init
 from .session import session
 
 
@@ -92,6 +93,8 @@ def _start_launched(comm: Any) -> bool:
     launchers.require_own_rank()
     launcher = None if launchers.launched() or _is_communicator(comm) else launchers.foreign()
     if launcher is None:
+        if comm is None:
+            note_init()
         return session.start({}, _selection(comm))
     if comm is not None:
         raise UnavailableError(

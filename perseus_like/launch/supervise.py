@@ -25,6 +25,8 @@ FAILURE_GRACE_SECONDS = 1.0
 # Failures within this time may be noticed in another order than they happened.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
+# After a process has ended without init(), the time between two looks at whether others wait for it.
+_LOOK_SECONDS = 0.5
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
@@ -59,6 +61,7 @@ class Supervisor:
         self._verdict = Verdict()  # has no failures of children that the launcher has ended
         self._stop_reason: str | None = None
         self._code_override: int | None = None
+        self._will_look = False
         self.pause = Pause()
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
@@ -215,6 +218,25 @@ class Supervisor:
             who, how = f"{child.name} (pid {child.pid}) on {os.uname().nodename}", processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
             self.fail(Failure(who, how, code, was_killed, child.witness), FAILURE_GRACE_SECONDS)
+        else:
+            self._look_for_absent()
+
+    def _look_for_absent(self) -> None:
+        """Ends the job if processes wait in `init` for one that has ended without it. Else, it looks again."""
+        self._will_look = False
+        living = {child.name for child in self._living()}
+        called = self._records.in_init()
+        absent = [child for child in self._children.values() if child.status == 0 and child.name not in called]
+        if not absent or not living or self.is_stopping:
+            return
+        if called & living:
+            for child in absent:
+                who = f"{child.name} (pid {child.pid}) on {os.uname().nodename}"
+                how = "ended with code 0 before init(), in which other ranks wait for it"
+                self.fail(Failure(who, how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+        elif not self._will_look:
+            self._will_look = True
+            self._loop.later(_LOOK_SECONDS, self._look_for_absent)
 
     def _exit_code(self) -> int:
         if self._code_override is not None:

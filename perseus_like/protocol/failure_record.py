@@ -13,12 +13,14 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 VARIABLE = "PERSEUS_FAILURE_RECORD"
 FULL_TRACEBACKS = "PERSEUS_FULL_TRACEBACKS"
+_INIT = b"init "
 _MOST_FRAMES = 3
 _LONGEST_TEXT, _LONGEST_LINE = 600, 160
 _MOST_BYTES = 3500  # a status line of `rank_main` with a record in it is one write to a pipe (PIPE_BUF)
@@ -81,6 +83,11 @@ class RecordFile:
         records = map(decode, os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines())
         return [record for record in records if record and record.name == name]
 
+    def in_init(self) -> set[str]:
+        """Returns the names of the processes that have called `note_init`."""
+        lines = os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines()
+        return {line.removeprefix(_INIT).decode() for line in lines if line.startswith(_INIT)}
+
     def close(self) -> None:
         """Discards the records."""
         os.close(self._file)
@@ -107,14 +114,23 @@ def write_reason(text: str) -> None:
     _write(text, [])
 
 
+def note_init() -> None:
+    """Tells the launcher that this process waits for all ranks in `init`, or has a session of them."""
+    _append(lambda name: _INIT + name.encode())
+
+
 def _write(text: str, frames: list[str], is_consequence: bool = False) -> None:
+    _append(lambda name: FailureRecord(name, text[:_LONGEST_TEXT], frames, is_consequence).encode().encode())
+
+
+def _append(line_of: Callable[[str], bytes]) -> None:
+    """Appends a line to the launcher's file. `line_of` gets the name of this process."""
     # Without the variable there is no launcher; without the descriptor, a program in between has closed it.
     with contextlib.suppress(OSError, ValueError):
         number, file, name = os.environ.get(VARIABLE, "").split(" ", 2)
-        record = FailureRecord(name, text[:_LONGEST_TEXT], frames, is_consequence)
         status = os.fstat(int(number))
         if file == f"{status.st_dev}:{status.st_ino}":
-            os.write(int(number), record.encode().encode() + b"\n")
+            os.write(int(number), line_of(name) + b"\n")
 
 
 def report_failures(lost_another: type[BaseException], of_this_library: type[BaseException]) -> None:

@@ -99,6 +99,32 @@ def test_output_of_a_killed_rank_is_kept(perseusrun: Perseusrun, script: Script)
     assert result.stdout == "[0]<stdout>:before\n[0]<stdout>:half a line\n"
 
 
+def test_a_rank_that_ends_before_init_ends_the_job(perseusrun: Perseusrun, script: Script) -> None:
+    """The start time-out does not pass first."""
+    program = script("""
+        if rank == 1:
+            sys.exit(0)
+        import perseus_like as hvd
+        hvd.init()
+    """)
+    result = perseusrun("-np", "2", "--start-timeout", "600", sys.executable, program)
+    assert result.returncode == 1
+    assert "first failure: rank 1 " in result.stderr
+    assert "ended with code 0 before init(), in which other ranks wait for it" in result.stderr
+
+
+def test_ranks_that_do_not_call_init_may_end_at_any_time(perseusrun: Perseusrun, script: Script) -> None:
+    program = script("""
+        if rank == 1:
+            sys.exit(0)
+        import perseus_like as hvd
+        hvd.init(comm=[0])
+        print(hvd.size())
+    """)
+    result = perseusrun("-np", "2", sys.executable, program)
+    assert (result.returncode, result.stdout) == (0, "[0]<stdout>:1\n"), result.stderr
+
+
 def test_no_such_program(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "no-such-program")
     assert result.returncode == 127

@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "partial_sums": ("collectives", "handle", "objects", "tensor"),
     "elastic": ("errors", "objects", "partial_sums", "protocol", "session", "variables"),
     "launchers": ("errors", "session"),
-    "basics": ("elastic", "errors", "launchers", "process_set_registration", "process_sets", "session"),
+    "basics": ("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
     "launch": ("elastic", "errors", "names", "protocol", "system"),
     "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
     "common_api": ("basics", "process_set_registration", "process_sets"),
