@@ -183,7 +183,7 @@ def _report_writes(mapping: mmap.mmap, obj: Any, name: str, form: Form) -> None:
         (address, len(mapping), "memory"),
         [
             (leaf.address, leaf.nbytes, leaf.name)
-            for leaf in _leaves_below(obj, name, form)
+            for leaf in _leaves_below(obj, name, form, set())
             if address <= leaf.address < address + len(mapping)
         ],
         f"perseus_like: rank {session.core.rank()} wrote to ",
@@ -194,14 +194,15 @@ def _report_writes(mapping: mmap.mmap, obj: Any, name: str, form: Form) -> None:
         weakref.finalize(mapping, [report].clear).atexit = False
 
 
-def _leaves_below(obj: Any, name: str, form: Form) -> Iterator[Leaf]:
-    """Yields the tensors in nested dictionaries, lists and tuples, named by their keys."""
+def _leaves_below(obj: Any, name: str, form: Form, seen: set[int]) -> Iterator[Leaf]:
+    """Yields the tensors in nested dictionaries, lists and tuples, named by their keys.
+
+    `seen` has the ids of the containers so far: a container may contain itself.
+    """
     leaves = form.leaves(obj, name)
     if leaves is not None:
         yield from leaves
-    elif isinstance(obj, dict):
-        for key, value in obj.items():
-            yield from _leaves_below(value, f"{name}[{key!r}]", form)
-    elif isinstance(obj, list | tuple):
-        for position, value in enumerate(obj):
-            yield from _leaves_below(value, f"{name}[{position}]", form)
+    elif isinstance(obj, dict | list | tuple) and id(obj) not in seen:
+        seen.add(id(obj))
+        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
+            yield from _leaves_below(value, f"{name}[{key!r}]", form, seen)

@@ -114,3 +114,16 @@ def test_an_object_that_cannot_be_pickled_is_refused_on_all_ranks() -> None:
     with pytest.raises(Exception, match="pickle"):
         hvd.shared(lambda: lambda: 1, "function")
     assert hvd.shared(lambda: 3, "number") == 3
+
+
+def test_an_object_that_contains_itself() -> None:
+    def make() -> dict[str, Any]:
+        made: dict[str, Any] = {"table": np.arange(3), "list": []}
+        made["list"].append(made["list"])
+        made["itself"] = made
+        return made
+
+    found = hvd.shared(make, "cycle")
+    assert found["itself"] is found
+    assert found["list"][0] is found["list"]
+    assert found["itself"]["table"].tolist() == [0, 1, 2]
