@@ -54,7 +54,10 @@ def _slurm(environment: Mapping[str, str]) -> Allocation | None:
 
 def expand_nodes(text: str) -> Iterator[str]:
     """Yields the hosts of Slurm's short form in order: `n[01-03,7],m[1-2]x[3-4],login` are nine hosts."""
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text:  # for example a bracket that is not closed
+        raise LaunchError(f"cannot read Slurm's host list {text!r}; give -H")
+    for part in parts:
         yield from _expand_ranges(part)
 
 
