@@ -106,9 +106,6 @@ def test_files_of_batch_systems(
         {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1,1"},
         {**SLURM, "SLURM_JOB_NODELIST": "n[1-x]"},
         {**SLURM, "SLURM_JOB_NODELIST": "n[1"},
-        {**SLURM, "SLURM_JOB_NODELIST": "n[1-"},
-        {**SLURM, "SLURM_JOB_NODELIST": "n[1-2],m[3"},
-        {**SLURM, "SLURM_JOB_NODELIST": "n1]"},
         {**SLURM, "SLURM_JOB_CPUS_PER_NODE": "many"},
         {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 2 b"},
     ],
@@ -116,6 +113,12 @@ def test_files_of_batch_systems(
 def test_an_unreadable_allocation_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(LaunchError, match="give -H"):
         find_allocation(environment)
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[1", "n[1-2],m[3", "n1]", "a,,b"])
+def test_a_list_of_nodes_that_is_cut_is_an_error(text: str) -> None:
+    with pytest.raises(LaunchError, match="cannot read Slurm's host list"):
+        list(expand_nodes(text))
 
 
 def test_no_allocation_outside_a_batch_system() -> None:
