@@ -54,8 +54,13 @@ def parse_hostfile(path: str) -> list[Host]:
 
 def parse_hostfile_text(text: str, path: str = "hostfile") -> list[Host]:
     """Parses a host file's text. Returns its hosts in order. A line without a number stands for one slot."""
+    return merge(parse_lines(text, path))
+
+
+def parse_lines(text: str, path: str) -> list[Host]:
+    """Returns the host of each line of a host file's text."""
     lines = ((number, line.split("#", 1)[0].strip()) for number, line in enumerate(text.splitlines(), 1))
-    return merge(_parse_line(line, f"{path}, line {number}") for number, line in lines if line)
+    return [_parse_line(line, f"{path}, line {number}") for number, line in lines if line]
 
 
 def _parse_line(line: str, where: str) -> Host:

@@ -64,6 +64,12 @@ class ChildStreams:
         for stream in (process.stdout, process.stderr):
             self._read_present(stream.fileno() if stream and not stream.closed else -1)
 
+    def close(self, process: subprocess.Popen[bytes]) -> None:
+        """Closes the streams of a process that has ended, although others may still hold them open."""
+        for stream in (process.stdout, process.stderr):
+            if stream and not stream.closed:
+                self._forget(stream.fileno())
+
     def drain(self) -> None:
         """Reads what is left, and closes all streams and the screen."""
         for descriptor in list(self._feeds):

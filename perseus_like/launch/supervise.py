@@ -130,8 +130,9 @@ class Supervisor:
         self._loop.forget(connection)
 
     def drop(self, child: Child) -> None:
-        """Forgets a child that has ended. Call it for processes that are started repeatedly."""
+        """Forgets a child that has ended, and its output. Call it for processes that are started repeatedly."""
         self._children.pop(child.pid, None)
+        self._streams.close(child.process)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Calls `action` once, after this time."""

@@ -48,7 +48,6 @@ def script(folder: Path, text: str) -> str:
 
 OPTIONS = {
     "how many": (("--host-discovery-script", "{ok}"), "--min-np N"),
-    "where": (("--min-np", "2"), "--host-discovery-script FILE"),
     "none": (("--min-np", "0", "-H", "localhost:1"), "at least one worker"),
     "contradiction": (("--min-np", "3", "--max-np", "2", "-H", "localhost:4"), "--max-np 2 is less than the 3"),
     "start": (("--min-np", "3", "-np", "2", "-H", "localhost:4"), "-np 2 is less than --min-np 3"),
@@ -59,6 +58,7 @@ OPTIONS = {
         ("--min-np", "1", "--host-discovery-script", "./nowhere"),
         "no such file; give the path of an executable script",
     ),
+    "no command": (("--min-np", "1", "--host-discovery-script", "./nowhere --all"), "no such file; give the path"),
     "no program": (("--min-np", "1", "--host-discovery-script", "{plain}"), "is not executable: chmod +x"),
 }
 
@@ -96,6 +96,50 @@ def test_no_host_can_be_reached(launch: Launch) -> None:
         "host 192.0.2.1 cannot be reached, or its agent does not start; the job does not use it any more" in job.stderr
     )
     assert "the job ends: all hosts have failed" in job.stderr
+
+
+COMMANDS = {
+    "arguments": ("{folder}/discover.sh localhost", "#!/bin/sh\necho $1:2\n"),
+    "no first line": ("{folder}/discover.sh", "echo localhost:2\n"),
+    "a line": ("cat {folder}/discover.sh | head -n 1", "localhost:2\nlocalhost:3\n"),
+    "a host twice": ("{folder}/discover.sh", "#!/bin/sh\necho localhost:1\necho localhost:2\n"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_discovery_commands_as_of_horovod(case: str, launch: Launch, tmp_path: Path) -> None:
+    command, text = COMMANDS[case]
+    file = tmp_path / "discover.sh"
+    file.write_text(text)
+    file.chmod(0o755)
+    given = command.format(folder=tmp_path)
+    job = launch("--min-np", "1", "--host-discovery-script", given, program="print('here')")
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("here") == 2
+
+
+def test_a_discovery_script_that_leaves_a_process(launch: Launch, tmp_path: Path) -> None:
+    """The process holds the script's output open."""
+    os.mkfifo(tmp_path / "pipe")
+    given = script(tmp_path, "(read line <pipe) &\necho localhost:1")
+    options = ("--min-np", "1", "--elastic-timeout", "20", "--host-discovery-script", given)
+    job = launch(*options, program="print('here')")
+    os.close(os.open(tmp_path / "pipe", os.O_RDWR))  # ends these processes
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("here") == 1
+
+
+def test_a_discovery_script_that_is_slow(launch: Launch, tmp_path: Path) -> None:
+    given = script(tmp_path, "[ -e once ] || sleep 6; touch once; echo localhost:1")
+    job = launch("--min-np", "1", "--host-discovery-script", given, program="print('here')")
+    assert job.returncode == 0, job.stderr
+    assert "the host discovery script has been running for 5 s; it is ended after 60 s" in job.stderr
+
+
+def test_the_default_host(launch: Launch) -> None:
+    job = launch("--min-np", "2", program="print('here')")
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("here") == 2
 
 
 def test_slots_of_hosts_without_a_number(launch: Launch, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
     settings = read_settings(options)
     script = None if options.host_discovery_script is None else find_script(options.host_discovery_script)
     if script is None and hosts is None:
-        raise LaunchError("an elastic job has no hosts: give --host-discovery-script FILE, -H or --hostfile")
+        hosts = [Host("localhost", settings.start_np)]
     job_name = new_job_name()
     # OMP_NUM_THREADS is computed for the largest known number of workers on this machine.
     most = settings.max_np or max(settings.start_np, sum(host.slots for host in hosts or []))
@@ -42,7 +42,8 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
         finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
         if script is not None:
             slots, interval = settings.slots_per_host, settings.discovery_interval
-            Discovery(script, slots, interval, supervisor, environment, finder.found, finder.failed).look()
+            told = (finder.found, finder.failed, screen.announce)
+            Discovery(script, slots, interval, supervisor, environment, *told).look()
         else:
             supervisor.later(0.0, lambda: finder.found(hosts or []))
         code = supervisor.run(is_over=finder.is_over)
