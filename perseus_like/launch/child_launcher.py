@@ -64,7 +64,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
     interrupt: KeyboardInterrupt | None = None
     with subprocess.Popen(command, env=env, pass_fds=pass_fds) as process:
         while process.returncode is None:
-            try:
+            try:  # noqa: PERF203 (the loop waits)
                 process.wait()
             except KeyboardInterrupt as error:
                 interrupt = error

@@ -20,11 +20,8 @@ class LaunchError(Exception):
 def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
     """Returns the error text of a program that could not be started, and the exit code that a shell reports."""
     if error.errno == errno.ENOEXEC:
-        return (
-            f"cannot run {program!r}: it is no program of this system, and its first line does not begin with #!; "
-            "name its interpreter before it, as in sh script.sh",
-            126,
-        )
+        text = "it is no program of this system, and its first line does not begin with #!"
+        return f"cannot run {program!r}: {text}; name its interpreter before it, as in sh script.sh", 126
     if not isinstance(error, FileNotFoundError):
         return f"cannot run {program!r}: {error.strerror}; give a program that this user may run", 126
     found = shutil.which(program)
@@ -37,12 +34,8 @@ def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
     # The file exists, but the interpreter or loader that it names does not.
     interpreter = _interpreter(Path(found))
     if interpreter and interpreter.endswith("\r"):
-        script = shlex.quote(found)
-        return (
-            f"cannot run {program!r}: its lines end with CR LF, as on Windows, so that its interpreter would be "
-            f"{interpreter!r}; convert the file: sed -i 's/\\r$//' {script}",
-            127,
-        )
+        text = f"its lines end with CR LF, as on Windows, so that its interpreter would be {interpreter!r}"
+        return f"cannot run {program!r}: {text}; convert the file: sed -i 's/\\r$//' {shlex.quote(found)}", 127
     needed = f"its interpreter {interpreter!r}, named in its first line," if interpreter else "its dynamic loader"
     return f"cannot run {program!r}: {needed} does not exist; install it", 127
 

@@ -126,11 +126,11 @@ except HorovodInternalError:
 
 
 def test_a_rank_that_catches_the_loss_of_another_has_not_failed_first(
-    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+    perseusrun: Perseusrun, tmp_path: Path, patient_launcher: list[str]
 ) -> None:
     program = tmp_path / "train.py"
     program.write_text(CATCHING)
-    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    result = perseusrun("-np", "2", str(program), launcher=patient_launcher)
     assert result.returncode == 1
     first, *details = block(result.stderr)
     assert first.startswith("perseusrun: first failure: rank 1 "), result.stderr

@@ -41,7 +41,7 @@ def test_functions_that_only_cloudpickle_can_send() -> None:
 
 
 def test_a_rank_that_dies_is_an_error() -> None:
-    with pytest.raises(RankError, match="exit code 3: rank [01] .* exited with code 3") as caught:
+    with pytest.raises(RankError, match=r"exit code 3: rank [01] .* exited with code 3") as caught:
         run(os._exit, [3], np=2)
     assert caught.value.rank in (0, 1)
 
@@ -67,7 +67,7 @@ def test_a_rank_that_has_only_lost_another_is_not_named() -> None:
         import time
         from pathlib import Path
 
-        import perseus_like as hvd
+        import perseus_like.numpy as hvd
 
         class Late(ValueError):
             def __str__(self) -> str:
@@ -90,14 +90,14 @@ def test_a_rank_that_has_only_lost_another_is_not_named() -> None:
 
 def test_a_rank_that_dies_is_named_although_others_have_left_an_error() -> None:
     def train() -> None:
-        import perseus_like as hvd
+        import perseus_like.numpy as hvd
 
         hvd.init()
         if hvd.rank() == 1:
             os._exit(5)
         hvd.barrier()
 
-    with pytest.raises(RankError, match="rank 1 .* exited with code 5") as caught:
+    with pytest.raises(RankError, match=r"rank 1 .* exited with code 5") as caught:
         run(train, np=2)
     assert caught.value.rank == 1
 
@@ -120,7 +120,7 @@ INTERRUPTED = """
 import perseus_like, sys
 
 def train(folder):
-    import pathlib, signal, time, perseus_like as hvd
+    import pathlib, signal, time, perseus_like.numpy as hvd
     hvd.init()
     hvd.barrier()
     try:
@@ -165,7 +165,7 @@ def test_elastic_jobs(tmp_path: Path) -> None:
     script.chmod(0o755)
 
     def rank_and_size() -> tuple[int, int]:
-        import perseus_like as hvd
+        import perseus_like.numpy as hvd
 
         hvd.init()
         return hvd.rank(), hvd.size()
@@ -182,7 +182,7 @@ def test_elastic_jobs_over_mpi() -> None:
         pytest.skip("no ssh, which an elastic job over mpirun asks for")
 
     def rank_and_size() -> tuple[int, int]:
-        import perseus_like as hvd
+        import perseus_like.numpy as hvd
 
         hvd.init()
         return hvd.rank(), hvd.size()

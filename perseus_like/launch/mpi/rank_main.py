@@ -58,6 +58,8 @@ _CONNECT_ROUNDS = 60
 _ROUND_SECONDS = 1.0
 # After a failure, the other ranks have this long to report their own errors before mpirun ends them.
 _FAILURE_GRACE_SECONDS = 0.8
+# A rank that has only lost another one waits longer, since the other one may still be writing its own error.
+_LOSS_GRACE_SECONDS = 5.0
 # The most that Linux takes: seconds between probes, and milliseconds without an answer.
 _MOST_KEEPALIVE_SECONDS, _MOST_UNANSWERED_MS = 32767, 2**31 - 1
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -115,7 +117,7 @@ def main(tag: str, encoded: str) -> int:
     else:
         heartbeat.report(_report(tag, f"ended {shown}", _describe(code)))
     if code != 0 and not stop_requested.is_set():
-        stop_requested.wait(_FAILURE_GRACE_SECONDS)
+        stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
     heartbeat.announce_end()
     return shown
