@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
 import torch
 
 _REMEDIES = {"DTensor": "pass tensor.to_local(), or tensor.full_tensor() for the whole"}
@@ -41,3 +45,44 @@ def _is_freed(tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().nbytes() == 0
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def writing(result: Any, is_inference: bool = False) -> AbstractContextManager[Any]:
+    """Returns the context in which the tensors of `result`, a tensor or nested lists, may be written.
+
+    torch refuses to write tensors of its inference mode outside of that mode. `is_inference`: others are such tensors.
+    """
+    if is_inference or any(tensor.is_inference() for tensor in _tensors_in(result)):
+        return torch.inference_mode()
+    return torch.no_grad()
+
+
+def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, list | tuple):
+        for each in result:
+            yield from _tensors_in(each)
+
+
+def write(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies `source` to `target`. All elements of an expanded dimension (stride 0) are one element in memory.
+
+    Raises ValueError if such elements would have different values.
+    """
+    if 0 in target.stride():
+        for dimension, (length, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+            if stride == 0 and length > 1:
+                first = source.narrow(dimension, 0, 1)
+                if not torch.equal(_bytes_of(source), _bytes_of(first.expand_as(source))):
+                    raise ValueError(
+                        f"the result has different values along dimension {dimension} of a tensor of shape "
+                        f"{tuple(target.shape)}, in which that dimension is expanded: its elements are one element in "
+                        "memory; pass a clone() of the tensor"
+                    )
+                target, source = target.narrow(dimension, 0, 1), first
+    target.copy_(source)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -15,7 +15,7 @@ from perseus_like.tensor import View
 from .compat.tensors import awaited
 from .cuda import over_memory, require_cuda
 from .shared_memory import register_if_shared
-from .tensor_memory import address_of
+from .tensor_memory import address_of, write, writing
 
 _NUMBERS = {
     torch.uint8: int(DType.uint8),
@@ -74,8 +74,8 @@ class TorchTensors:
         return tensor if like is None or like.device.type == "cpu" else tensor.to(like.device)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        with torch.no_grad():
-            target.copy_(source)
+        with writing(target):
+            write(target, source)
 
 
 tensors = TorchTensors()

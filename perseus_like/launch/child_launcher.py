@@ -64,18 +64,25 @@ def _run(command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
     interrupt: KeyboardInterrupt | None = None
     with subprocess.Popen(command, env=env, pass_fds=pass_fds) as process:
         while process.returncode is None:
-            try:  # noqa: PERF203 (the loop waits)
-                process.wait()
-            except KeyboardInterrupt as error:
-                interrupt = error
+            if new := _wait(process):
+                interrupt = new
                 os.write(pipe_end, b"i")
-            except BaseException:  # of a signal handler of the program
-                with contextlib.suppress(KeyboardInterrupt):
-                    process.terminate()
-                raise
     if interrupt is not None:
         raise interrupt
     return process.returncode
+
+
+def _wait(process: subprocess.Popen[bytes]) -> KeyboardInterrupt | None:
+    """Waits for the end of perseusrun, or for an interrupt, which it returns."""
+    try:
+        process.wait()
+    except KeyboardInterrupt as error:
+        return error
+    except BaseException:  # of a signal handler of the program
+        with contextlib.suppress(KeyboardInterrupt):
+            process.terminate()
+        raise
+    return None
 
 
 __all__ = ["JobEnd", "run_launcher"]

@@ -49,7 +49,7 @@ def run_command(argv: list[str]) -> int:
 
         return run_elastic(options, hosts)
     size = _number_of_ranks(options, hosts)
-    placed = assign_ranks(hosts, size) if hosts else None
+    placed = assign_ranks(hosts, size, *_remedies(options, size)) if hosts else None
     if not (options.dry_run or options.oversubscribe):
         _check_ranks_here(size, placed)
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
@@ -98,9 +98,19 @@ def _named_hosts(options: Options) -> list[Host] | None:
         return None
     # mpirun starts its daemons on these hosts through the batch system.
     options.is_batch = allocation.has_own_shell
+    options.batch_system = allocation.source
     if options.verbose:
         options.notes.append(f"hosts of {allocation.source}: " + ",".join(map(str, allocation.hosts)))
     return allocation.hosts
+
+
+def _remedies(options: Options, size: int) -> list[str]:
+    """Returns what to do if a batch job has too few slots; empty if the user has named the hosts."""
+    if not options.batch_system:
+        return []
+    system = options.batch_system
+    more = f"Slurm for more tasks (--ntasks={size})" if system == "Slurm" else f"the batch system for more ({system})"
+    return [f"they are those of the batch job: ask {more}, name hosts with -H host:slots, or give a smaller -np"]
 
 
 def _number_of_ranks(options: Options, hosts: list[Host] | None) -> int:

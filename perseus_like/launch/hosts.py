@@ -103,14 +103,17 @@ def merge(hosts: Iterable[Host]) -> list[Host]:
     return [Host(name, count) for name, count in slots.items()]
 
 
-def assign_ranks(hosts: list[Host], num_proc: int) -> list[Host]:
-    """Assigns `num_proc` ranks to the hosts in order. A host that gets no rank is not in the result."""
+def assign_ranks(
+    hosts: list[Host], num_proc: int, remedy: str = "write host:slots, or give a smaller -np"
+) -> list[Host]:
+    """Assigns `num_proc` ranks to the hosts in order. A host that gets no rank is not in the result.
+
+    `remedy` is the end of the error text if there are too few slots.
+    """
     total = sum(host.slots for host in hosts)
     if num_proc > total:
         listed = ",".join(map(str, hosts))
-        raise LaunchError(
-            f"-np {num_proc}, but the hosts ({listed}) have {total} slots; write host:slots, or give a smaller -np"
-        )
+        raise LaunchError(f"-np {num_proc}, but the hosts ({listed}) have {total} slots; {remedy}")
     placed = []
     for host in hosts:
         ranks = min(host.slots, num_proc)

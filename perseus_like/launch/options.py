@@ -60,7 +60,8 @@ class Options(argparse.Namespace):
     nodes: tuple[str, int] | None  # --nnodes as it was typed, and its number
     check_hosts: bool
     oversubscribe: bool
-    is_batch: bool = False  # the hosts are a batch system's
+    is_batch: bool = False  # mpirun starts its daemons through a batch system
+    batch_system: str = ""  # the source of the hosts, if it is a batch system
     start_timeout: int | None
     stop_timeout: float
     output_filename: str | None

@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 # With `-m` the module's package is horovod.runner, in which relative names would not be found.
 from perseus_like.common.util import ccl_built, ddl_built, extension_available, gloo_built, mpi_built, nccl_built
-from perseus_like.launch import main as run_commandline
+from perseus_like.launch import main
 from perseus_like.launch.child_launcher import run_launcher
 from perseus_like.launch.elastic.settings import environment_has_timeout
 from perseus_like.launch.errors import LaunchError
+from perseus_like.launch.options import parse_options
 from perseus_like.launch.run_function import RankError, run
+from perseus_like.names import HOROVOD_VERSION
 from perseus_like.runner.arguments import _HorovodArgs, options_of, parse_words
 from perseus_like.runner.elastic import driver
+
+_BUILD = """\
+Horovod v{version}:
+
+Available Frameworks:
+    [{tensorflow}] TensorFlow
+    [{torch}] PyTorch
+    [{mxnet}] MXNet
+
+Available Controllers:
+    [{mpi}] MPI
+    [{gloo}] Gloo
+
+Available Tensor Operations:
+    [{nccl}] NCCL
+    [{ddl}] DDL
+    [{ccl}] CCL
+    [{mpi}] MPI
+    [{gloo}] Gloo"""
+
+
+def run_commandline(argv: Sequence[str] | None = None) -> int:
+    """Runs perseusrun. `--version` and `--check-build` print what Horovod prints, since scripts read it."""
+    try:
+        options = parse_options(sys.argv[1:] if argv is None else argv)
+    except LaunchError:
+        return main(argv)  # it reports the error
+    if options.version:
+        print(HOROVOD_VERSION)
+    elif options.check_build:
+        print(_build())
+    else:
+        return main(argv)
+    return 0
+
+
+def _build() -> str:
+    """Returns the table of `horovodrun --check-build`."""
+    found: dict[str, object] = {
+        name: importlib.util.find_spec(name) is not None for name in ("tensorflow", "torch", "mxnet")
+    }
+    found |= {"mpi": mpi_built(), "gloo": gloo_built(), "nccl": nccl_built(), "ddl": ddl_built(), "ccl": ccl_built()}
+    marks = {name: "X" if is_there else " " for name, is_there in found.items()}
+    return _BUILD.format(version=HOROVOD_VERSION, **marks)
 
 
 def parse_args() -> _HorovodArgs:

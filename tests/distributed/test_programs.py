@@ -278,3 +278,30 @@ def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of:
     )
     assert done.code == 0, done.stdout
     assert [reports_of(rank) for rank in range(4)] == ["done\n"] * 4
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["record", "plain"])
+def test_torchrun_names_the_rank_that_failed(recorded: bool, program: Program) -> None:
+    """Rank 0 has only lost rank 1, whose process ends later than rank 0 could."""
+    done = program(
+        "torchrun",
+        2,
+        f"""
+        import atexit
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        def main():
+            if os.environ["RANK"] == "1":
+                atexit.register(time.sleep, 2.0)  # runs after the session has ended
+            dist.init_process_group("perseus")
+            dist.barrier()
+            if dist.get_rank() == 1:
+                raise ValueError("the cause")
+            dist.barrier()
+
+        {"record(main)()" if recorded else "main()"}
+        """,
+    )
+    assert done.code != 0
+    cause = done.output.partition("Root Cause (first observed failure):")[2]
+    assert re.search(r"rank +: 1 ", cause), done

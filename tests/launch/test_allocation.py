@@ -121,6 +121,14 @@ def test_a_list_of_nodes_that_is_cut_is_an_error(text: str) -> None:
         list(expand_nodes(text))
 
 
+def test_too_few_tasks_of_slurm(perseusrun: Perseusrun) -> None:
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1"}
+    result = perseusrun("-np", "2", "true", env={**os.environ, **variables})
+    assert result.returncode == 2
+    assert "-np 2, but the hosts (n1:1) have 1 slots; they are those of the batch job" in result.stderr
+    assert "ask Slurm for more tasks (--ntasks=2)" in result.stderr
+
+
 def test_no_allocation_outside_a_batch_system() -> None:
     assert find_allocation({"SLURM_JOB_NODELIST": "left over", "PATH": "/bin"}) is None
 

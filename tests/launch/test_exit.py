@@ -179,7 +179,6 @@ def test_program_that_cannot_be_run(perseusrun: Perseusrun, tmp_path: Path) -> N
         (("-np", "x", "python"), "invalid int value"),
         (("--nonsense", "-np", "1", "python"), "--nonsense"),
         (("-np", "3", "-H", "localhost:2", "python"), "have 2 slots"),
-        (("-np", "1", "--min-np", "1", "python"), "--host-discovery-script FILE"),
         (("-np", "1", "-x", "a-b=1", "python"), "not the name of an environment variable"),
         (("-np", "1", "--hostfile", "missing", "python"), "cannot read the host file"),
         (("-np", "1", "--fusion-threshold-mb", "lots", "python"), "not a number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -124,6 +125,20 @@ def test_horovods_launcher_as_a_module(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)  # `-m` searches the working directory before the installed packages
     launcher = (*ALIAS, "--", "-m", "horovod.runner.launch")
     assert run_successfully(*launcher, "-np", "2", "--no-prefix", "echo", "hello") == "hello\n" * 2
+
+
+def test_the_version_and_the_build_as_horovodrun_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launcher = (*ALIAS, "--", "-m", "horovod.runner.launch")
+    assert run_successfully(*launcher, "--version") == "0.28.1\n"
+    table = run_successfully(*launcher, "--check-build")
+    lines = table.splitlines()
+    assert lines[0] == "Horovod v0.28.1:"
+    titles = ["Available Frameworks:", "Available Controllers:", "Available Tensor Operations:"]
+    assert [line for line in lines[1:] if line.endswith(":")] == titles
+    assert re.search(r"^    \[[X ]\] PyTorch$", table, re.MULTILINE)
+    assert table.count("    [X] MPI\n") == 2
+    assert table.endswith("Gloo\n")
 
 
 def test_a_job_through_the_alias(program: Program) -> None:

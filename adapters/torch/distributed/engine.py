@@ -26,6 +26,11 @@ _LONGEST_ERROR = 1000  # characters of an error text that other ranks receive
 C = TypeVar("C", bound=type)
 
 
+def root_of(opts: Any, root: int = 0, **_: Any) -> int:
+    """Returns the root of a call, which torch gives in options, as a number, or as `root`."""
+    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", root))
+
+
 class Engine(_ProcessGroup):  # type: ignore[misc]
     """The base class of the verbs. Collectives of a group are numbered; if the n-th calls differ, all ranks fail."""
 
@@ -103,7 +108,8 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         """Tells the other ranks, which wait for `name`, that this rank cannot take part."""
         error.is_reported = True  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
-            self._core.barrier((name, f"{call}, which it cannot: {str(error)[:_LONGEST_ERROR]}"), self._number)
+            why = str(error).removeprefix(f"{call.partition(' ')[0]}: ")
+            self._core.barrier((name, f"{call}, which it cannot: {why[:_LONGEST_ERROR]}"), self._number)
 
     def _reject(self, number: int, kind: int, text: str) -> None:
         """Raises the error of an all_reduce that the core has not accepted from C++."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Engine
+from ..tensor_memory import write
+from .engine import Engine, root_of
 from .layout_conversion import (
     adjacent,
     check,
@@ -32,9 +33,9 @@ from .work import PerseusWork
 class Gathers(Engine):
     """The collectives that move data. Ranks must agree on the number of elements, and may differ in shapes."""
 
-    def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
+    def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **named: Any) -> PerseusWork:
         listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        root = opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+        root = root_of(opts, **named)
         flats = [in_place("broadcast", tensor) for tensor in listed]
         views = [view(flat.tensor) for flat in flats]
         finish = finish_all(flats)
@@ -121,14 +122,14 @@ class Gathers(Engine):
                 )
         return self._all_gather(what, [[output] for output in outputs], inputs, outputs, what)
 
-    def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None) -> PerseusWork:
-        root = int(getattr(opts, "rootRank", 0))
+    def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None, **named: Any) -> PerseusWork:
+        root = root_of(opts, **named)
         parts = list(outputs[0]) if self._rank == root else []
         return self._gather("gather", root, parts, inputs[0], outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
         """Gathers into one tensor of the root. torch passes an empty `output` on the other ranks."""
-        root = int(getattr(opts, "rootRank", 0))
+        root = root_of(opts)
         if self._rank != root:
             return self._gather("gather_single", root, [], input, [output])
         flat = for_output("gather_single", output)
@@ -154,8 +155,8 @@ class Gathers(Engine):
         call = f"{what} to rank {self.job_ranks[root]}"
         return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then, typed=tensor)
 
-    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> PerseusWork:
-        root = int(getattr(opts, "rootRank", 0))
+    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **named: Any) -> PerseusWork:
+        root = root_of(opts, **named)
         output = outputs[0]
         check("scatter", output)
         parts = [dense("scatter", part) for part in inputs[0]] if self._rank == root else []
@@ -243,10 +244,7 @@ class Gathers(Engine):
         return self._start(named, self._core.alltoall, *arguments, result=result, finish=finish, what=call, **options)
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
-        """Starts a barrier. A `timeout` in the options limits this rank's wait."""
-        work = self._start("barrier", self._core.barrier, self._number, result=[])
-        work.limit_to(getattr(opts, "timeout", None))
-        return work
+        return self._start("barrier", self._core.barrier, self._number, result=[])
 
 
 def _elements(what: str, tensor: Tensor, rows: Sequence[int], size: int) -> list[int]:
@@ -267,5 +265,5 @@ def _elements(what: str, tensor: Tensor, rows: Sequence[int], size: int) -> list
 def _divide(came: Tensor, parts: Sequence[Tensor]) -> None:
     at = 0
     for part in parts:
-        part.copy_(came[at : at + part.numel()].view(part.shape))
+        write(part, came[at : at + part.numel()].view(part.shape))
         at += part.numel()

@@ -15,7 +15,7 @@ from perseus_like.tensor import View
 from .. import cuda
 from ..compat.tensors import viewed_complex
 from ..shared_memory import register_if_shared
-from ..tensor_memory import address_of
+from ..tensor_memory import address_of, write
 from ..tensors import _NUMBERS
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -44,7 +44,7 @@ class Flat(NamedTuple):
 
     def finish(self) -> None:
         if self.target is not None:
-            self.target.copy_(self.tensor.view(self.target.shape))
+            write(self.target, self.tensor.view(self.target.shape))
 
 
 def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:

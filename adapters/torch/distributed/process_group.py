@@ -24,6 +24,7 @@ from .monitored_barrier import MonitoredBarrier
 from .native_works import executed_natively
 from .reductions import Reductions
 from .tensor_subclasses import unwrapping
+from .time_limits import limited
 from .unsupported import OF_GROUPS, refusing
 from .work import MARGIN_SECONDS, Works
 
@@ -86,6 +87,7 @@ def _devices() -> list[torch.device]:
 @no_dynamo(*_COLLECTIVES, *_MESSAGES, "shutdown", "abort")
 @reporting_failures(**_COLLECTIVES)
 @unwrapping(*_COLLECTIVES, *_MESSAGES)
+@limited(*_COLLECTIVES)
 @refusing(OF_GROUPS)
 class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
     """A process group of torch, which makes it on the members only. torch asks every group for names and options."""

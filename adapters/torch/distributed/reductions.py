@@ -12,8 +12,9 @@ from torch.distributed import ReduceOp
 from perseus_like.tables import DType, Start
 from perseus_like.tensor import AS_IT_IS, ReduceOptions
 
+from ..tensor_memory import write
 from .dtype_fallback import DTypeFallback, dtype_fallback
-from .engine import Engine
+from .engine import Engine, root_of
 from .layout_conversion import (
     adjacent,
     check_output,
@@ -78,9 +79,10 @@ class Reductions(Engine):
         call = with_own_dtypes("all_reduce", [tensor])
         return self._start(call, self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish)
 
-    def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
+    def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, op: Any = None, **named: Any) -> PerseusWork:
         """Reduces to the root. Tensors of the other ranks do not change."""
-        root = int(getattr(opts, "rootRank", 0))
+        root = root_of(opts, **named)
+        opts = (op or ReduceOp.SUM) if opts is None or isinstance(opts, int) else opts
         return self._all_reduce(f"reduce to rank {self.job_ranks[root]}", _listed(tensors), opts, root)
 
     def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
@@ -143,7 +145,7 @@ class Reductions(Engine):
 
         def finish(_: Any) -> None:
             part = source[start : start + output.numel()]
-            output.copy_((part if way is None else way.back(part)).view(output.shape))
+            write(output, (part if way is None else way.back(part)).view(output.shape))
 
         named = with_own_dtypes(call, [output])
         return self._start(named, self._core.allreduce, [view(source)], None, *tail, result=[output], finish=finish)

@@ -21,6 +21,7 @@ from perseus_like.session import session
 from .. import cuda
 from ..compat.dynamo import no_dynamo
 from ..compat.works import keep_alive, let_go
+from ..tensor_memory import writing
 from .callback_lock import callback_lock
 from .callback_order import CallbackOrigin, remember
 from .layout_conversion import device_of
@@ -114,6 +115,8 @@ class PerseusWork(dist.Work):
         self._limit = timeout + margin
         self._finish = finish
         self._request = request
+        # `finish` may write to copies that were made in inference mode.
+        self._is_inference = finish is not None and torch.is_inference_mode_enabled()
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
@@ -244,7 +247,7 @@ class PerseusWork(dist.Work):
                 streams.wait_for(self._limit)
                 return
             try:
-                with torch.no_grad():
+                with writing(self._result, self._is_inference):
                     self._finish(self._handle)
             except Exception as error:
                 self._finish = _raises(error)

@@ -219,7 +219,8 @@ class NativeGroup : public c10d::PyProcessGroup {
   WorkPointer try_allreduce(const at::Tensor& tensor, const c10d::AllreduceOptions& options, PerseusBegin begin) {
     PerseusRequest request{};
     request.reduce = {PERSEUS_OP_SUM, 0, 1.0, 1.0, PERSEUS_SAME_DTYPE};
-    if (in_callback || is_coalescing || !is_direct(tensor) ||
+    const bool has_limit = options.timeout > std::chrono::milliseconds(0);
+    if (in_callback || is_coalescing || has_limit || !is_direct(tensor) ||
         !translate(options.reduceOp.op_, tensor.scalar_type(), request.reduce)) {
       return {};
     }

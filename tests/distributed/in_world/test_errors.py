@@ -132,7 +132,7 @@ def test_a_mistake_of_one_rank_does_not_leave_the_others_waiting(rank: int, size
             with pytest.raises(ValueError, match=r"BAND is not defined on torch\.float32"):
                 dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
         else:
-            text = r"rank 0 calls all_reduce, which it cannot: all_reduce: BAND is not defined on torch\.float32, rank"
+            text = r"rank 0 calls all_reduce, which it cannot: BAND is not defined on torch\.float32, rank"
             with pytest.raises(RuntimeError, match=text):
                 dist.all_reduce(torch.ones(3))
     tensor = torch.ones(1)
