@@ -68,11 +68,30 @@ class Wanted:
 
 def check_hosts(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> None:
     """Checks all `hosts` in parallel over the remote shell `shell`. Raises LaunchError with each host's problem."""
-    troubles = [f"{host} {trouble}" for host, trouble in _troubles(hosts, shell, wanted, seconds)]
+    _raise(_troubles(hosts, shell, (), wanted, seconds))
+
+
+# Runs a command on the host that follows, as a step of a Slurm job, whatever other steps run.
+SRUN = ("srun", "--quiet", "--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--nodelist")
+
+
+def check_allocation(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> str:
+    """Checks the hosts of a batch job through its own remote shell, which takes a host and a command.
+
+    Raises LaunchError with each host's problem. If no host answers, among them this one, the shell does not work in
+    this batch system. That is not the hosts' fault, and the reason is returned.
+    """
+    troubles = _troubles(hosts, shell, ("sh", "-c"), wanted, seconds)
+    if len(troubles) == len(hosts):
+        return f"the hosts were not checked: {shell[0]} reaches none of them; the first one {troubles[0][1]}"
+    _raise(troubles)
+    return ""
+
+
+def _raise(troubles: Sequence[tuple[str, str]]) -> None:
     if troubles:
-        raise LaunchError(
-            "the job was not started: " + "; ".join(troubles) + ". (--no-check-hosts starts it without this check)"
-        )
+        listed = "; ".join(f"{host} {trouble}" for host, trouble in troubles)
+        raise LaunchError(f"the job was not started: {listed}. (--no-check-hosts starts it without this check)")
 
 
 def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> list[str]:
@@ -86,7 +105,9 @@ def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> 
     return [program, *(own if Path(program).name == "ssh" else []), *ssh_args]
 
 
-def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> list[tuple[str, str]]:
+def _troubles(
+    hosts: Sequence[str], shell: Sequence[str], inner: Sequence[str], wanted: Wanted, seconds: float
+) -> list[tuple[str, str]]:
     script = _PROBE.format(
         path=_search_path(),
         needed=wanted.paths,
@@ -97,7 +118,7 @@ def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, second
     probes: list[subprocess.Popen[str]] = []
 
     def look(host: str) -> str | None:
-        probe = _start(host, shell)
+        probe = _start(host, shell, inner)
         probes.append(probe)
         try:
             out, err = probe.communicate(script, seconds)
@@ -118,12 +139,12 @@ def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, second
     return [(host, trouble) for host, trouble in zip(hosts, found, strict=True) if trouble]
 
 
-def _start(host: str, shell: Sequence[str]) -> subprocess.Popen[str]:
+def _start(host: str, shell: Sequence[str], inner: Sequence[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     # The path is quoted for the shell of the other host, since it may contain blanks.
     remote = "exec '" + sys.executable.replace("'", "'\\''") + "' -"
     return subprocess.Popen(
-        [*shell, host.strip("[]"), remote],
+        [*shell, host.strip("[]"), *inner, remote],
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,

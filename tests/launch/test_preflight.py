@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.preflight import Wanted, check_hosts
+from perseus_like.launch.preflight import Wanted, check_allocation, check_hosts
 from perseus_like.system import installed_version
 
 # The probe is on standard input. Without its second line, the probe does not find the modules of this host.
@@ -54,6 +54,24 @@ def test_the_error_names_the_unfit_host(host: str, trouble: str, shell: list[str
         check_hosts(["fit", host, "fit"], shell, Wanted(installed_version(), [os.devnull]), 60)
     assert trouble in str(raised.value)
     assert "fit " not in str(raised.value).replace(host, "")
+
+
+def test_the_shell_of_a_batch_system(tmp_path: Path) -> None:
+    """A host that cannot be reached is an error if another one can be: otherwise the shell itself does not work."""
+    shell = tmp_path / "srun"
+    shell.write_text("""#!/bin/sh
+case $2 in
+  fit) shift 2; exec "$@" ;;
+  *) echo "srun: error: Unable to create step for job 7: Required node not available" >&2; exit 1 ;;
+esac
+""")
+    shell.chmod(0o755)
+    line, wanted = [str(shell), "--nodelist"], Wanted(installed_version(), [os.devnull])
+    assert check_allocation(["fit", "fit"], line, wanted, 60) == ""
+    with pytest.raises(LaunchError, match="the job was not started: gone cannot be reached .*Required node not avail"):
+        check_allocation(["fit", "gone"], line, wanted, 60)
+    note = check_allocation(["gone", "lost"], line, wanted, 60)
+    assert "reaches none of them; the first one cannot be reached (srun: error: Unable to create step" in note
 
 
 def test_the_error_names_the_missing_file(shell: list[str]) -> None:

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ..hosts import Host, is_this_machine
 from ..masking import shell_line
 from ..options import Options
 from ..output import Channel, Screen, Style
-from ..preflight import DEFAULT_SECONDS, Wanted, check_hosts, remote_shell
+from ..preflight import DEFAULT_SECONDS, SRUN, Wanted, check_allocation, check_hosts, remote_shell
 from ..supervise import Supervisor
 from ..verdict import Failure, Witness
 from . import hydra, open_mpi, rank_main
@@ -64,7 +65,7 @@ _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
 def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     """Runs the job through mpirun. Returns its exit code."""
     mpirun = find_mpirun(options.mpirun)
-    if hosts and options.check_hosts and not options.is_batch:
+    if hosts and options.check_hosts:
         _check_hosts(mpirun, options, hosts)
     job_name = new_job_name()
     heartbeat = _heartbeat(options, size)
@@ -111,9 +112,15 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
 def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     names = [host.name for host in hosts if not is_this_machine(host.name)]
     seconds = options.start_timeout or DEFAULT_SECONDS
+    paths = [str(mpirun.path), str(Path.cwd())]
+    if options.is_batch:
+        if options.batch_system == "Slurm" and names and not options.remote_shell and shutil.which(SRUN[0]):
+            everywhere = [host.name for host in hosts]
+            note = check_allocation(everywhere, SRUN, Wanted(installed_version(), paths), seconds)
+            options.notes += [note] if note else []
+        return
     given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)
     shell = remote_shell(given, _ssh_args(options), seconds)
-    paths = [str(mpirun.path), str(Path.cwd())]
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(each) for each in listen_at(_reachable_addresses(options))]
         way_back = [each.getsockname()[:2] for each in listeners]
