@@ -68,7 +68,7 @@ esac
     shell.chmod(0o755)
     line, wanted = [str(shell), "--nodelist"], Wanted(installed_version(), [os.devnull])
     assert check_allocation(["fit", "fit"], line, wanted, 60) == ""
-    with pytest.raises(LaunchError, match="the job was not started: gone cannot be reached .*Required node not avail"):
+    with pytest.raises(LaunchError, match=r"started: gone cannot be reached .*Required node not avail"):
         check_allocation(["fit", "gone"], line, wanted, 60)
     note = check_allocation(["gone", "lost"], line, wanted, 60)
     assert "reaches none of them; the first one cannot be reached (srun: error: Unable to create step" in note
