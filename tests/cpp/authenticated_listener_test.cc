@@ -98,9 +98,11 @@ TEST_F(AListener, ClosesSilentConnections) {
   auto listener = listen(milliseconds(50));
   const auto silent = connect(), half = connect();
   ASSERT_EQ(send_all(half.get(), "incomplete", 10, in(seconds(30))), IoResult::ok);
-  std::thread loop([&] { EXPECT_FALSE(listener.next(in(milliseconds(500)))); });
+  const UniqueFd cancel_fd(eventfd(0, EFD_CLOEXEC));
+  std::thread loop([&] { EXPECT_FALSE(listener.next(in(seconds(600)), cancel_fd.get())); });
   EXPECT_TRUE(is_closed(silent.get()));
   EXPECT_TRUE(is_closed(half.get()));
+  EXPECT_EQ(eventfd_write(cancel_fd.get(), 1), 0);
   loop.join();
 }
 

@@ -131,7 +131,7 @@ class Job:
         """Reads to the end of the output and returns the exit code. Fails if a process of the job is left."""
         while self._read():
             pass
-        code = self.process.wait(60)
+        code = self.process.wait(LIMIT_SECONDS)
         assert self.processes() == []
         return code
 

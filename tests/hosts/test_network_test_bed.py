@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import TestBeds
 from .links import Links
 from .network_test_bed import NetworkTestBed
@@ -48,7 +50,7 @@ def send(test_bed: NetworkTestBed, count: int) -> float:
         text=True,
         check=True,
     )
-    assert listener.wait(10) == 0
+    assert listener.wait(LIMIT_SECONDS) == 0
     listener.stdout.close()
     seconds: float = json.loads(sender.stdout)
     return seconds
@@ -88,19 +90,19 @@ def test_traffic_is_shaped_and_counted(test_beds: TestBeds) -> None:
 @pytest.mark.parametrize("fault", ["cut", "crash"])
 def test_faults(test_beds: TestBeds, fault: str) -> None:
     test_bed = test_beds(2)
-    sleeper = subprocess.Popen(test_bed.command("h2", ["sh", "-c", "echo up; exec sleep 60"]), stdout=subprocess.PIPE)
+    sleeper = subprocess.Popen(test_bed.command("h2", ["sh", "-c", "echo up; exec sleep 1000"]), stdout=subprocess.PIPE)
     assert sleeper.stdout is not None
     assert sleeper.stdout.readline() == b"up\n"
     if fault == "crash":
         test_bed.crash("h2")
-        assert sleeper.wait(10) == -9
+        assert sleeper.wait(LIMIT_SECONDS) == -9
         assert test_bed.processes("h2") == []
         return
     reach = test_bed.command("h1", [sys.executable, "-c", REACH, "0.3"])
     test_bed.cut("h2")
     assert "timed out" in subprocess.run(reach, capture_output=True, text=True, check=False).stderr
     test_bed.heal("h2")
-    reach[-1] = "30"
+    reach[-1] = str(LIMIT_SECONDS)
     # An ARP request that was lost during the cut may fail now.
     while "No route to host" in (error := subprocess.run(reach, capture_output=True, text=True, check=False).stderr):
         pass
@@ -111,9 +113,9 @@ def test_faults(test_beds: TestBeds, fault: str) -> None:
 
 def test_close_ends_processes_and_removes_files(test_beds: TestBeds) -> None:
     test_bed = test_beds(2, Links(delay="1ms"))
-    sleeper = subprocess.Popen(test_bed.command("h1", ["sleep", "60"]))
+    sleeper = subprocess.Popen(test_bed.command("h1", ["sleep", "1000"]))
     shell = test_bed.remote_shell
     test_bed.close()
-    assert sleeper.wait(10) in {-15, -9}
+    assert sleeper.wait(LIMIT_SECONDS) in {-15, -9}
     assert not os.path.lexists(shell)
     assert test_bed.hosts == ["h1", "h2"]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
@@ -121,11 +121,8 @@ def one_run(test_bed: NetworkTestBed | None, folder: Path, seed: int) -> str:
     processes = agents(test_bed, folder, backend)
     with running(processes):
         pid = folder / f"pid-{victim}"
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while not pid.exists():
-            assert time.monotonic() < deadline, logs(folder)
-            assert all(process.poll() is None for process in processes), logs(folder)
-            time.sleep(0.05)
+        wait_until(lambda: pid.exists() or any(each.poll() is not None for each in processes), lambda: logs(folder))
+        assert pid.exists(), logs(folder)
         time.sleep(delay)  # the random moment
         os.kill(int(pid.read_text()), signal.SIGKILL)
         begin = time.monotonic()

@@ -8,13 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import wait_until
 
 from .links import why_unsupported
 from .network_test_bed import NetworkTestBed
@@ -132,10 +131,8 @@ def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
             daemon(
                 test_bed.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")])
             )
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while to_end(test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"]), **variables).stdout != "2 idle\n":
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.2)
+        info = test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"])
+        wait_until(lambda: to_end(info, **variables).stdout == "2 idle\n", (tmp_path / "log").read_text)
 
         def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
             return to_end(test_bed.command("h1", list(words), tmp_path), joined=True, **variables, **more)

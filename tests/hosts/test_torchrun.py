@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
@@ -147,14 +146,15 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     def printed() -> str:
         return "".join(file.read_text() for file in tmp_path.glob("log/**/stdout.log"))
 
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while len(up := dict(re.findall(r"up (\d) (\d+)", printed()))) < 4:
-        assert time.monotonic() < deadline, printed()
-        assert all(process.poll() is None for process in processes), [p.communicate()[0] for p in processes]
-        time.sleep(0.1)
+    def pids() -> dict[str, str]:
+        assert all(process.poll() is None for process in processes), printed()
+        return dict(re.findall(r"up (\d) (\d+)\n", printed()))
+
+    wait_until(lambda: len(pids()) == 4, printed)
+    up = pids()
     os.kill(int(up["3"]), signal.SIGKILL)
     for rank in ("0", "1"):
-        wait_for_end(int(up[rank]), 30)
+        wait_for_end(int(up[rank]))
     outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
     assert all(process.returncode != 0 for process in processes)
     for number in (0, 1):
@@ -164,7 +164,7 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
         )
 
 
-def wait_for_end(process: int, seconds: float) -> None:
+def wait_for_end(process: int) -> None:
     """Waits for the end of a process that is not a child of this process."""
     try:
         descriptor = os.pidfd_open(process)
@@ -172,5 +172,5 @@ def wait_for_end(process: int, seconds: float) -> None:
         return
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    assert waiting.poll(seconds * 1000), f"process {process} is still there"
+    assert waiting.poll(LIMIT_SECONDS * 1000), f"process {process} is still there"
     os.close(descriptor)

@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import Launched, Perseusrun, Script
 
@@ -234,8 +235,6 @@ def test_closed_standard_streams(launched: Launched, script: Script, tmp_path: P
             os.close(descriptor)
 
     job = launched("-np", "2", sys.executable, program, preexec_fn=close)
-    while not all((tmp_path / f"done.{rank}").exists() for rank in (0, 1)):
-        assert job.poll() is None
-        time.sleep(0.01)
+    wait_until(lambda: all((tmp_path / f"done.{rank}").exists() for rank in (0, 1)), "the ranks do not come so far")
     job.terminate()
-    assert job.wait(60) == 143
+    assert job.wait(LIMIT_SECONDS) == 143

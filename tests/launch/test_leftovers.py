@@ -40,7 +40,7 @@ def test_no_process_is_left_after_a_failure(launched: Launched, script: Script, 
         "-np", "2", sys.executable, script(FAMILY + "sys.stdin.read() if rank else signal.pause()\nsys.exit(rank)")
     )
     members = family(lines_of(job, 2))
-    assert job.wait(60) == 1
+    assert job.wait(LIMIT_SECONDS) == 1
     assert all(ends(pid) for pid in members)
 
 
@@ -50,7 +50,7 @@ def test_no_process_is_left_after_an_interrupt(
     job = launched("-np", "2", sys.executable, script(FAMILY + "signal.pause()"))
     members = family(lines_of(job, 2))
     job.send_signal(signal.SIGINT)
-    assert job.wait(60) == 130
+    assert job.wait(LIMIT_SECONDS) == 130
     assert all(ends(pid) for pid in members)
 
 
@@ -80,7 +80,7 @@ def test_helpers_end_with_a_successful_job_but_daemons_stay(
     job = launched("-np", "1", sys.executable, script(FAMILY))
     rank, helper, daemon = family(lines_of(job, 1))
     try:
-        assert job.wait(60) == 0
+        assert job.wait(LIMIT_SECONDS) == 0
         assert ends(rank)
         assert ends(helper)
         os.kill(daemon, 0)
@@ -96,5 +96,5 @@ def test_the_job_ends_if_the_reader_of_its_output_closes_the_pipe(
     lines_of(job, 10)
     assert job.stdout is not None
     job.stdout.close()
-    assert job.wait(60) == 141
+    assert job.wait(LIMIT_SECONDS) == 141
     job.stdout = None

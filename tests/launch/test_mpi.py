@@ -278,7 +278,7 @@ def test_a_stopped_job_exits_with_143_whatever_code_mpirun_returns(
     job = launched("--mpi", "--mpirun", path, "-np", "2", "x")
     lines_of(job, 1)
     job.terminate()
-    assert job.wait(60) == 143
+    assert job.wait(LIMIT_SECONDS) == 143
 
 
 def rank_process(command: list[str]) -> subprocess.Popen[str]:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
 
+from tests.job import LIMIT_SECONDS
+
 from .conftest import Launched, Perseusrun, Script
 
 
@@ -67,7 +69,7 @@ def test_a_line_of_many_mebibytes_is_given_in_pieces(perseusrun: Perseusrun, scr
 def test_bytes_that_are_not_text_are_kept(launched: Launched, script: Script, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         job = launched("-np", "1", sys.executable, script('os.write(1, bytes(range(256)) + b"\\n")'), stdout=out)
-        assert job.wait(60) == 0
+        assert job.wait(LIMIT_SECONDS) == 0
     assert sorted((tmp_path / "out").read_bytes()) == sorted(
         (bytes(range(256)) + b"\n").replace(b"\r", b"\r[0]<stdout>:").replace(b"\n\x0b", b"\n[0]<stdout>:\x0b")
         + b"[0]<stdout>:"
@@ -96,9 +98,9 @@ def test_a_full_disk_does_not_end_a_job(
     # The launcher's own output goes to a full disk.
     with Path("/dev/full").open("wb") as full:
         job = launched("-np", "2", sys.executable, program, stdout=full)
-        assert job.wait(60) == 0
+        assert job.wait(LIMIT_SECONDS) == 0
         assert job.communicate()[1].count("the disk of the launcher's stdout is full") == 1
-        assert launched("-np", "2", sys.executable, program, stdout=full, stderr=full).wait(60) == os.EX_IOERR
+        assert launched("-np", "2", sys.executable, program, stdout=full, stderr=full).wait(LIMIT_SECONDS) == os.EX_IOERR
 
 
 def test_an_output_file_that_is_a_link_is_not_followed(perseusrun: Perseusrun, tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def on_terminal(args: list[str], answers: list[tuple[bytes, bytes]]) -> bytes:
             seen += data
             while waiting and waiting[0][0] in seen:
                 os.write(leader, waiting.pop(0)[1])
-        assert job.wait(60) == 0
+        assert job.wait(LIMIT_SECONDS) == 0
     finally:
         job.kill()
         os.close(leader)

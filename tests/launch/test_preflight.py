@@ -13,6 +13,7 @@ import pytest
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.preflight import Wanted, check_allocation, check_hosts
 from perseus_like.system import installed_version
+from tests.job import LIMIT_SECONDS
 
 # The probe is on standard input. Without its second line, the probe does not find the modules of this host.
 SHELL = """#!/bin/sh
@@ -90,7 +91,7 @@ def test_the_error_names_a_silent_host_and_the_other_unfit_hosts(shell: list[str
         descriptor = os.pidfd_open(int((tmp_path / "silent").read_text()))
     except ProcessLookupError:
         return
-    assert select.select([descriptor], [], [], 60)[0], "the process of the remote shell has not ended"
+    assert select.select([descriptor], [], [], LIMIT_SECONDS)[0], "the process of the remote shell has not ended"
     os.close(descriptor)
 
 

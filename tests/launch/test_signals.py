@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import Ends, Launched, LinesOf, Script
 
@@ -31,7 +31,7 @@ def test_stopping_signals_reach_all_ranks(
     )
     ranks = pids(lines_of(job, 3))
     job.send_signal(signum)
-    assert job.wait(60) == 128 + signum
+    assert job.wait(LIMIT_SECONDS) == 128 + signum
     assert all(ends(pid) for pid in ranks)
 
 
@@ -62,7 +62,7 @@ def test_ranks_that_ignore_signals_are_killed_after_the_stop_timeout(
     job = launched("-np", "2", "--stop-timeout", "0.2", sys.executable, program)
     ranks = pids(lines_of(job, 2))
     job.send_signal(signal.SIGTERM)
-    assert job.wait(60) == 137
+    assert job.wait(LIMIT_SECONDS) == 137
     assert all(ends(pid) for pid in ranks)
 
 
@@ -80,7 +80,7 @@ def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: 
     job.send_signal(signal.SIGINT)
     lines_of(job, 2)
     job.send_signal(signal.SIGINT)
-    assert job.wait(60) == 137
+    assert job.wait(LIMIT_SECONDS) == 137
     assert all(ends(pid) for pid in ranks)
 
 
@@ -115,10 +115,18 @@ def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesO
 
 
 def test_the_launcher_handles_signals_while_it_starts_ranks(launched: Launched, tmp_path: Path) -> None:
-    program = "touch began.$PERSEUS_RANK; [ $PERSEUS_RANK = 0 ] && kill -TERM $PPID; exec sleep 1000"
-    job = launched("-np", "120", "sh", "-c", program)
-    assert job.wait(60) == 143
-    assert 0 < len(list(tmp_path.glob("began.*"))) < 120
+    """The launcher opens a pipe for the output of rank 1. That blocks until rank 0 has sent the signal."""
+    log = tmp_path / "logs" / "rank.1" / "stdout"
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    program = "touch began.$PERSEUS_RANK; [ $PERSEUS_RANK = 0 ] && kill -TERM $PPID && touch sent; exec sleep 1000"
+    job = launched("-np", "3", "--output-filename", "logs", "sh", "-c", program)
+    wait_until((tmp_path / "sent").exists, "rank 0 has not sent the signal")
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    assert job.wait(LIMIT_SECONDS) == 143
+    os.close(reader)
+    assert (tmp_path / "began.0").exists()
+    assert not (tmp_path / "began.2").exists()
 
 
 def test_a_signal_ends_the_check_of_hosts(launched: Launched, tmp_path: Path, ends: Ends) -> None:
@@ -128,9 +136,7 @@ def test_a_signal_ends_the_check_of_hosts(launched: Launched, tmp_path: Path, en
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     job = launched("-H", "198.51.100.1:1", "--remote-shell", str(shell), "x")
-    while not (tmp_path / "looking").exists():
-        assert job.poll() is None
-        time.sleep(0.01)
+    wait_until((tmp_path / "looking").exists, "the launcher does not check the hosts")
     job.terminate()
-    assert job.wait(60) == 143
+    assert job.wait(LIMIT_SECONDS) == 143
     assert ends(int((tmp_path / "looking").read_text()))

@@ -8,20 +8,19 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import wait_until
 
 from .conftest import LAUNCHER, Script
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux; `apt-get install tmux`"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux; `apt-get install tmux`")
+
+# The shell writes this row after the launcher has ended. A terminal shows what is written in order.
+END = "the launcher has ended"
 
 BARS = """
     from tqdm import tqdm
@@ -52,7 +51,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
     def start(program: str, size: int, width: int) -> Screen:
         line = shlex.join([*LAUNCHER, "-np", str(size), sys.executable, program])
-        shell = f"{line}; touch ended; while :; do sleep 1; done"
+        shell = f"{line}; echo {END}; read line"
         outer = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "TMUX")}
         environment = {**outer, "LANG": "C.UTF-8", "NO_COLOR": "1"}
         window = ["new-session", "-d", "-x", str(width), "-y", "24", shell]
@@ -70,23 +69,20 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     subprocess.run([*tmux, "kill-server"], check=False, stderr=subprocess.DEVNULL)
 
 
-def wait(is_so: Callable[[], bool], screen: Screen) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "\n".join(screen())
-        time.sleep(0.02)
-
-
 def run(
     terminal: Terminal, script: Script, folder: Path, size: int, width: int, leave: bool = True, fails: bool = False
 ) -> tuple[list[str], list[str]]:
     """Returns the terminal's rows at the moment when all bars are at 50 %, and the rows at the end."""
     screen = terminal(script(f"leave, fails = {leave}, {fails}\n" + BARS.replace("\n    ", "\n")), size, width)
-    wait(lambda: len(halves(screen())) == size, screen)
+
+    def shown() -> str:
+        return "\n".join(screen())
+
+    wait_until(lambda: len(halves(screen())) == size, shown)
     half = screen()
     (folder / "go on").touch()
-    wait((folder / "ended").exists, screen)
-    return half, screen()
+    wait_until(lambda: screen()[-1:] == [END], shown)
+    return half, screen()[:-1]
 
 
 def halves(rows: list[str]) -> list[str]:

@@ -129,23 +129,30 @@ def first_failed(output: str) -> str:
     return next((line.split()[1] for line in output.splitlines() if line.startswith("FAILED ")), "")
 
 
+def apply(each: Mutation, *options: str) -> str:
+    """Applies a patch to TREE, or undoes it with `--reverse`. Returns why this is not possible, or an empty text."""
+    command: list[str | Path] = ["git", "apply", "--directory", str(TREE.relative_to(ROOT)), *options, each.patch]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode != 0 else ""
+
+
+def fault_without(each: Mutation) -> str:
+    """Returns why the tests cannot find this defect: they fail without it. An empty text: they pass."""
+    code, output = pytest(each.tests)
+    return f"the tests do not pass without the defect:\n{output[-4000:]}" if code != 0 else ""
+
+
 def outcome(each: Mutation) -> tuple[bool, str]:
     """Returns whether the tests find the defect, and by which test, or why not."""
-    code, output = pytest(each.tests)
-    if code != 0:
-        return False, f"the tests do not pass without the defect:\n{output[-4000:]}"
-    apply: list[str | Path] = ["git", "apply", "--directory", str(TREE.relative_to(ROOT)), each.patch]
-    applied = subprocess.run(apply, cwd=ROOT, capture_output=True, text=True, check=False)
-    if applied.returncode != 0:
-        return False, f"the patch does not apply; renew it: {applied.stderr.strip()}"
+    if error := apply(each):
+        return False, f"the patch does not apply; renew it: {error}"
     try:
         if each.changes_cxx:
-            install()
+            install()  # also compiles again what an earlier patch has changed
         code, output = pytest(each.tests)
     finally:
-        run([*apply[:2], "--reverse", *apply[2:]], cwd=ROOT)
-        if each.changes_cxx:
-            install()
+        if error := apply(each, "--reverse"):
+            raise SystemExit(f"{each.name} cannot be undone: {error}")
     if code != TESTS_FAILED or not first_failed(output):
         return False, f"no test finds the defect; pytest ended with {code}:\n{output[-4000:]}"
     return True, first_failed(output)
@@ -158,16 +165,24 @@ def main() -> int:
     mutations = [mutation(patch) for patch in sorted(HERE.glob("*.patch"))]
     if unknown := set(names) - {each.name for each in mutations}:
         parser.error(f"there is no {', '.join(sorted(unknown))}.patch in {HERE}")
+    begin = time.monotonic()
     prepare()
+    print(f"prepared in {time.monotonic() - begin:.0f} s", flush=True)
     found = missed = 0
-    for each in mutations:
-        if names and each.name not in names:
-            continue
+    # Patches of C++ come last: from then on, the core is not compiled without a defect.
+    chosen = [each for each in mutations if each.name in names or not names]
+    without: dict[str, tuple[str, float]] = {}
+    for each in sorted(chosen, key=lambda each: each.changes_cxx):
+        for other in chosen if each.changes_cxx else [each]:
+            if other.name not in without:
+                begin = time.monotonic()
+                without[other.name] = fault_without(other), time.monotonic() - begin
+        fault, seconds = without[each.name]
         begin = time.monotonic()
-        is_found, text = outcome(each)
+        is_found, text = (False, fault) if fault else outcome(each)
         found, missed = found + is_found, missed + (not is_found)
-        word = "found" if is_found else "MISSED"
-        print(f"{word} {each.name} ({each.area}, {time.monotonic() - begin:.0f} s): {text}", flush=True)
+        word, times = "found" if is_found else "MISSED", f"{seconds:.0f} + {time.monotonic() - begin:.0f} s"
+        print(f"{word} {each.name} ({each.area}, {times}): {text}", flush=True)
     print(f"{found} passed, {missed} failed")
     return 1 if missed else 0
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from perseus_like.protocol.authentication import AuthenticatedListener
+from tests.job import LIMIT_SECONDS
 
 AsOtherUser = Callable[..., None]
 Address = tuple[str, int]
@@ -34,7 +35,7 @@ def as_other_user() -> AsOtherUser:
     def run(function: Callable[..., object], *arguments: Any) -> None:
         child = get_context("fork").Process(target=_run_as_nobody, args=(function, *arguments))
         child.start()
-        child.join(60)
+        child.join(LIMIT_SECONDS)
         assert child.exitcode == 0
 
     return run
@@ -60,7 +61,7 @@ def silent_connections() -> Iterator[SilentConnections]:
 
         def connect(address: Address, count: int) -> None:
             for _ in range(count):
-                stack.enter_context(socket.create_connection(address, 30))
+                stack.enter_context(socket.create_connection(address, LIMIT_SECONDS))
 
         yield connect
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -93,9 +94,9 @@ class ServedListener:
                 self._changed.notify_all()
 
     def wait_for(self, count: int) -> bool:
-        """Waits until `count` connections have been accepted. Returns whether this happened within 30 s."""
+        """Waits until `count` connections have been accepted. Returns whether this happened within the limit."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self.accepted) >= count, 30)
+            return self._changed.wait_for(lambda: len(self.accepted) >= count, LIMIT_SECONDS)
 
     def close(self) -> None:
         self._stop.close()

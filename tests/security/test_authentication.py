@@ -42,7 +42,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 def connect(listener: socket.socket) -> socket.socket:
-    return socket.create_connection(listener.getsockname(), 30)
+    return socket.create_connection(listener.getsockname(), LIMIT_SECONDS)
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch.mpi import rank_main
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import SilentConnections
 from .listening import listening_addresses
@@ -54,9 +53,7 @@ class RunningJob:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Waits until the launcher listens, and returns its addresses."""
-        while not (found := listening_addresses(self.process.pid)) and self.process.poll() is None:
-            time.sleep(0.05)
-        return found
+        return wait_until(lambda: listening_addresses(self.process.pid), "the launcher does not listen")
 
     def start_ranks(self) -> None:
         self._start.touch()
@@ -111,10 +108,7 @@ def test_the_launcher_stops_listening_when_all_ranks_are_connected(job: Job) -> 
     running = job()
     running.addresses()
     running.start_ranks()
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while listening_addresses(running.process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert listening_addresses(running.process.pid) == []
+    wait_until(lambda: not listening_addresses(running.process.pid), "the launcher still listens")
     assert running.end() == ""
 
 
@@ -123,10 +117,7 @@ def test_silent_connections_do_not_block_the_ranks(job: Job, silent_connections:
     for address in running.addresses():
         silent_connections(address, 1000)
     running.start_ranks()
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while listening_addresses(running.process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert listening_addresses(running.process.pid) == [], "the launcher still waits for ranks"
+    wait_until(lambda: not listening_addresses(running.process.pid), "the launcher still waits for ranks")
     assert running.end() == ""
 
 

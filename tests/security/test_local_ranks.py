@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from perseus_like.protocol.authentication import authenticate
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import AsOtherUser
 
@@ -66,12 +66,8 @@ class WaitingJob:
 
     def _wait_for_rank_0(self) -> None:
         """Waits for rank 0 to listen. Every user may read the list of sockets."""
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while time.monotonic() < deadline:
-            if f"@{self.name}\n" in Path("/proc/net/unix").read_text():
-                return
-            time.sleep(0.02)
-        raise AssertionError("rank 0 does not listen")
+        sockets = Path("/proc/net/unix")
+        wait_until(lambda: f"@{self.name}\n" in sockets.read_text(), "rank 0 does not listen")
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)

@@ -30,7 +30,7 @@ from .conftest import AsOtherUser
 class RunningAgent:
     """A running state agent, whose launcher is this process."""
 
-    def __init__(self, stack: ExitStack, seconds: int = 60) -> None:
+    def __init__(self, stack: ExitStack, seconds: int = LIMIT_SECONDS) -> None:
         self.secret = new_secret()
         command = [sys.executable, "-IS", str(agent_program.__file__), str(seconds)]
         pipe = subprocess.PIPE
@@ -191,9 +191,9 @@ def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
 
 def test_a_paused_agent_waits_without_a_limit() -> None:
     with ExitStack() as stack:
-        paused, other = RunningAgent(stack, seconds=1), RunningAgent(stack, seconds=1)
+        paused = RunningAgent(stack, seconds=1)
+        paused.send("pause")  # it is there before the agent begins to count
         paused.start()
-        paused.send("pause")
-        other.start()
-        assert other.process.wait(30) == 0
+        other = RunningAgent(stack, seconds=1)
+        assert other.process.wait(LIMIT_SECONDS) == 0
         assert paused.version() is None

@@ -6,13 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import AsOtherUser
 
@@ -92,10 +91,7 @@ def test_the_folder_is_removed_if_the_launcher_is_killed(tmp_path: Path) -> None
         folder = Path(job.stdout.readline().strip())
         assert folder.stat().st_mode & 0o777 == 0o700
         job.kill()
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not folder.exists()
+    wait_until(lambda: not folder.exists(), f"{folder} is still there")
 
 
 def test_another_user_cannot_read_the_store(tmp_path: Path, as_other_user: AsOtherUser) -> None:
