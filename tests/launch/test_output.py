@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
-
 from tests.job import LIMIT_SECONDS
 
 from .conftest import Launched, Perseusrun, Script

@@ -192,8 +192,10 @@ def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
 def test_a_paused_agent_waits_without_a_limit() -> None:
     with ExitStack() as stack:
         paused = RunningAgent(stack, seconds=1)
-        paused.send("pause")  # it is there before the agent begins to count
-        paused.start()
+        # Both messages are there before the agent begins to count.
+        paused.send("hello", secret=paused.secret)
+        paused.send("pause")
+        assert paused.next()["kind"] == "here"
         other = RunningAgent(stack, seconds=1)
         assert other.process.wait(LIMIT_SECONDS) == 0
         assert paused.version() is None
