@@ -254,6 +254,7 @@ def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) 
     assert checked == [*expected, "transformer"]
 
 
+@pytest.mark.slow
 def test_the_cores_are_measured(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tabulate")

@@ -146,6 +146,7 @@ SMALL_RESNET = [
 ]
 
 
+@pytest.mark.slow
 def test_resnet_learns(run_example: Example) -> None:
     done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, "--batch-size", 16, "--epochs", 3, "--target", 0.4)
     assert done.returncode == 0, done.stdout + done.stderr

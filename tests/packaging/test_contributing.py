@@ -15,6 +15,9 @@ BLOCKS = re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 QUICK = [line.partition("  #")[0].strip() for line in BLOCKS[0].splitlines()]
 CPP = [re.findall(r"`(make cpp-tests [^`]+)`", PAGE)[0], *BLOCKS[1].splitlines()]
 DEBUG = [BLOCKS[-1].strip()]
+# The ranks of these import torch. Quick tests prove `--ranks` and the example's training with another line.
+LONG = re.compile("tests/distributed|digits.py")
+LINES = [pytest.param(line, marks=[pytest.mark.slow] * bool(LONG.search(line))) for line in QUICK]
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +39,7 @@ def run_as_typed(line: str, clone: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("line", QUICK)
+@pytest.mark.parametrize("line", LINES)
 def test_one_thing(line: str, clone: Path) -> None:
     """The clone has the environment of these tests as its own, in place of the one that `make dev` makes."""
     environment = clone / ".venv"

@@ -384,7 +384,7 @@ state.commit()
         pytest.param(STATE + SAMPLER + REMOVAL, 4, id="state and sampler-4", marks=pytest.mark.slow),
         pytest.param(LOOP, 2, id="loop-2"),
         pytest.param(LOOP, 4, id="loop-4", marks=pytest.mark.slow),
-        pytest.param(PASSES, 2, id="passes-2"),
+        pytest.param(PASSES, 2, id="passes-2", marks=pytest.mark.slow),
     ],
 )
 def test_elastic(program: str, size: int, ranks: Ranks) -> None:

@@ -33,7 +33,8 @@ DEATH = """
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_a_dead_peer_ends_fit(
     backend: str,
     ranks: Callable[..., object],

@@ -139,6 +139,7 @@ def test_fallbacks_if_private_parts_of_tensorflow_have_changed(
     assert [reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
 
 
+@pytest.mark.slow
 def test_compiled_functions_that_cannot_run_are_an_error(
     ranks: Callable[..., object], reports_of: Callable[[int], str]
 ) -> None:

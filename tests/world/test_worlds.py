@@ -66,7 +66,7 @@ ENVIRONMENTS = {
 NEEDS = {"tensorflow": "tensorflow", "keras": "keras", "keras_on_torch": "keras"}
 # These groups set the backend of Keras.
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
-# All files run on 2 ranks. `make test-all` runs them on the other numbers of ranks, too.
+# All files run on 2 ranks. `make test-all` runs them on the other numbers of ranks, too, and those of older releases.
 SIZES = {"numpy": (1, 2, 3, 4), "torch": (1, 2, 4), "mxnet": (1, 2, 4), "tensorflow": (2, 4)}
 OLDER_RELEASES = {"mxnet-2", "tensorflow-2.15", "keras_2"}
 # Verbs, errors, and equality of ranks: each adapter promises these for any number of ranks.
@@ -75,6 +75,8 @@ CONTRACT = {
     "torch": ["test_torch_verbs.py", "test_torch_equality.py"],
     "mxnet": ["test_mxnet_verbs.py"],
     "tensorflow": ["test_tensorflow_verbs.py"],
+    # The adapter is the same on both backends, but training and variables are not.
+    "keras_on_torch": ["test_keras_training.py", "test_keras_elastic.py"],
 }
 # Four imports of these frameworks take most of the time; NumPy and torch have four ranks in the quick suite.
 SLOW_CONTRACTS = {("tensorflow", 4), ("mxnet", 4)}
@@ -84,9 +86,9 @@ def worlds() -> Iterator[object]:
     """Yields the group, the number of ranks and the files of each world."""
     for group, files in GROUPS.items():
         for size in SIZES.get(group, (2,)):
-            is_slow = size != 2 or group in OLDER_RELEASES
+            is_slow = size != 2 or group in {*OLDER_RELEASES, "keras_on_torch"}
             yield pytest.param(group, size, files, marks=[pytest.mark.slow] * is_slow, id=f"{group}-{size}")
-            if size != 2:
+            if is_slow and group in CONTRACT:
                 marks = [pytest.mark.slow] * ((group, size) in SLOW_CONTRACTS)
                 yield pytest.param(group, size, CONTRACT[group], marks=marks, id=f"{group}-{size}-contract")
 

@@ -111,7 +111,7 @@ def wraps() -> list[Any]:
     return [lambda make: scaled(distributed(make())), lambda make: distributed(scaled(make()))]
 
 
-@pytest.mark.parametrize("make", [momentum, MAKES[-1]])
+@pytest.mark.parametrize("make", [pytest.param(momentum, marks=pytest.mark.slow), MAKES[-1]])
 @pytest.mark.parametrize("wrap", wraps())
 def test_loss_scaling_on_either_side(wrap: Any, make: Make, rank: int, size: int) -> None:
     alone = fit_alone(model_of(), make())
