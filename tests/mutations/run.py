@@ -15,8 +15,10 @@ import sys
 import sysconfig
 import time
 import venv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 HERE = Path(__file__).parent.resolve()
 ROOT = HERE.parents[1]
@@ -25,6 +27,7 @@ TREE = WORK / "tree"
 # The tests of one defect end long before this. The limit ends a hang, which does not count as found.
 LIMIT_SECONDS = 900
 TESTS_FAILED = 1  # pytest's exit code
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def pytest(tests: str) -> tuple[int, str]:
 
 
 def first_failed(output: str) -> str:
-    return next((line.split()[1] for line in output.splitlines() if line.startswith("FAILED ")), "")
+    failed = (line.partition(" ")[2] for line in output.splitlines() if line.startswith("FAILED "))
+    return next(failed, "").partition(" - ")[0]
 
 
 def apply(each: Mutation, *options: str) -> str:
@@ -158,6 +162,12 @@ def outcome(each: Mutation) -> tuple[bool, str]:
     return True, first_failed(output)
 
 
+def timed(function: Callable[..., Result], *arguments: object) -> tuple[Result, float]:
+    """Returns the function's result, and the seconds that it took."""
+    begin = time.monotonic()
+    return function(*arguments), time.monotonic() - begin
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mutations to run (default: all)")
@@ -165,25 +175,21 @@ def main() -> int:
     mutations = [mutation(patch) for patch in sorted(HERE.glob("*.patch"))]
     if unknown := set(names) - {each.name for each in mutations}:
         parser.error(f"there is no {', '.join(sorted(unknown))}.patch in {HERE}")
-    begin = time.monotonic()
-    prepare()
-    print(f"prepared in {time.monotonic() - begin:.0f} s", flush=True)
-    found = missed = 0
-    # Patches of C++ come last: from then on, the core is not compiled without a defect.
+    _, seconds = timed(prepare)
+    print(f"prepared in {seconds:.0f} s", flush=True)
     chosen = [each for each in mutations if each.name in names or not names]
-    without: dict[str, tuple[str, float]] = {}
-    for each in sorted(chosen, key=lambda each: each.changes_cxx):
-        for other in chosen if each.changes_cxx else [each]:
-            if other.name not in without:
-                begin = time.monotonic()
-                without[other.name] = fault_without(other), time.monotonic() - begin
-        fault, seconds = without[each.name]
-        begin = time.monotonic()
-        is_found, text = (False, fault) if fault else outcome(each)
-        found, missed = found + is_found, missed + (not is_found)
-        word, times = "found" if is_found else "MISSED", f"{seconds:.0f} + {time.monotonic() - begin:.0f} s"
-        print(f"{word} {each.name} ({each.area}, {times}): {text}", flush=True)
-    print(f"{found} passed, {missed} failed")
+    # From the first patch of C++ on, the core is not compiled without a defect.
+    python, cxx = ([each for each in chosen if each.changes_cxx is is_cxx] for is_cxx in (False, True))
+    missed = 0
+    for group in [*([each] for each in python), cxx]:
+        without = {each.name: timed(fault_without, each) for each in group}
+        for each in group:
+            fault, before = without[each.name]
+            (is_found, text), after = timed(outcome, each) if not fault else ((False, fault), 0)
+            missed += not is_found
+            word = "found" if is_found else "MISSED"
+            print(f"{word} {each.name} ({each.area}, {before:.0f} + {after:.0f} s): {text}", flush=True)
+    print(f"{len(chosen) - missed} passed, {missed} failed")
     return 1 if missed else 0
 
 
