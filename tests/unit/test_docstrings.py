@@ -119,7 +119,10 @@ def is_init(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "__init__"
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("tensorflow", "keras"))) for name in FRAMEWORKS],
+)
 def test_the_examples_in_docstrings_are_correct(
     framework: str, environment: Callable[[str], Path], to_end: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

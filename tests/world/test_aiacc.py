@@ -67,7 +67,8 @@ def test_under_perseusrun(run: Callable[..., str]) -> None:
     assert out.count("of 2") == 2
 
 
-@pytest.mark.parametrize("asks_before", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("asks_before", [True, False])
 def test_under_torchrun(asks_before: bool, run: Callable[..., str]) -> None:
     said_by_torchrun = 'int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])'
     program = PROGRAM if asks_before else "import os\n" + PROGRAM.replace(BEFORE, f"before = {said_by_torchrun}")
