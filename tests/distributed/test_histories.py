@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.job import LIMIT_SECONDS
+
 # A survivor makes a new world whenever its world breaks. A replacement starts with its first world.
 PROGRAM = """
 import os, sys, torch
@@ -71,4 +73,4 @@ def test_replacements_join_survivors(tmp_path: Path) -> None:
                 f"world {count} {3.0 if rank == 1 else 6.0}" for rank, count in enumerate(worlds)
             ]
         store.add("end", 1)
-        assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+        assert [rank.wait(LIMIT_SECONDS) for rank in ranks] == [0, 0, 0]

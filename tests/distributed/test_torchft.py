@@ -201,7 +201,7 @@ def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Pop
         replicas[1] = start("replica-1", REPLICA, address, "1")
         last = wait(1, alone, wanted=2)
     (tmp_path / "end").write_text(str(last + 300))
-    assert [replica.wait(100) for replica in replicas] == [0, 0]
+    assert [replica.wait(LIMIT_SECONDS) for replica in replicas] == [0, 0]
     first, second = steps(0), steps(1)
     both = [step for step in first if first[step][0] == 2 and second.get(step, (0,))[0] == 2]
     assert last + 300 in both
