@@ -8,6 +8,7 @@ The program works on a copy of the sources in build/mutations, with environments
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import subprocess
@@ -108,14 +109,16 @@ def prepare() -> None:
 
 
 def pytest(tests: str) -> tuple[int, str]:
-    """Returns the exit code and the output of pytest with these arguments."""
-    environment = {**os.environ, "PATH": f"{TREE}/.venv/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"}
-    command = [str(TREE / ".venv/bin/pytest"), "-q", "-x", "-p", "no:cacheprovider", *shlex.split(tests)]
+    """Returns the exit code and the output of pytest with these arguments, which may follow variables."""
+    words = shlex.split(tests)
+    variables = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: "=" in word, words))
+    path = f"{TREE}/.venv/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"
+    command = [str(TREE / ".venv/bin/pytest"), "-q", "-x", "-p", "no:cacheprovider", *words[len(variables) :]]
     try:
         done = subprocess.run(
             command,
             cwd=TREE,
-            env=environment,
+            env={**os.environ, "PATH": path, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
