@@ -93,8 +93,9 @@ def make_environment(name: str, first: str) -> None:
 
 
 def install() -> None:
-    """Compiles what has changed, and installs links to the files of TREE."""
+    """Compiles what has changed, without optimization, and installs links to the files of TREE."""
     variables = {"PERSEUS_BUILD_FOLDER": str(WORK / "core"), "SETUPTOOLS_SCM_PRETEND_VERSION": "0.0.1"}
+    variables["CMAKE_ARGS"] = "-DCMAKE_BUILD_TYPE=Debug"
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", TREE / ".venv/bin/python", "install", "--quiet"]
     run([*pip, "--no-deps", "--no-build-isolation", "--editable", TREE], env=os.environ | variables)
 
