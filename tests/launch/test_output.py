@@ -99,7 +99,9 @@ def test_a_full_disk_does_not_end_a_job(
         job = launched("-np", "2", sys.executable, program, stdout=full)
         assert job.wait(LIMIT_SECONDS) == 0
         assert job.communicate()[1].count("the disk of the launcher's stdout is full") == 1
-        assert launched("-np", "2", sys.executable, program, stdout=full, stderr=full).wait(LIMIT_SECONDS) == os.EX_IOERR
+        assert (
+            launched("-np", "2", sys.executable, program, stdout=full, stderr=full).wait(LIMIT_SECONDS) == os.EX_IOERR
+        )
 
 
 def test_an_output_file_that_is_a_link_is_not_followed(perseusrun: Perseusrun, tmp_path: Path) -> None:
