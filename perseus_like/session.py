@@ -13,12 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from . import errors
-from .protocol.failure_record import is_consequence
+from .protocol.failure_record import has_agent, is_consequence
 from .protocol.mpi_daemons import end_daemons_later
 from .protocol.nearest import print_own_notes
 
-# The agent of torchrun sets this variable. It names the process that ends first as the cause of a failure.
-_AGENT = "TORCHELASTIC_RUN_ID"
 # A process that has failed because it lost another one lets that one end first, for at most this time.
 _LOSS_GRACE_SECONDS = 5.0
 
@@ -126,7 +124,7 @@ class Session:
             # mpirun waits for the lost host, and the daemons on this host wait for mpirun.
             end_daemons_later()
         self.core.finalize_at_exit()
-        if _AGENT in os.environ and _has_only_lost_another(getattr(sys, "last_value", None)):
+        if has_agent() and _has_only_lost_another(getattr(sys, "last_value", None)):
             time.sleep(_LOSS_GRACE_SECONDS)  # the agent ends this process by a SIGTERM
 
     def _mark_failing(self) -> None:

@@ -104,6 +104,11 @@ def is_consequence(error: BaseException, lost_another: type[BaseException]) -> b
     return isinstance(_chain(error)[-1], lost_another)
 
 
+def has_agent() -> bool:
+    """Returns True under torchrun, whose agent names the process that ends first as the cause of a failure."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def note_lost_process() -> None:
     """Writes that this process has lost another one, which explains a failure of this process without an exception."""
     _write("", [], is_consequence=True)

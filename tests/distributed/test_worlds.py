@@ -15,7 +15,7 @@ FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
     *("test_interface.py", "test_tensors_without_memory.py", "test_callbacks_and_messages.py"),
     *("test_training.py", "test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
-    "test_touched_gradients.py",
+    *("test_touched_gradients.py", "test_options.py"),
 ]
 
 
