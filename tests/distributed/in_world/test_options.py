@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 LIMIT = timedelta(milliseconds=200)
 
@@ -23,21 +24,21 @@ def with_limit(options: Any) -> Any:
 
 
 VERBS: dict[str, Callable[[int], Any]] = {
-    "allreduce": lambda size: group().allreduce([torch.ones(3)], with_limit(dist.AllreduceOptions())),
+    "allreduce": lambda size: group().allreduce([torch.ones(3)], with_limit(c10d.AllreduceOptions())),
     "allreduce, limit": lambda size: group().allreduce([torch.ones(3)], timeout=LIMIT),
-    "broadcast": lambda size: group().broadcast([torch.ones(3)], with_limit(dist.BroadcastOptions())),
+    "broadcast": lambda size: group().broadcast([torch.ones(3)], with_limit(c10d.BroadcastOptions())),
     "broadcast, limit": lambda size: group().broadcast([torch.ones(3)], 0, LIMIT),
-    "reduce": lambda size: group().reduce([torch.ones(3)], with_limit(dist.ReduceOptions())),
+    "reduce": lambda size: group().reduce([torch.ones(3)], with_limit(c10d.ReduceOptions())),
     "allgather": lambda size: group().allgather(
-        [[torch.ones(3)] * size], [torch.ones(3)], with_limit(dist.AllgatherOptions())
+        [[torch.ones(3)] * size], [torch.ones(3)], with_limit(c10d.AllgatherOptions())
     ),
     "reduce_scatter": lambda size: group().reduce_scatter(
-        [torch.ones(3)], [[torch.ones(3)] * size], with_limit(dist.ReduceScatterOptions())
+        [torch.ones(3)], [[torch.ones(3)] * size], with_limit(c10d.ReduceScatterOptions())
     ),
     "alltoall_base": lambda size: group().alltoall_base(
-        torch.ones(size), torch.ones(size), [], [], with_limit(dist.AllToAllOptions())
+        torch.ones(size), torch.ones(size), [], [], with_limit(c10d.AllToAllOptions())
     ),
-    "barrier": lambda size: group().barrier(with_limit(dist.BarrierOptions())),
+    "barrier": lambda size: group().barrier(with_limit(c10d.BarrierOptions())),
 }
 
 
@@ -58,7 +59,7 @@ def test_the_time_limit_of_a_call(verb: str, rank: int, size: int) -> None:
 
 def test_no_limit_of_a_call_is_the_groups(size: int) -> None:
     tensor = torch.ones(3)
-    options: Any = dist.AllreduceOptions()
+    options: Any = c10d.AllreduceOptions()
     for limit in (timedelta(0), timedelta(days=100_000)):
         options.timeout = limit
         group().allreduce([tensor], options).wait()
