@@ -88,6 +88,7 @@ INCLUDES: dict[str, tuple[str, ...]] = {
     "engine": (
         *("base/", "device/", "control/", "tune/", "trace/", "bootstrap/"),
         *("transport/transport.h", "transport/control_channel.h", "transport/fabric.h", "transport/device_transport.h"),
+        "transport/all_or_none.h",
     ),
     "tune": ("base/",),
     "trace": ("base/",),

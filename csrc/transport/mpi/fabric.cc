@@ -20,7 +20,7 @@ constexpr int kControlTag = 2;
 // Every MPI has the tags from 0 up to here.
 constexpr int kLastTag = 32767;
 
-// What each rank tells the others before they make communicators together.
+// A message of each rank to the others before they make communicators.
 struct Note {
   int world_rank = 0;
   int number = 0;  // of its calls of connect_groups()
