@@ -120,12 +120,13 @@ INTERRUPTED = """
 import perseus_like, sys
 
 def train(folder):
-    import pathlib, signal, time, perseus_like.numpy as hvd
+    import pathlib, time, perseus_like.numpy as hvd
     hvd.init()
     hvd.barrier()
     try:
         print("ready", flush=True)
-        signal.pause()
+        while True:  # a signal may come before a single wait begins
+            time.sleep(0.01)
     except KeyboardInterrupt:
         time.sleep(1.0)  # as long as writing a checkpoint takes
         pathlib.Path(folder, f"saved.{hvd.rank()}").touch()
