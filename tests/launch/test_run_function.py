@@ -15,8 +15,7 @@ import pytest
 
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
-
-from .conftest import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS
 
 
 def test_results_are_in_the_order_of_ranks() -> None:
