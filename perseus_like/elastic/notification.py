@@ -49,8 +49,9 @@ class WorkerNotificationManager:
     """Passes host updates on to the registered states. Its one instance is `notification_manager`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the list: updates arrive on threads of their own
+        self._lock = threading.Lock()  # guards the lists: updates arrive on threads of their own
         self._listeners: list[Listener] = []
+        self._unheard: list[tuple[int, HostUpdateResult]] = []  # updates that came while there was no listener
         self.on_commit: Callable[[Any], None] | None = None  # called with the state, once it is saved
         # A state that is reset drops updates up to this time; the new session was formed with them.
         self.known_until = math.inf
@@ -71,8 +72,13 @@ class WorkerNotificationManager:
             )
 
     def register_listener(self, listener: Listener) -> None:
+        """Adds a listener. The first one gets the updates that came since the session's start."""
         with self._lock:
             self._listeners.append(listener)
+            unheard, self._unheard = self._unheard, []
+        for timestamp, update_res in unheard:
+            if timestamp > self.known_until:
+                listener.on_hosts_updated(timestamp, update_res)
 
     def remove_listener(self, listener: Listener) -> None:
         with self._lock:
@@ -81,6 +87,8 @@ class WorkerNotificationManager:
     def handle_hosts_updated(self, timestamp: int, update_res: HostUpdateResult) -> None:
         with self._lock:
             listeners = list(self._listeners)
+            if not listeners:
+                self._unheard.append((timestamp, update_res))
         for listener in listeners:
             listener.on_hosts_updated(timestamp, update_res)
 

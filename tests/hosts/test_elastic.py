@@ -107,8 +107,6 @@ def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, 
     job.assert_trained()
 
 
-# It hung in one of three runs of the whole suite: the host stayed away.
-@pytest.mark.slow
 def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> None:
     """Its cool-down ends while the next generation starts."""
     cooldown = ("--blacklist-cooldown-range", "1", "1")

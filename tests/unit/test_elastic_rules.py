@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from perseus_like.elastic import ObjectState, run_fn
+from perseus_like.elastic.notification import HostUpdateResult, notification_manager
 from perseus_like.launch.elastic.discovery import parse
 from perseus_like.launch.elastic.generation import (
     awaited_by,
@@ -148,3 +150,19 @@ def test_messages_in_pieces() -> None:
     for wrong in (b"hello\n", b"[]\n", b"{}\n"):
         with pytest.raises(ValueError, match=r"message|value"):
             Reader().take(wrong)
+
+
+def test_hosts_that_change_before_the_training_begins_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program makes its model between `init` and the training, which may take long."""
+    monkeypatch.setattr(notification_manager, "known_until", 2)  # the session's start sets it
+    for stamp in (2, 3):
+        notification_manager.handle_hosts_updated(stamp, HostUpdateResult.added)
+    state = ObjectState(lambda value: value, lambda: 0)
+    resets = []
+
+    def train(state: ObjectState) -> int:
+        state.check_host_updates()
+        return len(resets)
+
+    assert run_fn(train, lambda: resets.append(1))(state) == 1
+    assert run_fn(train, lambda: resets.append(1))(state) == 1
