@@ -22,6 +22,8 @@ from .verdict import Failure, Verdict, Witness
 
 # After a rank has failed, the other ranks have this long to report their own errors.
 FAILURE_GRACE_SECONDS = 1.0
+# A process that has lost another one may report its failure earlier than that one.
+LOSS_GRACE_SECONDS = 3.0
 # Failures within this time may be noticed in another order than they happened.
 VERDICT_SECONDS = 0.05
 LEFTOVER_SECONDS = 10.0
@@ -169,9 +171,15 @@ class Supervisor:
         return self._exit_code()
 
     def fail(self, failure: Failure, grace: float) -> None:
-        """Ends the job because of `failure`, `grace` seconds later."""
+        """Ends the job because of `failure`, `grace` seconds later.
+
+        If the process has only lost another one, it waits longer for the report of that one, unless `grace` is 0.
+        """
         if self._stop_reason is None:
-            self._stop("failure", grace)
+            waits = grace > 0 and failure.blames_another()
+            self._stop("failure", max(grace, LOSS_GRACE_SECONDS) if waits else grace)
+        elif self._stop_reason == "failure" and not failure.blames_another():
+            self._loop.later(grace, self._terminate)
         if self._stop_reason == "failure" or not self._verdict:
             self._verdict.add(failure)
             self._loop.later(VERDICT_SECONDS, self._judge)
@@ -253,6 +261,8 @@ class Supervisor:
         self._loop.later(grace + self._terminate_seconds, self._kill)
 
     def _terminate(self) -> None:
+        if self._stop_reason == "terminated":
+            return
         self._judge(is_final=True)
         living = self._living()
         if living and self._stop_reason == "failure":
