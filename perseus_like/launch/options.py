@@ -102,8 +102,8 @@ def parse_options(argv: Sequence[str]) -> Options:
 def words_with_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the options of a command line, after those of its configuration file, and the command.
 
-    So the options of the command line override those of the file. If it names the hosts in any way, the file's hosts do
-    not count. Raises LaunchError if an option is invalid.
+    The options of the command line override those of the file. If the command line names the hosts in any way, the
+    file's hosts do not count. Raises LaunchError if an option is invalid.
     """
     own, command = split_command(parser, argv)
     options = _parse(parser, own)

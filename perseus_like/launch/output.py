@@ -296,7 +296,7 @@ class Screen:
 
     @property
     def has_lost_in_silence(self) -> bool:
-        """True if output is lost, and no output has told so."""
+        """True if output is lost, and no output says so."""
         return all(sink.has_lost for sink in self.sinks)
 
     @property

@@ -67,7 +67,7 @@ class CallersInterrupts:
         return bool(os.read(self._descriptor, 1))
 
     def is_new(self, by_signal: bool) -> bool:
-        """Counts an interrupt of the launcher or of the program. Returns False if the other one was told of it."""
+        """Counts an interrupt of the launcher or of the program. Returns False if it was counted for the other one."""
         before = max(self._by_signal, self._by_caller)
         if by_signal:
             self._by_signal += 1

@@ -99,8 +99,8 @@ class RankTrace:
 def read(paths: Sequence[Path], report: Callable[[str], object] = lambda text: None) -> list[RankTrace]:
     """Reads the traces and returns them by rank, on one clock. For a single file, it reads the other ranks' files, too.
 
-    Of these, it leaves out the files of another job and passes a text about each to `report`. If the given files are of
-    several jobs, it raises TraceError. Raises TraceError, OSError.
+    Among those it leaves out the files of another job, and passes a text about each to `report`. If the given files are
+    of several jobs, it raises TraceError. Raises TraceError, OSError.
     """
     traces = [trace for path in paths for trace in _read_one(path)]
     if len(paths) == 1:

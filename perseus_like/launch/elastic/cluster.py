@@ -186,7 +186,7 @@ class ClusterJob:
         elif kind == "begun":
             self._begun += 1
             if self._begun == sum(host.slots for host in self._members):
-                self.plan()  # its workers could not be told of the hosts that have come in the meantime
+                self.plan()  # hosts may have come before its workers could receive an update
         elif kind == "died":
             self._died.append(found.host)
         elif kind == "leaving":

@@ -51,7 +51,7 @@ class ElasticJob:
         self._size = 0
         self._resets = 0
         self._members: list[Worker] = []  # of the last generation, also those that have ended
-        self._is_interrupted = False  # its members were told of new hosts
+        self._is_interrupted = False  # its members have got an update of the hosts
         self._gathered: dict[int, str] = {}
         self._had_state = False
         self._stamp = 0

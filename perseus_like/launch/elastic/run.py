@@ -42,8 +42,8 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
         finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
         if script is not None:
             slots, interval = settings.slots_per_host, settings.discovery_interval
-            told = (finder.found, finder.failed, screen.announce)
-            Discovery(script, slots, interval, supervisor, environment, *told).look()
+            callbacks = (finder.found, finder.failed, screen.announce)
+            Discovery(script, slots, interval, supervisor, environment, *callbacks).look()
         else:
             supervisor.later(0.0, lambda: finder.found(hosts or []))
         code = supervisor.run(is_over=finder.is_over)
