@@ -114,10 +114,10 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: Repo
         import signal
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that torchrun does not end the rank before its error
         dist.init_process_group("perseus")
-        dist.barrier()
-        if dist.get_rank() == {victim}:
-            os.kill(os.getpid(), signal.SIGKILL)
         try:
+            dist.barrier()  # the other rank may still be in it when the victim dies
+            if dist.get_rank() == {victim}:
+                os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(1))
         except RuntimeError as error:
             report(error)

@@ -287,10 +287,10 @@ def report(*words):
     os.replace(file.name, f"report.{hvd.rank()}")
 
 hvd.init()
-hvd.allreduce(np.ones(4, np.float32), name="begin")
-if hvd.rank() == 3:
-    os._exit(int(sys.argv[1]))
 try:
+    hvd.allreduce(np.ones(4, np.float32), name="begin")  # other ranks may still be in it when rank 3 ends
+    if hvd.rank() == 3:
+        os._exit(int(sys.argv[1]))
     while True:
         hvd.allreduce(np.ones(1 << 16, np.float32), name="step")
 except hvd.HorovodInternalError as error:

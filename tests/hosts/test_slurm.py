@@ -78,10 +78,10 @@ import perseus_like.numpy as hvd
 from perseus_like.errors import PeerLostError
 
 hvd.init()
-hvd.barrier()
-if hvd.rank() == 3:
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    hvd.barrier()  # other ranks may still be in it when rank 3 dies
+    if hvd.rank() == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
     hvd.allreduce(np.ones(1), name="after")
 except PeerLostError as error:
     print(f"rank {hvd.rank()} raised {error}\\n", end="", flush=True)

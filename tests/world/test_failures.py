@@ -112,7 +112,9 @@ from perseus_like.objects import broadcast_object
 hvd.init()
 state = ObjectState(broadcast_object, hvd.rank, step=0)
 state.commit()
+report("committed")
 if hvd.rank() == 1:
+    wait_until(lambda: contains("rank0.txt", "committed"))
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     hvd.barrier()
