@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -115,17 +114,12 @@ def test_nohup_is_respected(launched: Launched, script: Script, lines_of: LinesO
 
 
 def test_the_launcher_handles_signals_while_it_starts_ranks(launched: Launched, tmp_path: Path) -> None:
-    """The launcher opens a pipe for the output of rank 1. That blocks until rank 0 has sent the signal."""
-    log = tmp_path / "logs" / "rank.1" / "stdout"
-    log.parent.mkdir(parents=True)
-    os.mkfifo(log)
-    program = "[ $PERSEUS_RANK = 0 ] && kill -TERM $PPID && touch sent; exec sleep 1000"
-    job = launched("-np", "3", "--output-filename", "logs", "sh", "-c", program)
-    wait_until((tmp_path / "sent").exists, "rank 0 has not sent the signal")
-    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    """Rank 0 signals its launcher at once. To start the others takes much longer than that."""
+    program = "[ $PERSEUS_RANK = 0 ] && kill -TERM $PPID; exec sleep 1000"
+    job = launched("-np", "1000", "--oversubscribe", "--output-filename", "logs", "sh", "-c", program)
     assert job.wait(LIMIT_SECONDS) == 143
-    os.close(reader)
-    assert not (tmp_path / "logs" / "rank.2").exists(), "rank 2 was started"
+    started = len(list((tmp_path / "logs").iterdir()))
+    assert 1 <= started < 1000
 
 
 def test_a_signal_ends_the_check_of_hosts(launched: Launched, tmp_path: Path, ends: Ends) -> None:
