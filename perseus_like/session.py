@@ -29,6 +29,8 @@ class Session:
         self._lock = threading.Lock()
         self._at_start: list[Callable[[], None]] = []
         self._at_stop: list[Callable[[], None]] = []
+        self._before_stop: list[Callable[[], None]] = []
+        self._failing = False
         self._holders: set[str] = set()
         self._hooked = False
         self._process = 0  # that has started the session
@@ -48,6 +50,10 @@ class Session:
     def on_stop(self, release: Callable[[], None]) -> None:
         """Registers `release`, which runs after each end of a session, when no collective is in flight any more."""
         self._at_stop.append(release)
+
+    def before_stop(self, finish: Callable[[], None]) -> None:
+        """Registers `finish`, which runs before a session is stopped, unless an exception ends the process."""
+        self._before_stop.append(finish)
 
     def start(
         self,
@@ -91,6 +97,9 @@ class Session:
         # A forked child has none of the session's threads, so its collectives are never complete.
         if not self._loaded() or self._process != os.getpid():
             return
+        if self.core.is_running() and not self._failing:
+            for finish in self._before_stop:
+                finish()
         self.core.stop()
         for release in self._at_stop:
             release()
@@ -128,6 +137,7 @@ class Session:
             time.sleep(_LOSS_GRACE_SECONDS)  # the agent ends this process by a SIGTERM
 
     def _mark_failing(self) -> None:
+        self._failing = True
         if self.is_running():
             self.core.mark_failing()
 

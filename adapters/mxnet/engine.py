@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,9 @@ from .compat.library import handle_of, library_handle
 from .tensors import number_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# The end of a session waits for its collectives for at most this time. Another rank may never submit one of them.
+_FINISH_SECONDS = 10.0
 
 _FAILED = "MXNetError: the collective failed. The function that waits for the result raises it, such as `asnumpy`."
 
@@ -109,6 +114,23 @@ def _register_error(cls: type[BaseException]) -> str:
     name = f"perseus_like.{cls.__name__}"
     mx.error.register(name, lambda text: cls(text.removeprefix(f"{name}: ")))
     return name
+
+
+def _finish() -> None:
+    """Waits for collectives that the program has not waited for, since the other ranks need this rank's part."""
+    waiting = threading.Thread(target=_wait_for_all, daemon=True)
+    waiting.start()
+    waiting.join(_FINISH_SECONDS)
+
+
+def _wait_for_all() -> None:
+    try:
+        mx.nd.waitall()
+    except Exception as error:
+        print(f"[perseus] warning: at the end of the session: {error}", file=sys.stderr)
+
+
+session.before_stop(_finish)
 
 
 class OneByOne:

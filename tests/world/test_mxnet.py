@@ -1,0 +1,52 @@
+"""Checks the start and the end of programs with MXNet: an import that fails, and work that nobody has waited for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.job import LIMIT_SECONDS
+
+ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Python 3.12 and later have no distutils, which MXNet imports.
+PROGRAM = "import sys; sys.modules['distutils'] = None; import perseus_like.mxnet"
+
+
+def test_an_mxnet_that_cannot_be_imported(environment: Callable[[str], Path]) -> None:
+    command = [str(environment("mxnet")), "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("ImportError: perseus_like.mxnet: MXNet cannot be imported (")
+    assert "distutils" in error
+    assert "pip install numpy==1.23.5" in error
+
+
+@pytest.mark.parametrize("end", ["", "hvd.shutdown()"])
+def test_a_rank_that_ends_still_takes_part(
+    environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd, end: str
+) -> None:
+    """Rank 0 waits for nothing, and is at its end before rank 1 submits its part."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os, time
+import mxnet as mx
+import perseus_like.mxnet as hvd
+hvd.init()
+total = mx.nd.ones(2) * (hvd.rank() + 1)
+while hvd.rank() == 1 and not os.path.exists("ended"):
+    time.sleep(0.01)
+hvd.allreduce_(total, average=False, name="total")
+if hvd.rank() == 0:
+    open("ended", "w").close()
+    {end}
+else:
+    print("total:", total.asnumpy().tolist())
+""")
+    python = str(environment("mxnet"))
+    done = to_end([python, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", python, str(program)], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "total: [3.0, 3.0]\n"), done.stderr
+    assert "Traceback" not in done.stderr
