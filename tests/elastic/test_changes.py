@@ -97,6 +97,26 @@ def test_a_host_that_leaves_before_its_workers_are_ready_costs_nothing(start: St
     job.assert_trained()
 
 
+def test_a_host_that_is_missing_in_one_answer_stays(start: Start, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("""#!/bin/sh
+echo localhost:1
+if [ -e hide ]; then mv hide hidden; exit; fi
+echo 127.0.0.2:1
+if [ -e hidden ]; then touch shown; fi
+""")
+    script.chmod(0o755)
+    options = ("--min-np", "1", "--reset-limit", "0", "--host-discovery-script", str(script))
+    job = start("train_numpy.py", *options, arguments=("0.02",))
+    job.commit_of(2)
+    (tmp_path / "hide").touch()
+    while not (tmp_path / "shown").exists():
+        job.commit_of(2)
+    assert job.finish() == 0, job.text
+    assert "generation 2" not in job.text
+    job.assert_trained()
+
+
 def test_workers_are_interrupted_once_the_workers_of_a_new_host_are_ready(start: Start, tmp_path: Path) -> None:
     options = ("--min-np", "1", "-x", "WAITS_ON=127.0.0.2")
     job = start("train_numpy.py", *options, hosts="localhost:1", arguments=("0.02",))

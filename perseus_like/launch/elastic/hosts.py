@@ -27,10 +27,17 @@ class HostManager:
     cooldown: tuple[int, int] | None
     found: dict[str, int] = field(default_factory=dict)  # slots by name, the oldest host first
     _blacklist: dict[str, Blacklisting] = field(default_factory=dict)
+    _missing: set[str] = field(default_factory=set)  # in the last answer
 
     def update(self, hosts: list[Host]) -> bool:
-        """Replaces the list of hosts. Returns True if it has changed. A host that stays keeps its position."""
+        """Replaces the list of hosts by an answer of the discovery. Returns True if it has changed.
+
+        A host that stays keeps its position. It leaves once it is missing in two answers in succession.
+        """
         slots = {host.name: host.slots for host in hosts}
+        missing = self.found.keys() - slots.keys()
+        slots |= {name: self.found[name] for name in missing - self._missing}
+        self._missing = missing
         ordered = {name: slots[name] for name in [*self.found, *slots] if name in slots}
         is_new = ordered != self.found
         self.found = ordered
