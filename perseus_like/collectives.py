@@ -18,6 +18,9 @@ from .tensor import TensorAdapter, View
 T = TypeVar("T")
 Finish = Callable[[Any], Any]
 
+# Their result for complex numbers is not that of the real and imaginary parts.
+_ONLY_REAL = frozenset({Max, Min, Product})
+
 
 def _core_verb(op: Op) -> Callable[..., Any]:
     verb: Callable[..., Any] = session.core.adasum if op is Adasum else session.core.allreduce
@@ -87,6 +90,7 @@ class Collectives(Generic[T]):
         start: Start = Start.engine,
     ) -> CollectiveHandle[T]:
         """Submits an allreduce. With `Start.call` and a name it is complete on return."""
+        self._check_op("allreduce", op, [tensor])
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
         outputs = None if target is source else [self._tensors.view(target)]
@@ -118,6 +122,7 @@ class Collectives(Generic[T]):
         tensors = self._tensors
         if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, start=start)
+        self._check_op("allreduce", op, [tensor])
         scaled = prescale != 1.0 or postscale != 1.0
         options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
@@ -142,8 +147,9 @@ class Collectives(Generic[T]):
         `member_names` has the names of the tensors for error texts, one per line. If a tensor only stands in for a
         missing one, a tab and a description of what this rank has follow its name.
         """
-        prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         verb = "grouped_allreduce"
+        self._check_op(verb, op, tensors)
+        prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         inputs = self._group_views(verb, [source for source, _, _ in prepared])
         pairs = zip(prepared, inputs, strict=True)
         outputs = [view if target is source else self._tensors.view(target) for (source, target, _), view in pairs]
@@ -199,7 +205,8 @@ class Collectives(Generic[T]):
         """Sends `splits[r]` rows to rank r of the set. The result is the received rows, and their number by rank."""
         set_id = member_id(process_set)
         source = self._tensors.contiguous(tensor)
-        view = self._with_rows("alltoall", self._tensors.view(source))
+        view = self._tensors.view(source)
+        self._check_rows("alltoall", source, view)
         plain = checked_splits(splits, view[2][0], process_set)
         full, handle = names.submit("alltoall", name, set_id, session.core.alltoall, view, plain, set_id, source)
 
@@ -232,6 +239,10 @@ class Collectives(Generic[T]):
     ) -> CollectiveHandle[list[T]]:
         return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
 
+    def _check_op(self, verb: str, op: Op, tensors: Sequence[T]) -> None:
+        if op in _ONLY_REAL and any(map(self._tensors.is_complex, tensors)):
+            raise UnsupportedOpError(f"{verb} does not support {op.name} of complex tensors; use Average or Sum")
+
     def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish | None]:
         """Returns the tensor to read, the tensor to write, and a function that makes the result if it is another."""
         source = self._tensors.contiguous(tensor)
@@ -251,7 +262,7 @@ class Collectives(Generic[T]):
     ) -> CollectiveHandle[list[T]]:
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
-        views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
+        views = self._row_views(verb, sources)
         full, handle = names.submit(verb, name, set_id, session.core.allgather, views, set_id, sources)
         return CollectiveHandle(full, handle, None, lambda done: self._outputs(done, sources))
 
@@ -269,7 +280,7 @@ class Collectives(Generic[T]):
             raise UnsupportedOpError(f"{verb} does not support {op.name}; use Average or Sum")
         set_id = member_id(process_set)
         sources = [self._tensors.contiguous(tensor) for tensor in tensors]
-        views = [self._with_rows(verb, view) for view in self._group_views(verb, sources)]
+        views = self._row_views(verb, sources)
         options = reduce_options(op, prescale, postscale)
         full, handle = names.submit(verb, name, set_id, session.core.reduce_scatter, views, options, set_id, sources)
         return CollectiveHandle(full, handle, None, lambda done: self._outputs(done, sources))
@@ -286,11 +297,16 @@ class Collectives(Generic[T]):
             raise ValueError(f"{verb}: the tensors are on several devices; move all tensors of a group to one device")
         return views
 
-    @staticmethod
-    def _with_rows(verb: str, view: View) -> View:
-        if not view[2]:
+    def _row_views(self, verb: str, sources: Sequence[T]) -> list[View]:
+        views = self._group_views(verb, sources)
+        for source, view in zip(sources, views, strict=True):
+            self._check_rows(verb, source, view)
+        return views
+
+    def _check_rows(self, verb: str, source: T, view: View) -> None:
+        dimensions = len(view[2]) - self._tensors.is_complex(source)
+        if dimensions == 0:
             raise ValueError(f"{verb}: the tensor has no dimension 0 to divide or join; reshape it to one element")
-        return view
 
 
 __all__ = [

@@ -33,6 +33,9 @@ T = TypeVar("T")
 View = tuple[int, int, tuple[int, ...], int]
 
 
+# The dtype of the real and imaginary parts of a complex array.
+_PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+
 AS_IT_IS = -1  # the wire dtype is the tensor's own
 
 
@@ -53,13 +56,19 @@ WIDE_FLOATING = frozenset({DType.float32, DType.float64})
 
 
 class TensorAdapter(Protocol[T]):
-    """The five operations that a framework provides for its tensors."""
+    """The operations that a framework provides for its tensors."""
 
     def contiguous(self, tensor: T) -> T:
         """Returns the tensor itself if its memory is row-major, else a row-major copy. ValueError for other objects."""
 
     def view(self, tensor: T) -> View:
-        """Returns the address, dtype, shape and device of a contiguous tensor. ValueError for an unsupported dtype."""
+        """Returns the address, dtype, shape and device of a contiguous tensor. ValueError for an unsupported dtype.
+
+        A complex tensor has the dtype of its real and imaginary parts, and a last dimension of 2.
+        """
+
+    def is_complex(self, tensor: T) -> bool:
+        """Returns whether the elements are complex numbers."""
 
     def empty_like(self, tensor: T) -> T:
         """Returns a new contiguous tensor of the same shape, dtype and device."""
@@ -96,20 +105,26 @@ class ArrayTensors:
         return tensor if tensor.flags.c_contiguous else tensor.copy(order="C")
 
     def view(self, tensor: np.ndarray[Any, Any]) -> View:
-        number = self._numbers.get(tensor.dtype)
+        number, shape = self._numbers.get(tensor.dtype), tensor.shape
         if number is None:
-            raise self._unsupported(tensor.dtype)
-        return (tensor.ctypes.data, number, tensor.shape, -1)
+            number, shape = self.number_of(_PARTS.get(tensor.dtype, tensor.dtype)), (*shape, 2)
+        return (tensor.ctypes.data, number, shape, -1)
+
+    def is_complex(self, tensor: np.ndarray[Any, Any]) -> bool:
+        return getattr(tensor, "dtype", None) in _PARTS
 
     def empty_like(self, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.empty(tensor.shape, tensor.dtype)
 
     def from_buffer(self, buffer: Any, like: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         dtype = self._dtypes[buffer.dtype]
+        if like is not None and like.dtype in _PARTS:
+            array = self.from_buffer(buffer).view(like.dtype)
+            return array.reshape(array.shape[:-1])
         if len(buffer) == 0:
             return np.empty(buffer.shape, dtype)
-        array: np.ndarray[Any, Any] = np.frombuffer(buffer, dtype).reshape(buffer.shape)
-        return array
+        result: np.ndarray[Any, Any] = np.frombuffer(buffer, dtype).reshape(buffer.shape)
+        return result
 
     def copy_into(self, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
         np.copyto(target, source)
@@ -118,9 +133,6 @@ class ArrayTensors:
         """Returns the core's number of a NumPy dtype."""
         number = self._numbers.get(np.dtype(dtype))
         if number is None:
-            raise self._unsupported(dtype)
+            names = ", ".join(str(dtype) for dtype in self._numbers)
+            raise ValueError(f"arrays of dtype {dtype} cannot be communicated; convert them to one of {names}")
         return number
-
-    def _unsupported(self, dtype: Any) -> ValueError:
-        names = ", ".join(str(dtype) for dtype in self._numbers)
-        return ValueError(f"arrays of dtype {dtype} cannot be communicated; convert them to one of {names}")

@@ -71,6 +71,9 @@ class MxnetTensors:
         tensor.wait_to_read()
         return (address_of(tensor), number_of(tensor), tensor.shape, -1)
 
+    def is_complex(self, tensor: Any) -> bool:
+        return False
+
     def empty_like(self, tensor: Any) -> Any:
         return new_array(tensor.shape, tensor)
 

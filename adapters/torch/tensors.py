@@ -29,6 +29,8 @@ _NUMBERS = {
     torch.float64: int(DType.float64),
     torch.bool: int(DType.boolean),
 }
+# A complex tensor is communicated as its real and imaginary parts, which torch.view_as_real shows as a last dimension.
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 # These are variables of this module, because they are looked up for every tensor that is communicated.
 _TENSOR, _STRIDED = torch.Tensor, torch.strided
 _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
@@ -44,27 +46,32 @@ class TorchTensors:
             raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
         if (result := awaited(tensor)) is not tensor:
             return result.clone()
-        if tensor.is_contiguous() and not tensor.is_neg():
+        if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             return tensor
         address_of(tensor)
-        return tensor.detach().resolve_neg().contiguous()
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def view(self, tensor: torch.Tensor) -> View:
-        number = _NUMBERS.get(tensor.dtype)
+        number, shape = _NUMBERS.get(tensor.dtype), tensor.shape
         if number is None:
-            raise ValueError(f"{tensor.dtype} tensors cannot be communicated; {_names()} can")
+            number, shape = _number_of(tensor.dtype), (*shape, 2)
         device, address = tensor.get_device(), address_of(tensor)
         if device >= 0:
             require_cuda(tensor)
         elif tensor.numel() >= LARGE_ELEMENTS:
             register_if_shared(tensor)
-        return (address, number, tensor.shape, device)
+        return (address, number, shape, device)
+
+    def is_complex(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, _TENSOR) and tensor.is_complex()
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor)
 
     def from_buffer(self, buffer: Any, like: torch.Tensor | None = None) -> torch.Tensor:
         dtype = _DTYPES[buffer.dtype]
+        if like is not None and like.is_complex():
+            return torch.view_as_complex(self.from_buffer(buffer, like.real))
         if buffer.device >= 0:
             return over_memory(buffer, dtype)
         if len(buffer) == 0:
@@ -105,11 +112,16 @@ def empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch
     """
     sizes = torch.Size([shape] if isinstance(shape, int) else shape)
     dtype = dtype or torch.get_default_dtype()
-    number = _NUMBERS.get(dtype)
-    if number is None:
-        raise ValueError(f"{dtype} tensors cannot be communicated; {_names()} can")
+    number = _number_of(dtype)
+    if dtype in _PARTS:
+        return torch.view_as_complex(tensors.from_buffer(session.core.allocate([*sizes, 2], number)))
     return tensors.from_buffer(session.core.allocate(list(sizes), number))
 
 
-def _names() -> str:
-    return ", ".join(str(dtype) for dtype in _NUMBERS)
+def _number_of(dtype: torch.dtype) -> int:
+    """Returns the core's number of a dtype, or of the dtype of its parts if it is a complex one."""
+    number = _NUMBERS.get(_PARTS.get(dtype, dtype))
+    if number is None:
+        names = ", ".join(str(dtype) for dtype in (*_NUMBERS, *_PARTS))
+        raise ValueError(f"{dtype} tensors cannot be communicated; {names} can")
+    return number

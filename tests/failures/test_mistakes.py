@@ -9,7 +9,7 @@ MISTAKES = {
     "split_sum": ("hvd.alltoall(np.ones(4), splits=[4, 1])", "rows"),
     "split_sign": ("hvd.alltoall(np.ones(4), splits=[-1, 1])", "negative"),
     "rows": ("hvd.alltoall(np.ones(3))", "3 rows"),
-    "complex": ("hvd.allreduce(np.ones(2, np.complex64))", "complex64"),
+    "dtype": ("hvd.allreduce(np.ones(2, np.datetime64))", "datetime64"),
     "text": ("hvd.allreduce(np.array(['a']))", "<U1"),
     "objects": ("hvd.allgather(np.array([None]))", "object"),
     "set": ("hvd.allreduce(np.ones(2), process_set=hvd.ProcessSet([0, 1]))", "registered"),

@@ -81,6 +81,13 @@ def test_strided_arrays_are_communicated_and_written_back(rank: int, size: int) 
     np.testing.assert_allclose(whole, np.arange(24.0).reshape(4, 6) * total)
 
 
+def test_complex_numbers(rank: int, size: int) -> None:
+    parts = [np.arange(4.0).astype(np.complex64).reshape(2, 2) * (1 + 2j) * r for r in range(size)]
+    np.testing.assert_array_equal(hvd.allreduce(parts[rank], op=hvd.Sum), np.sum(parts, 0))
+    np.testing.assert_array_equal(hvd.broadcast(parts[rank].T, size - 1), parts[-1].T)
+    np.testing.assert_array_equal(hvd.allgather(parts[rank][:1]), np.concatenate([part[:1] for part in parts]))
+
+
 @dtypes
 def test_grouped_allreduce(dtype: np.dtype[Any], rank: int, size: int) -> None:
     shapes = [(5,), (), (2, 3), (0, 2)]

@@ -72,6 +72,29 @@ def test_allreduce(mode: Any, dtype: str, rank: int, size: int) -> None:
 
 
 @modes
+def test_complex_numbers(mode: Any, rank: int, size: int) -> None:
+    parts = [np.array([complex(r, 2 * r), 1j], np.complex64) for r in range(size)]
+    variable = tf.Variable(parts[rank])
+
+    def communicate(tensor: Any) -> list[Any]:
+        total = hvd.grouped_allreduce([tensor, tf.math.real(tensor)], op=hvd.Sum)[0]
+        return [total, hvd.allgather(tensor), hvd.broadcast(tensor, size - 1)]
+
+    total, gathered, last = mode(communicate)(tf.constant(parts[rank]))
+    np.testing.assert_array_equal(total, np.sum(parts, 0))
+    np.testing.assert_array_equal(gathered, np.concatenate(parts))
+    np.testing.assert_array_equal(last, parts[-1])
+    mean = tf.Variable(np.mean(parts, 0))
+    with tf.GradientTape() as tape, tf.GradientTape() as alone:
+        losses = [tf.reduce_sum(tf.abs(values) ** 2) for values in (hvd.allreduce(variable), mean)]
+    np.testing.assert_allclose(tape.gradient(losses[0], variable), alone.gradient(losses[1], mean))
+    hvd.broadcast_variables([variable], 0)
+    np.testing.assert_array_equal(variable, parts[0])
+    with pytest.raises(ValueError, match="max of complex"):
+        hvd.allreduce(variable, op=hvd.Max)
+
+
+@modes
 def test_other_verbs(mode: Any, rank: int, size: int) -> None:
     arrays = inputs(size, (2 * size + 1, 2), "float32")
     even = [array[: 2 * size] for array in arrays]

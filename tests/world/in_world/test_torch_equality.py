@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
+from perseus_like.torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from .training import MODELS, assert_equal_parameters, batch, build, loss_of, part  # noqa: E402
+from .training import BATCH, MODELS, assert_equal_parameters, batch, build, loss_of, part  # noqa: E402
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
@@ -43,6 +45,23 @@ def steps(model: Any, optimizer: Any, batches: list[tuple[Any, Any]]) -> None:
         else:
             closure()
             optimizer.step()
+
+
+def test_complex_parameters(rank: int, size: int) -> None:
+    torch.manual_seed(3)
+    alone = torch.nn.Linear(4, 3, dtype=torch.complex128)
+    together, parallel = deepcopy(alone), DistributedDataParallel(deepcopy(alone))
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) for model in (alone, together, parallel)]
+    optimizers[1] = hvd.DistributedOptimizer(optimizers[1], together.named_parameters())
+    for _ in range(3):
+        inputs = torch.randn(size * BATCH, 4, dtype=torch.complex128)
+        mine = part(inputs, rank)
+        for model, optimizer, values in zip((alone, together, parallel), optimizers, (inputs, mine, mine), strict=True):
+            optimizer.zero_grad()
+            (model(values).abs() ** 2).mean().backward()
+            optimizer.step()
+    assert_equal_parameters(together, alone)
+    assert_equal_parameters(parallel.module, alone)
 
 
 def compare(model_name: str, optimizer_name: str, rank: int, size: int, count: int = 4, **options: Any) -> Any:

@@ -134,9 +134,36 @@ def test_groups_are_all_or_nothing(rank: int, size: int, two_ranks: None) -> Non
         hvd.grouped_allgather([torch.ones(2), torch.ones(1, 2 + rank)], name="columns")
     with pytest.raises(hvd.HorovodInternalError, match="members"):
         hvd.grouped_allgather([torch.ones(2)] * (1 + rank), name="members")
-    with pytest.raises(ValueError, match="complex64"):
-        hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.complex64)])
+    with pytest.raises(ValueError, match="float8_e5m2"):
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(2).to(torch.float8_e5m2)])
     assert hvd.grouped_allreduce([torch.ones(2)] * 2, op=hvd.Sum, name="all or nothing")[1].tolist() == [size] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers(dtype: Any, rank: int, size: int) -> None:
+    def part(rank: int, shape: tuple[int, ...] = (4, 3)) -> Any:
+        return torch.complex(mine(rank, shape, torch.float64), -mine(rank, shape, torch.float64) - 1).to(dtype)
+
+    ranks = range(size)
+    for shape in [(), (0,), (2, 3)]:
+        total = sum(part(r, shape) for r in ranks)
+        assert torch.equal(hvd.allreduce(part(rank, shape), op=hvd.Sum), total)
+        assert torch.equal(hvd.broadcast(part(rank, shape), size - 1), part(size - 1, shape))
+    tensor = part(rank)
+    assert hvd.allreduce_(tensor) is tensor
+    assert torch.allclose(tensor, sum(part(r) for r in ranks) / size)
+    assert torch.equal(hvd.allreduce(part(rank).conj(), op=hvd.Sum), sum(part(r) for r in ranks).conj().resolve_conj())
+    for gathered in (hvd.allgather(part(rank, (rank, 2))), hvd.grouped_allgather([part(rank, (rank, 2))])[0]):
+        assert torch.equal(gathered, torch.cat([part(r, (r, 2)) for r in ranks]))
+    received = torch.cat([part(r, (size, 2))[rank : rank + 1] for r in ranks])
+    assert torch.equal(hvd.alltoall(part(rank, (size, 2))), received)
+    mine_of_all = sum(part(r, (size, 2)) for r in ranks)[rank : rank + 1]
+    assert torch.equal(hvd.reducescatter(part(rank, (size, 2)), op=hvd.Sum), mine_of_all)
+    for op in (hvd.Max, hvd.Min, hvd.Product):
+        with pytest.raises(ValueError, match=f"{op.name} of complex tensors"):
+            hvd.allreduce(part(rank), op=op)
+    with pytest.raises(ValueError, match="dimension 0"):
+        hvd.allgather(part(rank, ()))
 
 
 def test_any_strides(rank: int, size: int) -> None:
@@ -156,8 +183,8 @@ def test_any_strides(rank: int, size: int) -> None:
 def test_tensors_that_are_not_dense_are_refused() -> None:
     with pytest.raises(ValueError, match="sparse_allreduce_async"):
         hvd.allreduce(torch.eye(3).to_sparse())
-    with pytest.raises(ValueError, match="complex64"):
-        hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="float8_e5m2"):
+        hvd.allreduce(torch.ones(2).to(torch.float8_e5m2))
     with pytest.raises(ValueError, match="list"):
         hvd.allreduce([1.0, 2.0])  # type: ignore[arg-type]
 
