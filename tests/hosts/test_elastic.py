@@ -249,7 +249,7 @@ def test_workers_are_killed_at_random_moments(test_beds: TestBeds, start: Start)
         for _ in range(chance.randrange(4)):
             job.next_event("commit")
         os.kill(rank_of(job, chance.randrange(size)), signal.SIGKILL)
-        job.next_line("a worker has died there")
+        job.next_line("has died; the job does not use this host")
     job.commit_of(3)
     assert job.finish() == 0, job.text
     job.assert_trained()
