@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,14 @@ def _cgroup_quota() -> float | None:
         return int(quota) / int(period)
     except (OSError, ValueError):  # no cgroup v2 here, or "max": no quota
         return None
+
+
+def temporary_folder(prefix: str) -> str:
+    """Creates a folder that only this user may enter, also in a container whose root is read-only. Returns its path."""
+    try:
+        return tempfile.mkdtemp(prefix=prefix)
+    except FileNotFoundError:  # no temporary folder is writable
+        return tempfile.mkdtemp(prefix=prefix, dir="/dev/shm")
 
 
 def installed_version() -> str:

@@ -8,9 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 
+from ..system import temporary_folder
 from .binding import KINDS, Binding, find_binding, ranges, started_on
 from .environment import (
     STORE,
@@ -137,7 +137,7 @@ def _store_folder(job: Mapping[str, str], screen: Screen) -> Iterator[str | None
         yield None
         return
     try:
-        folder = tempfile.mkdtemp(prefix="perseus-store-")
+        folder = temporary_folder("perseus-store-")
     except OSError as error:
         screen.announce(
             f"cannot create a folder for torch's env:// store: {error}; the store will listen on all network "

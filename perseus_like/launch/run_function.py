@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
+from ..system import temporary_folder
 from .child_launcher import JobEnd, run_launcher
 from .elastic.settings import is_elastic
 from .errors import LaunchError
@@ -23,6 +26,8 @@ from .options import parse_options
 from .program import module_command
 
 _Result = TypeVar("_Result")
+
+_PREFIX = "perseus-run-"
 
 
 class RankError(HorovodsWords, RuntimeError):
@@ -155,10 +160,9 @@ def _run(
 ) -> list[_Result]:
     import cloudpickle
 
-    with tempfile.TemporaryDirectory(prefix="perseus-run-", dir=folder) as name:  # made with mode 0700
-        call_folder = Path(name)
+    with _call_folder(folder) as call_folder:
         (call_folder / "call").write_bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
-        rank_command = [*module_command("perseus_like.launch.run_rank", executable), name]
+        rank_command = [*module_command("perseus_like.launch.run_rank", executable), str(call_folder)]
         if "" in sys.path:  # an interactive Python
             rank_command.append(str(Path.cwd()))
         inner = dict(os.environ if env is None else env)
@@ -167,6 +171,22 @@ def _run(
         words = ["-np", str(size), *options]
         end = run_launcher([*words, *rank_command], inner)
         return _collect(call_folder, end, _fixed_size(words))
+
+
+@contextmanager
+def _call_folder(parent: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Creates a folder that only this user may enter, and removes it afterwards."""
+    try:
+        name = tempfile.mkdtemp(prefix=_PREFIX, dir=parent) if parent else temporary_folder(_PREFIX)
+    except OSError as error:
+        raise LaunchError(
+            f"perseus_like.run: cannot create a folder for the function and its results: {error}; set TMPDIR to a "
+            "writable folder, or pass folder="
+        ) from error
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
 
 
 def _fixed_size(words: Sequence[str]) -> int | None:

@@ -27,6 +27,19 @@ def test_keyword_arguments_and_environment() -> None:
     assert run(os.getenv, kwargs={"key": "GREETING"}, np=2, env=env) == ["hello", "hello"]
 
 
+# A mount namespace in which all but /dev/shm is read-only, as in many containers.
+READ_ONLY = ["unshare", "--mount", "sh", "-ec", 'mount --bind / /; mount -o remount,bind,ro /; exec "$@"', "sh"]
+
+
+def test_a_root_that_is_read_only() -> None:
+    program = "import os; from perseus_like import run; print(run(os.getenv, ['PERSEUS_RANK'], np=2))"
+    if subprocess.run([*READ_ONLY, "true"], capture_output=True, check=False, timeout=LIMIT_SECONDS).returncode:
+        pytest.skip("this user cannot make a mount namespace")
+    line = [*READ_ONLY, sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+    assert done.stdout == "['0', '1']\n", done.stderr
+
+
 def test_an_error_names_the_rank_and_shows_its_traceback() -> None:
     with pytest.raises(RankError, match="rank 0: ZeroDivisionError: division by zero") as caught:
         run(operator.truediv, [1, 0], np=1)

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.session import session
+from perseus_like.system import temporary_folder
 
 from ..old_arguments import pinning_notes
 
@@ -104,7 +104,7 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store:
     from perseus_like.objects import broadcast_object
 
     if session.core.local_size() == size:
-        folder = tempfile.mkdtemp(prefix="perseus-store-") if rank == 0 else None  # mode 0700
+        folder = temporary_folder("perseus-store-") if rank == 0 else None
         if folder:
             atexit.register(_remove, folder, os.getpid())
         store = FileStore(f"{broadcast_object(folder, 0, 'torch.store')}/store", size)
