@@ -18,11 +18,29 @@ def usable_cores() -> int:
 
 
 def _cgroup_quota() -> float | None:
+    """Returns the smallest CPU quota of this process's cgroups and those above them, in cores; None without a quota."""
+    quotas = []
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = Path("/sys/fs/cgroup", controllers)  # cgroup v2 has no controllers in this line
+        # In a container, the path may be that of the host, and only the mounted folder exists.
+        own = mounted / path.lstrip("/")
+        quotas += [_quota_of(folder) for folder in (own, *own.parents) if folder.is_relative_to(mounted)]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _quota_of(cgroup: Path) -> float | None:
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # no cgroup v2 here, or "max": no quota
-        return None
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+    except OSError:
+        try:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # cgroup v1
+            quota, period = ((cgroup / name).read_text(encoding="ascii").strip() for name in names)
+        except OSError:
+            return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def temporary_folder(prefix: str) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
-from .conftest import Perseusrun, Script
+import pytest
+
+from tests.job import wait_until
+
+from .conftest import LAUNCHER, Perseusrun, Script
 
 DUMP = "import json; print(json.dumps(dict(os.environ)))"
 
@@ -54,6 +62,41 @@ def test_threads_are_shared_among_local_ranks(perseusrun: Perseusrun, script: Sc
     threads = environments(result)[0]["OMP_NUM_THREADS"]
     assert 1 <= int(threads) <= max(1, len(os.sched_getaffinity(0)) // 2)
     assert result.stderr.count(f"OMP_NUM_THREADS={threads}") == 1
+
+
+def _is_empty(file: Path) -> bool:
+    return not file.read_text()
+
+
+@pytest.fixture
+def quota_of_one_core() -> Iterator[Path]:
+    """Yields a cgroup below one that may use one core. Skips the test if this user cannot make cgroups."""
+    for top, name, value in (("cpu", "cpu.cfs_quota_us", "100000"), ("", "cpu.max", "100000 100000")):
+        outer = Path("/sys/fs/cgroup", top, f"perseus-test-{os.getpid()}")
+        try:
+            outer.mkdir()
+            (outer / name).write_text(value)
+        except OSError:
+            with contextlib.suppress(OSError):
+                outer.rmdir()
+            continue
+        inner = outer / "inner"
+        inner.mkdir()
+        yield inner
+        wait_until(partial(_is_empty, inner / "cgroup.procs"), "processes are left in the cgroup")
+        inner.rmdir()
+        outer.rmdir()
+        return
+    pytest.skip("this user cannot make cgroups with a CPU quota")
+
+
+def test_threads_are_as_many_as_a_cpu_quota_allows(
+    perseusrun: Perseusrun, script: Script, quota_of_one_core: Path
+) -> None:
+    line = ["sh", "-c", f'echo $$ >{quota_of_one_core}/cgroup.procs && exec "$@"', "sh", *LAUNCHER]
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    result = perseusrun("-np", "1", sys.executable, script(DUMP), launcher=line, env=variables)
+    assert environments(result)[0]["OMP_NUM_THREADS"] == "1"
 
 
 def test_variables_of_the_user_take_precedence(perseusrun: Perseusrun, script: Script) -> None:
