@@ -126,7 +126,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--full-tracebacks",
         action="store_true",
-        help="also print the whole traceback of ranks that have only lost another rank",
+        help="print the whole traceback of every rank, also if it is equal to another rank's, or if a rank has only "
+        "lost another rank",
     )
 
 

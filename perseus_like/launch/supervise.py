@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -25,7 +26,7 @@ FAILURE_GRACE_SECONDS = 1.0
 # A process that has lost another one may report its failure earlier than that one.
 LOSS_GRACE_SECONDS = 3.0
 # Failures within this time may be noticed in another order than they happened.
-VERDICT_SECONDS = 0.05
+VERDICT_SECONDS = 0.3
 LEFTOVER_SECONDS = 10.0
 # After a process has ended without init(), the time between two looks at whether others wait for it.
 _LOOK_SECONDS = 0.5
@@ -61,6 +62,7 @@ class Supervisor:
         self._loop = EventLoop()
         self._streams = ChildStreams(self._loop, screen)
         self._verdict = Verdict()  # has no failures of children that the launcher has ended
+        self._has_judged = False  # the user has read the first failure
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._will_look = False
@@ -114,6 +116,7 @@ class Supervisor:
         env = {**env, VARIABLE: self._records.variable_for(name)}
         process = start_process(argv, env, stdin, death_signal, [*pass_fds, self._records.fileno()])
         child = self._children[process.pid] = Child(name, process, witness or Witness(), on_end, stop_signal)
+        child.witness.look = functools.partial(self._records.read, name)
         if is_guarded:
             self._guard.watch(process.pid)
         self._streams.add(process, out, err)
@@ -162,11 +165,9 @@ class Supervisor:
             self._verdict.add_missed(missed)
         self._judge(is_final=True)
         if self._verdict.first and self._stop_reason != "signal":
-            for failure in self._verdict.later():
-                self._screen.announce(f"after that, {failure.summary()}")
-            first = self._verdict.first
-            write_reason(first.summary())
-            self._screen.announce(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
+            write_reason(self._verdict.first.summary())
+            for line in self._verdict.report(self._screen.size, is_known=self._has_judged):
+                self._screen.announce(line.text, line.details, line.is_failure)
         self._flush_screen()
         return self._exit_code()
 
@@ -188,12 +189,14 @@ class Supervisor:
         """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
             self._screen.announce(self._verdict.first.summary(), is_failure=True)
+            self._has_judged = True
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
         limits = [limit for limit in (longest, self._streams.longest_wait) if limit is not None]
         if not self._loop.wait(min(limits, default=None)):
             self._screen.show_pending()
+        self._screen.settle()
         if self._screen.is_broken and self._stop_reason is None:
             self._code_override = 128 + signal.SIGPIPE
             self._stop("broken pipe", 0.0)
@@ -220,6 +223,7 @@ class Supervisor:
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
         child.witness.record = self._records.read(child.name)
+        child.witness.has_ended_badly = status != 0
         if child.on_end and not self.is_stopping:
             child.on_end(child)
             self._guard.forget(child.pid)  # the job continues, and the id may be reused

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.protocol.failure_record import VARIABLE, RecordFile, write_reason
+from perseus_like.launch.verdict import Failure, Verdict, Witness
+from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
 
 from .conftest import Perseusrun, Script
 
@@ -72,8 +73,53 @@ def test_the_exception_of_the_first_failure_is_last(
         "  second line",
     ]
     # The other ranks have one line each, and no traceback.
-    assert sorted(re.findall(r"perseusrun: after that, rank (\d) .*: .*PeerLostError: ", result.stderr)) == ["0", "2"]
+    after = re.findall(r"perseusrun: after that, (?:each of ranks|rank) ([\d,]+) .*: .*PeerLostError: ", result.stderr)
+    assert sorted(",".join(after)) == [",", "0", "2"]
+    assert result.stderr[result.stderr.index("perseusrun: ") :].startswith("perseusrun: rank 1 ")
     assert re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr) == ["1"]
+
+
+SAME = """
+import numpy as np
+import perseus_like.numpy as hvd
+hvd.init()
+hvd.allreduce(np.ones(3 + hvd.rank()), name="loss")
+"""
+
+
+def test_an_error_of_all_ranks_is_reported_once(
+    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(SAME)
+    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    error = "allreduce 'loss': rank 0 has float64[3], rank 1 has float64[4]; dtype and shape must be the same on all"
+    lines = result.stderr.splitlines()
+    assert lines[-4:] == [
+        f"perseusrun: all 2 ranks failed: {error} ranks",
+        f'  File "{program}", line 5, in <module>',
+        '    hvd.allreduce(np.ones(3 + hvd.rank()), name="loss")',
+        f"  perseus_like.errors.DisagreementError: {error} ranks",
+    ]
+    assert "after that" not in result.stderr
+    assert "first failure" not in result.stderr
+
+
+def test_equal_failures_after_the_first_are_one_line() -> None:
+    verdict = Verdict()
+    for rank, code in ((3, 1), (0, 7), (1, 1), (2, 1)):
+        witness = Witness(rank=rank)
+        witness.record = FailureRecord(f"rank {rank}", f"of code {code}", [], is_consequence=code == 1)
+        verdict.add(Failure(f"rank {rank} on h", f"exited with code {code}", code, False, witness))
+    verdict.decide(is_final=True)
+    lines = [line.text for line in verdict.report(4, is_known=False)]
+    assert lines == [
+        "rank 0 on h exited with code 7: of code 7",
+        "after that, each of ranks 1-3 exited with code 1: of code 1",
+        "first failure: rank 0 on h exited with code 7",
+    ]
+    assert [line.text for line in verdict.report(4, is_known=True)] == lines[1:]
 
 
 def test_full_tracebacks(

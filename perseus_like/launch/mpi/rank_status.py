@@ -125,6 +125,7 @@ class StatusFilter:
         self._status.ended.add(self._rank)
         code = int(report[2] or 0)
         if code != 0:
+            self._witness.has_ended_badly = True
             who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")
             self._fail(Failure(who, text, code, was_killed, self._witness))
 
@@ -132,3 +133,7 @@ class StatusFilter:
         """Returns the text that was kept, at the end of the stream."""
         kept, self._pending = self._pending, b""
         return kept
+
+    def has_failed(self) -> bool:
+        """See `Witness.has_failed`."""
+        return self._witness.has_failed()
