@@ -19,7 +19,7 @@ from .output import Screen
 from .pause import Pause
 from .signals import CallersInterrupts, SignalEvents
 from .streams import ChildStreams
-from .verdict import Failure, Verdict, Witness
+from .verdict import Failure, Verdict, Witness, early_ends
 
 # After a rank has failed, the other ranks have this long to report their own errors.
 FAILURE_GRACE_SECONDS = 1.0
@@ -62,7 +62,7 @@ class Supervisor:
         self._loop = EventLoop()
         self._streams = ChildStreams(self._loop, screen)
         self._verdict = Verdict()  # has no failures of children that the launcher has ended
-        self._has_judged = False  # the user has read the first failure
+        self._announced: Failure | None = None  # the first failure, which the user has read
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._will_look = False
@@ -151,7 +151,7 @@ class Supervisor:
     def run(
         self,
         is_over: Callable[[], bool] | None = None,
-        missed: Callable[[list[Failure]], list[Failure]] = lambda found: [],
+        missed: Callable[[list[Failure]], list[Failure]] | None = None,
     ) -> int:
         """Waits for all children, or until `is_over` returns True. Returns the exit code of the job.
 
@@ -162,11 +162,11 @@ class Supervisor:
         self._end_leftovers(everything=self._stop_reason is not None)
         self._streams.drain()
         if self._stop_reason != "signal":
-            self._verdict.add_missed(missed)
+            self._verdict.add_missed(missed or self._early_ends)
         self._judge(is_final=True)
         if self._verdict.first and self._stop_reason != "signal":
             write_reason(self._verdict.first.summary())
-            for line in self._verdict.report(self._screen.size, is_known=self._has_judged):
+            for line in self._verdict.report(self._screen.size, is_known=self._verdict.first is self._announced):
                 self._screen.announce(line.text, line.details, line.is_failure)
         self._flush_screen()
         return self._exit_code()
@@ -189,7 +189,7 @@ class Supervisor:
         """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
             self._screen.announce(self._verdict.first.summary(), is_failure=True)
-            self._has_judged = True
+            self._announced = self._verdict.first
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
@@ -228,7 +228,7 @@ class Supervisor:
             child.on_end(child)
             self._guard.forget(child.pid)  # the job continues, and the id may be reused
         elif status != 0:
-            who, how = f"{child.name} (pid {child.pid}) on {os.uname().nodename}", processes.describe_exit(status)
+            who, how = _name(child), processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
             self.fail(Failure(who, how, code, was_killed, child.witness), FAILURE_GRACE_SECONDS)
         else:
@@ -244,12 +244,17 @@ class Supervisor:
             return
         if called & living:
             for child in absent:
-                who = f"{child.name} (pid {child.pid}) on {os.uname().nodename}"
                 how = "ended with code 0 before init(), in which other ranks wait for it"
-                self.fail(Failure(who, how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+                self.fail(Failure(_name(child), how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
         elif not self._will_look:
             self._will_look = True
             self._loop.later(_LOOK_SECONDS, self._look_for_absent)
+
+    def _early_ends(self, found: list[Failure]) -> list[Failure]:
+        children = self._children.values()
+        return early_ends(
+            found, {c.witness.rank: _name(c) for c in children if c.status == 0 and c.witness.rank is not None}
+        )
 
     def _exit_code(self) -> int:
         if self._code_override is not None:
@@ -346,3 +351,7 @@ class Supervisor:
     def _pause(self) -> None:
         """Stops the job and this process until SIGCONT. The time in between does not count for any time limit."""
         self._loop.postpone(self.pause.run(self._living()))
+
+
+def _name(child: Child) -> str:
+    return f"{child.name} (pid {child.pid}) on {os.uname().nodename}"

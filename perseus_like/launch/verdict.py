@@ -6,7 +6,7 @@ When one rank fails, the others soon fail, too, because they have lost it. They 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..protocol.failure_record import FailureRecord
@@ -15,6 +15,7 @@ from .binding import ranges
 # The traceback of a rank that has failed because of another rank contains this text.
 _BLAME = b"PeerLostError"
 TRACEBACK = b"Traceback (most recent call last):"
+_LEFT = re.compile(r"PeerLostError: (.*): rank ([0-9]+) has left the job")
 _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
 
 _MOST_KEPT = 4096
@@ -98,6 +99,32 @@ class Failure:
         return ": ".join(filter(None, (f"{self.who} {self.how}", self.witness.summary())))
 
 
+def early_ends(found: list[Failure], ended: Mapping[int, str]) -> list[Failure]:
+    """Returns failures of ranks that have ended with code 0, and that others have lost in a collective.
+
+    `found` are the failures that are known, and `ended` has the names of the ranks that have ended with code 0.
+    """
+    lost: dict[tuple[int, str], list[Failure]] = {}
+    for failure in found:
+        left = _LEFT.search(failure.witness.summary())
+        if left and int(left[2]) in ended and failure.witness.rank is not None:
+            lost.setdefault((int(left[2]), left[1]), []).append(failure)
+    return [
+        _early_end(rank, ended[rank], collective, waiting)
+        for (rank, collective), waiting in sorted(lost.items(), key=lambda item: item[0])
+    ]
+
+
+def _early_end(rank: int, who: str, collective: str, waiting: list[Failure]) -> Failure:
+    ranks = _ranks(waiting)
+    others = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+    first = waiting[0].witness.record
+    frames = [f"rank {waiting[0].witness.rank} needed it here:", *first.frames] if first and first.frames else []
+    witness = Witness(rank=rank)
+    witness.record = FailureRecord(who, "ranks with fewer batches than others call hvd.join() after their last", frames)
+    return Failure(who, f"ended with code 0 while {others} needed it in {collective}", waiting[0].code, False, witness)
+
+
 def _of_all(failures: list[Failure]) -> str:
     """Returns failures that differ in nothing but the rank in one line, with the ranks in front."""
     if len(failures) == 1:
@@ -133,7 +160,9 @@ class Verdict:
     def add_missed(self, missed: Callable[[list[Failure]], list[Failure]]) -> None:
         """Adds failures that are found at the end of the job. `missed` gets the failures that are known."""
         if self.first is None or self.first.blames_another():
-            self._failures += missed(self._failures)
+            more = missed(self._failures)
+            self._failures += more
+            self.first = None if more else self.first
 
     def __bool__(self) -> bool:
         return bool(self._failures)

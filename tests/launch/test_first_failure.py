@@ -106,6 +106,35 @@ def test_an_error_of_all_ranks_is_reported_once(
     assert "first failure" not in result.stderr
 
 
+FEWER_BATCHES = """
+import numpy as np
+import perseus_like.numpy as hvd
+hvd.init()
+for step in range(4 - hvd.rank()):
+    hvd.allreduce(np.ones(3), name=f"loss{step}")
+"""
+
+
+def test_a_rank_that_ends_early_is_named(
+    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(FEWER_BATCHES)
+    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    first, *details = block(result.stderr)
+    assert re.fullmatch(
+        r"perseusrun: first failure: rank 1 .*on \S+ ended with code 0 while rank 0 needed it in allreduce 'loss3'",
+        first,
+    )
+    assert details == [
+        "  rank 0 needed it here:",
+        f'  File "{program}", line 6, in <module>',
+        '    hvd.allreduce(np.ones(3), name=f"loss{step}")',
+        "  ranks with fewer batches than others call hvd.join() after their last",
+    ]
+
+
 def test_equal_failures_after_the_first_are_one_line() -> None:
     verdict = Verdict()
     for rank, code in ((3, 1), (0, 7), (1, 1), (2, 1)):
