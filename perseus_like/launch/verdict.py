@@ -18,7 +18,10 @@ TRACEBACK = b"Traceback (most recent call last):"
 _LEFT = re.compile(r"PeerLostError: (.*): rank ([0-9]+) has left the job")
 _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
 
-_MOST_KEPT = 4096
+# What faulthandler prints: the stack of the thread that has crashed, with the innermost call first.
+_CRASH = re.compile(r"^(Fatal Python error: .*\n)(?s:.*)^Current thread .*\n((?:  File .*\n)+)", re.MULTILINE)
+
+_MOST_KEPT = 16384  # the list of extension modules after the stack may have several thousand bytes
 _MOST_LINES = 5
 
 
@@ -76,7 +79,10 @@ class Witness:
         return [*lines, f"its full log: {self._log}"] if self._log else lines
 
     def _last_lines(self) -> list[str]:
-        lines = self._end.decode(errors="replace").replace("\r\n", "\n").split("\n")
+        text = self._end.decode(errors="replace").replace("\r\n", "\n")
+        if crash := _CRASH.search(text):
+            return [crash[1].rstrip(), *crash[2].splitlines()[: _MOST_LINES - 1]]
+        lines = text.split("\n")
         return [line for line in lines if line.strip() and "\r" not in line][-_MOST_LINES:]  # no progress bars
 
 

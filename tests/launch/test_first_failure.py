@@ -228,6 +228,22 @@ def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: 
     ]
 
 
+def test_a_crash_shows_the_python_stack(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    crash = "import os, signal, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    program.write_text(crash + "def crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()\n")
+    result = perseusrun("-np", "1", str(program))
+    assert result.returncode == 128 + signal.SIGSEGV
+    first, *details = block(result.stderr)
+    assert re.fullmatch(r"perseusrun: first failure: rank 0 .* was killed by SIGSEGV", first)
+    assert details == [
+        "  its last lines on stderr:",
+        "    Fatal Python error: Segmentation fault",
+        f'      File "{program}", line 4 in crash',
+        f'      File "{program}", line 5 in <module>',
+    ]
+
+
 def test_a_program_of_the_rank_leaves_no_record(perseusrun: Perseusrun, script: Script) -> None:
     """The report is about the rank, not about a program that the rank runs or a process that it forks."""
     inner = "import perseus_like; raise ValueError('of the inner program')"
