@@ -358,6 +358,11 @@ class Screen:
         return self._sinks[0].is_broken
 
     @property
+    def is_on_terminal(self) -> bool:
+        """True if the launcher's own lines appear on a terminal."""
+        return self._sinks[1].is_terminal
+
+    @property
     def is_holding(self) -> bool:
         """True while lines are held back that `settle` will write, or fold."""
         return self._repeats is not None and self._repeats.is_holding()

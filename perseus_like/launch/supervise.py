@@ -12,6 +12,7 @@ from types import TracebackType
 
 from ..protocol.failure_record import VARIABLE, RecordFile, write_reason
 from . import processes
+from .binding import ranges
 from .child import Child, Feed, start_process
 from .event_loop import EventLoop, HasFileno
 from .guard import Guard
@@ -30,6 +31,8 @@ VERDICT_SECONDS = 0.3
 LEFTOVER_SECONDS = 10.0
 # After a process has ended without init(), the time between two looks at whether others wait for it.
 _LOOK_SECONDS = 0.5
+# On a terminal, ranks that wait in init() for longer than this are worth a line.
+_INIT_SECONDS = 2.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
@@ -70,6 +73,7 @@ class Supervisor:
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
+        self._start = time.monotonic()
         processes.adopt_orphans()
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
         self._records = RecordFile()
@@ -157,6 +161,8 @@ class Supervisor:
 
         `missed` returns failures that no child's exit code has shown, given those that are known.
         """
+        if self._screen.is_on_terminal and is_over is None:
+            self._look_at_init()
         while not is_over() if is_over else self._living():
             self._iterate()
         self._end_leftovers(everything=self._stop_reason is not None)
@@ -168,8 +174,12 @@ class Supervisor:
             write_reason(self._verdict.first.summary())
             for line in self._verdict.report(self._screen.size, is_known=self._verdict.first is self._announced):
                 self._screen.announce(line.text, line.details, line.is_failure)
+        code = self._exit_code()
+        if self._screen.is_on_terminal and is_over is None and code == 0 and self._stop_reason is None:
+            ranks = "1 rank" if self._screen.size == 1 else f"{self._screen.size} ranks"
+            self._screen.announce(f"{ranks} ended after {time.monotonic() - self._start:.1f} s")
         self._flush_screen()
-        return self._exit_code()
+        return code
 
     def fail(self, failure: Failure, grace: float) -> None:
         """Ends the job because of `failure`, `grace` seconds later.
@@ -249,6 +259,22 @@ class Supervisor:
         elif not self._will_look:
             self._will_look = True
             self._loop.later(_LOOK_SECONDS, self._look_for_absent)
+
+    def _look_at_init(self, since: float | None = None) -> None:
+        """Names the ranks for which others wait in `init`, once. `since` is the time when this was first seen."""
+        called = self._records.in_init()
+        absent = [child.witness.rank for child in self._living() if child.name not in called]
+        ranks = [rank for rank in absent if rank is not None]
+        if self.is_stopping or not ranks:
+            return
+        since = time.monotonic() if called and since is None else since
+        if since is not None and time.monotonic() >= since + _INIT_SECONDS:
+            which = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+            self._screen.announce(
+                f"waiting in init() for {which}, which {'have' if len(ranks) > 1 else 'has'} not called it yet"
+            )
+            return
+        self._loop.later(_LOOK_SECONDS, lambda: self._look_at_init(since))
 
     def _early_ends(self, found: list[Failure]) -> list[Failure]:
         children = self._children.values()

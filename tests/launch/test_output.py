@@ -217,7 +217,23 @@ def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatc
     seen = on_terminal(["-np", "2", sys.executable, program], answers)
     lines = re.sub(rb"\x1b\[K", b"", seen).split(b"\r\n")
     screen = [re.sub(rb".*\r(?=.)", b"", line) for line in lines]
-    assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
+    *ranks, last, nothing = screen
+    assert ranks == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|"]
+    assert re.fullmatch(rb"perseusrun: 2 ranks ended after \d+\.\d s", last)
+    assert nothing == b""
+
+
+def test_a_long_wait_in_init_is_shown_on_a_terminal(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    program = script("""
+        import perseus_like.numpy as hvd
+        if rank == 0:
+            sys.stdin.readline()
+        hvd.init()
+    """)
+    line = b"perseusrun: waiting in init() for rank 0, which has not called it yet"
+    seen = on_terminal(["-np", "2", sys.executable, program], [(line, b"\n")])
+    assert seen.count(b"waiting in init()") == 1
 
 
 def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
