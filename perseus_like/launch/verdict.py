@@ -21,6 +21,13 @@ _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
 # What faulthandler prints: the stack of the thread that has crashed, with the innermost call first.
 _CRASH = re.compile(r"^(Fatal Python error: .*\n)(?s:.*)^Current thread .*\n((?:  File .*\n)+)", re.MULTILINE)
 
+# What to do about an error of Python or of a framework, by a pattern of its text.
+_HINTS = {
+    r"No module named 'horovod": "start the job with `perseusrun --as-horovod`, or import perseus_like in its place",
+    r"'experimental_run_tf_function'|keras\.optimizers\.legacy|no attribute '_compute_gradients'": "Keras 3 does not "
+    "have this; the table \"Keras 3\" in docs/migrating-from-horovod.md has the line to write",
+}
+
 _MOST_KEPT = 16384  # the list of extension modules after the stack may have several thousand bytes
 _MOST_LINES = 5
 
@@ -76,6 +83,7 @@ class Witness:
             lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
         elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
+        lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, self.summary())]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
 
     def _last_lines(self) -> list[str]:

@@ -228,6 +228,21 @@ def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        ("import horovod.torch as hvd", "perseusrun --as-horovod"),
+        (
+            "import perseus_like; (lambda: 0)(experimental_run_tf_function=False)",
+            'table "Keras 3" in docs/migrating-from-horovod.md',
+        ),
+    ],
+)
+def test_errors_of_moved_programs_end_with_a_hint(perseusrun: Perseusrun, program: str, hint: str) -> None:
+    lines = perseusrun("-np", "2", sys.executable, "-c", program).stderr.splitlines()
+    assert hint in lines[-1], lines
+
+
 def test_a_crash_shows_the_python_stack(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     crash = "import os, signal, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
