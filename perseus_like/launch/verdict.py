@@ -25,7 +25,7 @@ _CRASH = re.compile(r"^(Fatal Python error: .*\n)(?s:.*)^Current thread .*\n((?:
 _HINTS = {
     r"No module named 'horovod": "start the job with `perseusrun --as-horovod`, or import perseus_like in its place",
     r"'experimental_run_tf_function'|keras\.optimizers\.legacy|no attribute '_compute_gradients'": "Keras 3 does not "
-    "have this; the table \"Keras 3\" in docs/migrating-from-horovod.md has the line to write",
+    'have this; the table "Keras 3" in docs/migrating-from-horovod.md has the line to write',
 }
 
 _MOST_KEPT = 16384  # the list of extension modules after the stack may have several thousand bytes
