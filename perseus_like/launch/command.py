@@ -23,7 +23,7 @@ MOST_RANKS_PER_CORE = 128
 
 def run_command(argv: list[str]) -> int:
     """Runs `perseusrun` with these arguments and returns the exit code. Raises LaunchError."""
-    options = parse_options(argv)
+    options = parse_options(["--help"] if argv == ["help"] else argv)
     if options.version:
         print(installed_version())
         return 0
