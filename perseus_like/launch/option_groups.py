@@ -67,7 +67,11 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
         metavar=("NAME", "VALUE"),
         help="the same as -x NAME=VALUE, in the syntax of Intel's mpirun",
     )
-    add("--oversubscribe", action="store_true", help="allow more than 128 ranks per core of this host")
+    add(
+        "--oversubscribe",
+        action="store_true",
+        help="allow more than 128 ranks per core of this host, and omit the note about more than one",
+    )
     add("--as-horovod", action="store_true", help="make the program's `import horovod` find perseus_like")
     add("--as-gloo", action="store_true", help="make torch.distributed's backend `gloo` mean perseus for CPU tensors")
     add(
