@@ -3,6 +3,7 @@
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.common_api import *
+from perseus_like.frameworks import keras as _keras  # noqa: F401  # before the others import it
 
 from . import callbacks, elastic
 from .ops import Compression, allgather, allreduce, broadcast, broadcast_global_variables, reducescatter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 try:
-    import mxnet as _mxnet  # noqa: F401
+    from perseus_like.frameworks import mxnet as _mxnet  # noqa: F401
 except (AttributeError, ImportError) as error:
     if isinstance(error, ModuleNotFoundError) and error.name == "mxnet":
         raise

@@ -5,6 +5,7 @@ from typing import Any as _Any
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.common.util import gpu_available
 from perseus_like.common_api import *
+from perseus_like.frameworks import tensorflow as _tensorflow  # noqa: F401  # before the others import it
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, util

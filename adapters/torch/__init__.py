@@ -1,12 +1,10 @@
 """perseus_like.torch: Horovod's PyTorch API. `import perseus_like.torch as hvd`."""
 
-import torch as _torch
-import torch.distributed as _dist
-
 from perseus_like import HorovodInternalError, common_api, run
 from perseus_like.collectives import barrier
 from perseus_like.common_api import *
 from perseus_like.errors import UnavailableError as _UnavailableError
+from perseus_like.frameworks import torch as _torch
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, ops
@@ -36,12 +34,12 @@ def as_gloo() -> None:
 
     Errors: UnavailableError if the installed torch has no torch.distributed, or one that this library does not know.
     """
-    if not _dist.is_available():
+    if not _torch.distributed.is_available():
         raise _UnavailableError("as_gloo(): this torch has no torch.distributed; install another build of torch")
     from perseus_like_autoload import use_as_gloo
 
     try:
-        use_as_gloo(_dist)
+        use_as_gloo(_torch.distributed)
     except AttributeError as error:
         raise _UnavailableError(
             f"as_gloo(): this release of torch is not known ({error}); name the backend perseus instead of gloo"

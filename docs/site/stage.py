@@ -57,7 +57,7 @@ def stage(page: Path, to: Path) -> None:
 def write_launcher_page(to: Path) -> None:
     """Writes the page of the options of `perseusrun`."""
     shown = subprocess.run(
-        [sys.executable, "-m", "perseus_like.launch", "--help"],
+        [sys.executable, "-m", "perseus_like.launch", "--help-all"],
         cwd=to,
         capture_output=True,
         text=True,

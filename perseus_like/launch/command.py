@@ -23,7 +23,7 @@ MOST_RANKS_PER_CORE = 128
 
 def run_command(argv: list[str]) -> int:
     """Runs `perseusrun` with these arguments and returns the exit code. Raises LaunchError."""
-    options = parse_options(argv)
+    options = parse_options(["--help"] if argv == ["help"] else argv)
     if options.version:
         print(installed_version())
         return 0
@@ -143,6 +143,12 @@ def _local(options: Options, size: int) -> int:
     if options.dry_run:
         print("\n".join(describe_local(options, size)))
         return 0
+    cores = usable_cores()
+    if size > cores and not options.oversubscribe:
+        few = "1 core" if cores == 1 else f"{cores} cores"
+        options.notes.append(
+            f"{size} ranks share {few} of this host ({size / cores:.3g} ranks per core), so each is slower"
+        )
     return run_local(options, size)
 
 

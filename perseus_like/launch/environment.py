@@ -62,6 +62,7 @@ def job_environment(
     inner["PERSEUS_JOB"] = job_name
     # A rank that is killed loses the output in its buffer.
     inner.setdefault("PYTHONUNBUFFERED", "1")
+    inner.setdefault("PYTHONFAULTHANDLER", "1")  # a rank that crashes prints its Python stack
     if ranks_per_host:
         inner.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // ranks_per_host)))
     if options.start_timeout is not None:

@@ -32,7 +32,7 @@ def run_local(options: Options, size: int) -> int:
     """Runs `size` ranks of the command on this host. Returns the job's exit code."""
     job_name = new_job_name()
     job = job_environment(os.environ, options, job_name, size)
-    screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
+    screen = Screen(Style.of(options), size)
     binding, notes = _bind(options, size, job)
     for note in [*options.notes, *notes]:
         screen.announce(note)
@@ -49,7 +49,7 @@ def run_local(options: Options, size: int) -> int:
             supervisor.serve()
             if supervisor.is_stopping:
                 break
-            witness = Witness(log=screen.log_of(rank, "stderr"))
+            witness = Witness(log=screen.log_of(rank, "stderr"), rank=rank)
             with started_on(binding.cpus[rank] if binding else None):
                 supervisor.start(
                     f"rank {rank}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,3 +82,26 @@ class MapBy(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if values.split(":")[0] != "slot":
             namespace.notes.append(f"{option_string} {values} has no effect: hosts are filled in their order")
+
+
+class ShortHelp(argparse.Action):
+    """Prints the usage, the options that most jobs need, and the examples."""
+
+    shown = (
+        *("-np", "-H", "--hostfile", "-x", "--as-horovod", "--bind-to", "--no-prefix", "--output-filename"),
+        *("--timeline-filename", "--min-np", "--dry-run", "--check-build", "--version", "--help-all"),
+    )
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        formatter = parser._get_formatter()
+        formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
+        formatter.add_text(parser.description)
+        formatter.start_section("options, the most frequent ones")
+        for flag in self.shown:
+            action = copy.copy(parser._option_string_actions[flag])
+            action.option_strings = [flag]
+            formatter.add_argument(action)
+        formatter.end_section()
+        formatter.add_text(parser.epilog)
+        print(formatter.format_help(), end="")
+        parser.exit()

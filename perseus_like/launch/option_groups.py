@@ -6,12 +6,14 @@ import argparse
 import shlex
 
 from .completion import SHELLS, Completion
-from .option_actions import Bind, Forward, ForwardMca, ForwardPair, MapBy
+from .option_actions import Bind, Forward, ForwardMca, ForwardPair, MapBy, ShortHelp
 from .program import MODULE_FLAGS
 
 
 def add_main_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("-h", "--help", action=ShortHelp, nargs=0, default=argparse.SUPPRESS, help="print a short help and exit")
+    add("--help-all", action="help", help="print all options and exit")
     add("-v", "--version", action="store_true", help="print the version and exit")
     add(
         *("-cb", "--check-build"),
@@ -22,7 +24,13 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     add(*MODULE_FLAGS, dest="_", default=argparse.SUPPRESS, metavar="MODULE", help="run this module with this Python")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "-H", "-host", "-hosts", "--hosts", dest="hosts", metavar="A:4,B:4", help="hosts and their slots"
+        "-H",
+        "-host",
+        "-hosts",
+        "--hosts",
+        dest="hosts",
+        metavar="a:4,b:4",
+        help="hosts and their slots (default: this host)",
     )
     where.add_argument(
         *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"),
@@ -59,7 +67,11 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
         metavar=("NAME", "VALUE"),
         help="the same as -x NAME=VALUE, in the syntax of Intel's mpirun",
     )
-    add("--oversubscribe", action="store_true", help="allow more than 128 ranks per core of this host")
+    add(
+        "--oversubscribe",
+        action="store_true",
+        help="allow more than 128 ranks per core of this host, and omit the note about more than one",
+    )
     add("--as-horovod", action="store_true", help="make the program's `import horovod` find perseus_like")
     add("--as-gloo", action="store_true", help="make torch.distributed's backend `gloo` mean perseus for CPU tensors")
     add(
@@ -78,7 +90,12 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--cpu-list", metavar="0-3,8", help="processors of this host for the job; without --bind-to, it binds to cores")
     add("--report-bindings", action="store_true", help="print the processors of each rank")
-    add("--start-timeout", type=int, metavar="SECONDS", help="longest time until all ranks have started")
+    add(
+        "--start-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="longest time until all ranks have started (default 60)",
+    )
     add(
         "--stop-timeout",
         type=float,
@@ -126,13 +143,21 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--full-tracebacks",
         action="store_true",
-        help="also print the whole traceback of ranks that have only lost another rank",
+        help="print the whole traceback of every rank, also if it is equal to another rank's, or if a rank has only "
+        "lost another rank",
     )
 
 
 def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("elastic jobs, whose workers join and leave").add_argument
-    add("--min-np", "--min-num-proc", dest="min_np", type=int, metavar="N", help="fewest workers that the job needs")
+    add(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_np",
+        type=int,
+        metavar="N",
+        help="fewest workers that the job needs (default: -np)",
+    )
     add("--max-np", "--max-num-proc", dest="max_np", type=int, metavar="N", help="most workers (default: all slots)")
     add("--slots-per-host", type=int, metavar="N", help="slots of hosts that the script prints without a number")
     add(
@@ -147,7 +172,12 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="longest time to wait for enough workers (default 600, or PERSEUS_ELASTIC_TIMEOUT)",
     )
-    add("--reset-limit", type=int, metavar="N", help="end the job if its workers change more often than N times")
+    add(
+        "--reset-limit",
+        type=int,
+        metavar="N",
+        help="end the job if its workers change more often than N times (default: no limit)",
+    )
     add(
         "--blacklist-cooldown-range",
         dest="cooldown_range",
@@ -182,16 +212,28 @@ def add_mpi_options(parser: argparse.ArgumentParser) -> None:
         metavar=("NAME", "VALUE"),
         help="set a parameter of Open MPI; other MPIs ignore it",
     )
-    add("--network-interfaces", "--network-interface", dest="nics", metavar="A,B", help="network interfaces to use")
+    add(
+        "--network-interfaces",
+        "--network-interface",
+        dest="nics",
+        metavar="eth0,ib0",
+        help="network interfaces to use (default: all)",
+    )
     add("--tcp", action="store_true", help="use only TCP between hosts")
-    add("--remote-shell", metavar="PATH", help="program that runs a command on another host, instead of ssh")
+    add("--remote-shell", metavar="PATH", help="program that runs a command on another host (default: ssh)")
     add(
         "--check-hosts",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="before the launch, check that all hosts can be reached and have this version installed (default)",
     )
-    add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the hosts")
+    add(
+        "-p",
+        "--ssh-port",
+        type=int,
+        metavar="PORT",
+        help="ssh port of the hosts (default: that of ssh's configuration)",
+    )
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
 
 

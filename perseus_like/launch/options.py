@@ -16,13 +16,13 @@ from .settings import GROUPS
 
 EPILOG = """\
 examples:
-  perseusrun -np 4 train.py --lr 0.1                 start 4 ranks on this host
-  perseusrun -np 4 -m package.module                 the same for a module
-  perseusrun -np 8 -H a:4,b:4 train.py               start 4 ranks on each of two hosts, through mpirun
-  perseusrun -np 8 -H a:4,b:4 --dry-run train.py     print the mpirun command line only
-  perseusrun --min-np 2 --host-discovery-script d.sh python train.py
-                                                     start an elastic job on the hosts that d.sh prints
-  perseusrun --check-build                           print what is installed
+  perseusrun -np 4 train.py --lr 0.1               4 ranks on this host
+  perseusrun -np 4 -m package.module               the same for a module
+  perseusrun -np 8 -H a:4,b:4 train.py             4 ranks on each of two hosts
+  perseusrun -np 8 -H a:4,b:4 --dry-run train.py   print the mpirun line only
+  perseusrun --min-np 2 --host-discovery-script d.sh train.py
+                                                   an elastic job
+  perseusrun --check-build                         print what is installed
 """
 
 
@@ -127,10 +127,11 @@ def make_parser() -> argparse.ArgumentParser:
         prog="perseusrun",
         usage="perseusrun -np N [options] command [arguments]\n       perseusrun -np N [options] train.py [arguments]\n"
         "       perseusrun -np N [options] -m module [arguments]",
-        description="Starts N ranks of a program. On one host it starts them directly, on several through mpirun.",
+        description="Starts N ranks of a program: on one host directly, on several through mpirun.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
     add_main_options(parser)
     add_output_options(parser)
@@ -145,7 +146,7 @@ def make_parser() -> argparse.ArgumentParser:
                 dest="_",
                 action=StoreSetting,
                 setting=setting,
-                metavar=None if setting.value is not None else "X",
+                metavar=setting.metavar or None,
                 help=setting.help,
             )
     hidden: tuple[tuple[dict[str, tuple[int, str]], type[argparse.Action]], ...] = (

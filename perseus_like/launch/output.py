@@ -14,10 +14,14 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .errors import LaunchError
+from .repeats import Repeats
 from .rows import Owner, Rows
+
+if TYPE_CHECKING:
+    from .options import Options
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r\n
 _LONGEST_LINE = 1 << 20
@@ -130,6 +134,9 @@ class Filter(Protocol):
     def rest(self) -> bytes:
         """Returns the bytes that were held back, at the stream's end."""
 
+    def has_failed(self) -> bool:
+        """Returns True once it is known that the process ends with a failure."""
+
 
 class Copy:
     """A file with a copy of one stream of a rank. It ends if the disk becomes full."""
@@ -180,8 +187,10 @@ class Channel:
         style: Style,
         copy: Copy | None = None,
         stream_filter: Filter | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
         self._filter = stream_filter
+        self._repeats = repeats if stream_filter else None
         tag = b"" if rank is None or not style.prefix else f"[{rank}]<{name}>:".encode()
         self.owner: Owner = (-1 if rank is None else rank, name)
         self._tag = sink.coloured(tag, _RANK_COLOURS[(rank or 0) % len(_RANK_COLOURS)])
@@ -209,17 +218,41 @@ class Channel:
             start = end.end()
             self._is_bar = end[0] == b"\r"
             if not self._is_bar:
-                self.sink.write_line(self, text)
+                self._write_line(text)
             elif text:
-                self.sink.update_line(self, text)
+                self._update_line(text)
         self._pending = self._pending[start:]
         if len(self._pending) > _LONGEST_LINE:
             self._end_line()
 
     def show_pending(self) -> None:
         """On a terminal, shows the beginning of a line whose end has not come yet, such as a prompt."""
-        if self._pending and self.sink.is_terminal:
-            self.sink.update_line(self, self._pending.rstrip(b"\r"))
+        if self._pending and self.sink.is_terminal and not (self._repeats and self._repeats.is_holding(self)):
+            self._update_line(self._pending.rstrip(b"\r"))
+
+    @property
+    def number(self) -> int:
+        """The rank, or the number of a worker of an elastic job."""
+        return self.owner[0]
+
+    def write(self, line: bytes) -> None:
+        """Writes a finished line."""
+        self.sink.write_line(self, line)
+
+    def has_failed(self) -> bool:
+        """Returns True once it is known that the process ends with a failure."""
+        return self._filter is not None and self._filter.has_failed()
+
+    def _write_line(self, text: bytes) -> None:
+        if self._repeats:
+            self._repeats.take(self, text)
+        else:
+            self.write(text)
+
+    def _update_line(self, text: bytes) -> None:
+        if self._repeats:
+            self._repeats.release(self)
+        self.sink.update_line(self, text)
 
     def finish(self) -> None:
         """Writes the rest of the stream, which has ended, as its last line."""
@@ -232,23 +265,35 @@ class Channel:
             if self._is_bar and text.isspace():
                 self.sink.remove_line(self, text)
             else:
-                self.sink.write_line(self, text)
+                self._write_line(text)
         self._pending, self._is_bar = b"", False
 
     def close(self) -> None:
         """Finishes the stream and closes its file."""
         self.finish()
+        if self._repeats:
+            self._repeats.settle(self)
         if self._copy is not None:
             self._copy.close()
 
 
 class Style:
-    """The format of lines, and the folder of the copies."""
+    """The format of lines, and the folder of the copies. If `folds` is true, equal tracebacks are printed once."""
 
-    def __init__(self, prefix: bool = True, timestamp: bool = False, directory: str | None = None) -> None:
+    def __init__(
+        self, prefix: bool = True, timestamp: bool = False, directory: str | None = None, folds: bool = True
+    ) -> None:
         self.prefix = prefix
         self.timestamp = timestamp
         self.directory = directory
+        self.folds = folds
+
+    @classmethod
+    def of(cls, options: Options) -> Style:
+        """Returns the style that the options of `perseusrun` ask for."""
+        return cls(
+            options.prefix_output, options.prefix_timestamp, options.output_filename, not options.full_tracebacks
+        )
 
 
 class Screen:
@@ -256,12 +301,14 @@ class Screen:
 
     def __init__(self, style: Style, size: int) -> None:
         self._style = style
+        self.size = size
         self._digits = len(str(max(size - 1, 0)))
         out = Sink(1)
         self._sinks = (out, out if _same_file(1, 2) else Sink(2))
         self.sinks = list(dict.fromkeys(self._sinks))
         self.channels: list[Channel] = []
         self._own = Channel(None, "stderr", self._sinks[1], Style(prefix=False))
+        self._repeats = Repeats(self.announce) if style.folds else None
         for name, sink, other in zip(NAMES, self._sinks, reversed(self._sinks), strict=True):
             if sink is not other:
                 sink.report_loss = functools.partial(self._report_loss, name, other)
@@ -270,7 +317,8 @@ class Screen:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
         path = None if rank is None else self.log_of(rank, name)
         copy = Copy(Path(path), self.announce) if path else None
-        channel = Channel(rank, name, self._sinks[NAMES.index(name)], self._style, copy, stream_filter)
+        sink = self._sinks[NAMES.index(name)]
+        channel = Channel(rank, name, sink, self._style, copy, stream_filter, self._repeats)
         self.channels.append(channel)
         return channel
 
@@ -308,6 +356,21 @@ class Screen:
     def is_broken(self) -> bool:
         """True once the reader of the standard output has closed it."""
         return self._sinks[0].is_broken
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """True if the launcher's own lines appear on a terminal."""
+        return self._sinks[1].is_terminal
+
+    @property
+    def is_holding(self) -> bool:
+        """True while lines are held back that `settle` will write, or fold."""
+        return self._repeats is not None and self._repeats.is_holding()
+
+    def settle(self) -> None:
+        """See `Repeats.settle`."""
+        if self._repeats:
+            self._repeats.settle()
 
     def show_pending(self) -> None:
         """See `Channel.show_pending`."""

@@ -25,6 +25,7 @@ class Setting:
     flag: str
     variable: str
     help: str
+    metavar: str = ""  # of an option with a value: its unit
     kind: type = str
     value: str | None = None
     scale: int = 1
@@ -57,13 +58,21 @@ def _switch(name: str, variable: str, text: str) -> tuple[Setting, Setting]:
 GROUPS: dict[str, tuple[Setting, ...]] = {
     "collectives": (
         Setting(
-            "--fusion-threshold-mb", "PERSEUS_FUSION_THRESHOLD", "size of the fusion buffer in MiB", int, scale=1 << 20
+            "--fusion-threshold-mb",
+            "PERSEUS_FUSION_THRESHOLD",
+            "size of the fusion buffer (default 64)",
+            "MIB",
+            int,
+            scale=1 << 20,
         ),
-        Setting("--cache-capacity", "PERSEUS_CACHE_CAPACITY", "entries of the response cache", int),
+        Setting(
+            "--cache-capacity", "PERSEUS_CACHE_CAPACITY", "entries of the response cache (default 16384)", "N", int
+        ),
         Setting(
             "--thread-affinity",
             "PERSEUS_THREAD_AFFINITY",
-            "core of the communication thread, per local rank",
+            "core of the communication thread, by local rank (default: any)",
+            "0,4",
             pattern=r"[0-9]+(,[0-9]+)*",
             expected="not a list of cores such as 0,4",
         ),
@@ -71,12 +80,24 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     ),
     "autotuning": (
         *_switch("autotune", "PERSEUS_AUTOTUNE", "tune the core's parameters during training"),
-        Setting("--autotune-log-file", "PERSEUS_AUTOTUNE_LOG", "write the trials to this CSV file"),
-        Setting("--autotune-warmup-samples", "PERSEUS_AUTOTUNE_WARMUP_SAMPLES", "samples to skip at the start", int),
-        Setting("--autotune-steps-per-sample", "PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE", "steps of one sample", int),
+        Setting("--autotune-log-file", "PERSEUS_AUTOTUNE_LOG", "write the trials to this CSV file", "FILE"),
+        Setting(
+            "--autotune-warmup-samples",
+            "PERSEUS_AUTOTUNE_WARMUP_SAMPLES",
+            "samples to skip at the start (default 3)",
+            "N",
+            int,
+        ),
+        Setting(
+            "--autotune-steps-per-sample",
+            "PERSEUS_AUTOTUNE_STEPS_PER_SAMPLE",
+            "steps of one sample (default 10)",
+            "N",
+            int,
+        ),
     ),
     "timeline": (
-        Setting("--timeline-filename", "PERSEUS_TIMELINE", "write a Chrome trace to this file"),
+        Setting("--timeline-filename", "PERSEUS_TIMELINE", "write a Chrome trace to this file", "FILE"),
         *_switch("timeline-mark-cycles", "PERSEUS_TIMELINE_MARK_CYCLES", "mark the engine's cycles in the trace"),
     ),
     "stall check": (
@@ -85,13 +106,15 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting(
             "--stall-check-warning-time-seconds",
             "PERSEUS_STALL_CHECK_TIME_SECONDS",
-            "warn after this many seconds",
+            "warn after this time (default 60)",
+            "SECONDS",
             int,
         ),
         Setting(
             "--stall-check-shutdown-time-seconds",
             "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS",
-            "end the job after this many seconds",
+            "end the job after this time (default 0: never)",
+            "SECONDS",
             int,
         ),
     ),
@@ -99,7 +122,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting(
             "--heartbeat-timeout",
             "PERSEUS_HEARTBEAT_TIMEOUT",
-            "treat a host as lost if it does not answer for this many seconds (default 30; 0: never)",
+            "treat a host as lost if it does not answer for this time (default 30; 0: never)",
+            "SECONDS",
             int,
         ),
     ),
@@ -107,13 +131,14 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting(
             "--log-level",
             "PERSEUS_LOG_LEVEL",
-            "trace, debug, info, warning, error, fatal (the same as error) or off",
+            "trace, debug, info, warning (default), error, fatal (the same as error) or off",
+            "LEVEL",
             choices=("trace", "debug", "info", "warning", "error", "fatal", "off"),
         ),
         Setting(
             "--log-without-timestamp",
             "PERSEUS_LOG_HIDE_TIME",
-            "print log lines without the time",
+            "print log lines without the time (default)",
             value="1",
             aliases=("--log-hide-timestamp",),
         ),

@@ -46,19 +46,19 @@ REFUSED: dict[str, tuple[int, str]] = {
     "--use-megatron-lm": (0, _PLUGIN),
     "--tpu": (0, "there is no transport for TPUs"),
 }
-# Options that set a variable of all ranks. Flag -> (variable, value of a switch or None).
-_VARIABLES: dict[str, tuple[str, str | None]] = {
-    "--master-addr": ("MASTER_ADDR", None),
-    "--master-port": ("MASTER_PORT", None),
-    "--main-process-ip": ("MASTER_ADDR", None),
-    "--main-process-port": ("MASTER_PORT", None),
-    "--num-cpu-threads-per-process": ("OMP_NUM_THREADS", None),
-    "--gpu-ids": ("CUDA_VISIBLE_DEVICES", None),
-    "--mixed-precision": ("ACCELERATE_MIXED_PRECISION", None),
-    "--gradient-accumulation-steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None),
-    "--dynamo-backend": ("ACCELERATE_DYNAMO_BACKEND", None),
-    "--cpu": ("ACCELERATE_USE_CPU", "true"),
-    "--use-cpu": ("ACCELERATE_USE_CPU", "true"),
+# Options that set a variable of all ranks. Flag -> (variable, value of a switch or None, what to write for a value).
+_VARIABLES: dict[str, tuple[str, str | None, str]] = {
+    "--master-addr": ("MASTER_ADDR", None, "ADDRESS"),
+    "--master-port": ("MASTER_PORT", None, "PORT"),
+    "--main-process-ip": ("MASTER_ADDR", None, "ADDRESS"),
+    "--main-process-port": ("MASTER_PORT", None, "PORT"),
+    "--num-cpu-threads-per-process": ("OMP_NUM_THREADS", None, "N"),
+    "--gpu-ids": ("CUDA_VISIBLE_DEVICES", None, "0,1"),
+    "--mixed-precision": ("ACCELERATE_MIXED_PRECISION", None, "bf16"),
+    "--gradient-accumulation-steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None, "N"),
+    "--dynamo-backend": ("ACCELERATE_DYNAMO_BACKEND", None, "NAME"),
+    "--cpu": ("ACCELERATE_USE_CPU", "true", ""),
+    "--use-cpu": ("ACCELERATE_USE_CPU", "true", ""),
 }
 _ANYWHERE = {("--gpu-ids", "all")}  # values that change nothing
 
@@ -66,7 +66,7 @@ _ANYWHERE = {("--gpu-ids", "all")}  # values that change nothing
 class _Variable(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         flag = self.option_strings[0]
-        variable, fixed = _VARIABLES[flag]
+        variable, fixed, _ = _VARIABLES[flag]
         if (flag, values) not in _ANYWHERE:
             namespace.forward.append((variable, values if fixed is None else fixed))
 
@@ -144,7 +144,7 @@ def add_starters_options(parser: argparse.ArgumentParser) -> None:
         help="number of hosts, which -H or --hostfile names",
     )
     add("--node-rank", "--machine-rank", dest="_", action=_NodeRank, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for flag, (variable, fixed) in _VARIABLES.items():
+    for flag, (variable, fixed, metavar) in _VARIABLES.items():
         nargs = None if fixed is None else 0
         text = f"set {variable}={fixed}" if fixed else f"set {variable} of all ranks"
-        add(flag, dest="_", action=_Variable, nargs=nargs, default=argparse.SUPPRESS, metavar="X", help=text)
+        add(flag, dest="_", action=_Variable, nargs=nargs, default=argparse.SUPPRESS, metavar=metavar, help=text)

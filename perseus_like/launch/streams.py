@@ -38,8 +38,9 @@ class ChildStreams:
 
     @property
     def longest_wait(self) -> float | None:
-        """Returns the seconds without output after which an incomplete line, such as a prompt, is shown; or None."""
-        return _PROMPT_SECONDS if any(sink.is_terminal for sink in self._screen.sinks) else None
+        """Returns the seconds after which an incomplete line, such as a prompt, is shown, or a held one; or None."""
+        waits = self._screen.is_holding or any(sink.is_terminal for sink in self._screen.sinks)
+        return _PROMPT_SECONDS if waits else None
 
     def update(self) -> None:
         """Makes the loop wait for what can make progress now. Call it before each wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from types import TracebackType
 
 from ..protocol.failure_record import VARIABLE, RecordFile, write_reason
 from . import processes
+from .binding import ranges
 from .child import Child, Feed, start_process
 from .event_loop import EventLoop, HasFileno
 from .guard import Guard
@@ -18,17 +20,19 @@ from .output import Screen
 from .pause import Pause
 from .signals import CallersInterrupts, SignalEvents
 from .streams import ChildStreams
-from .verdict import Failure, Verdict, Witness
+from .verdict import Failure, Verdict, Witness, early_ends
 
 # After a rank has failed, the other ranks have this long to report their own errors.
 FAILURE_GRACE_SECONDS = 1.0
 # A process that has lost another one may report its failure earlier than that one.
 LOSS_GRACE_SECONDS = 3.0
 # Failures within this time may be noticed in another order than they happened.
-VERDICT_SECONDS = 0.05
+VERDICT_SECONDS = 0.3
 LEFTOVER_SECONDS = 10.0
 # After a process has ended without init(), the time between two looks at whether others wait for it.
 _LOOK_SECONDS = 0.5
+# On a terminal, ranks that wait in init() for longer than this are worth a line.
+_INIT_SECONDS = 2.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
@@ -61,6 +65,7 @@ class Supervisor:
         self._loop = EventLoop()
         self._streams = ChildStreams(self._loop, screen)
         self._verdict = Verdict()  # has no failures of children that the launcher has ended
+        self._announced: Failure | None = None  # the first failure, which the user has read
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._will_look = False
@@ -68,6 +73,7 @@ class Supervisor:
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
+        self._start = time.monotonic()
         processes.adopt_orphans()
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
         self._records = RecordFile()
@@ -114,6 +120,7 @@ class Supervisor:
         env = {**env, VARIABLE: self._records.variable_for(name)}
         process = start_process(argv, env, stdin, death_signal, [*pass_fds, self._records.fileno()])
         child = self._children[process.pid] = Child(name, process, witness or Witness(), on_end, stop_signal)
+        child.witness.look = functools.partial(self._records.read, name)
         if is_guarded:
             self._guard.watch(process.pid)
         self._streams.add(process, out, err)
@@ -148,27 +155,31 @@ class Supervisor:
     def run(
         self,
         is_over: Callable[[], bool] | None = None,
-        missed: Callable[[list[Failure]], list[Failure]] = lambda found: [],
+        missed: Callable[[list[Failure]], list[Failure]] | None = None,
     ) -> int:
         """Waits for all children, or until `is_over` returns True. Returns the exit code of the job.
 
         `missed` returns failures that no child's exit code has shown, given those that are known.
         """
+        if self._screen.is_on_terminal and is_over is None:
+            self._look_at_init()
         while not is_over() if is_over else self._living():
             self._iterate()
         self._end_leftovers(everything=self._stop_reason is not None)
         self._streams.drain()
         if self._stop_reason != "signal":
-            self._verdict.add_missed(missed)
+            self._verdict.add_missed(missed or self._early_ends)
         self._judge(is_final=True)
         if self._verdict.first and self._stop_reason != "signal":
-            for failure in self._verdict.later():
-                self._screen.announce(f"after that, {failure.summary()}")
-            first = self._verdict.first
-            write_reason(first.summary())
-            self._screen.announce(f"first failure: {first.who} {first.how}", first.witness.account(), is_failure=True)
+            write_reason(self._verdict.first.summary())
+            for line in self._verdict.report(self._screen.size, is_known=self._verdict.first is self._announced):
+                self._screen.announce(line.text, line.details, line.is_failure)
+        code = self._exit_code()
+        if self._screen.is_on_terminal and is_over is None and code == 0 and self._stop_reason is None:
+            ranks = "1 rank" if self._screen.size == 1 else f"{self._screen.size} ranks"
+            self._screen.announce(f"{ranks} ended after {time.monotonic() - self._start:.1f} s")
         self._flush_screen()
-        return self._exit_code()
+        return code
 
     def fail(self, failure: Failure, grace: float) -> None:
         """Ends the job because of `failure`, `grace` seconds later.
@@ -188,12 +199,14 @@ class Supervisor:
         """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
         if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
             self._screen.announce(self._verdict.first.summary(), is_failure=True)
+            self._announced = self._verdict.first
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
         limits = [limit for limit in (longest, self._streams.longest_wait) if limit is not None]
         if not self._loop.wait(min(limits, default=None)):
             self._screen.show_pending()
+        self._screen.settle()
         if self._screen.is_broken and self._stop_reason is None:
             self._code_override = 128 + signal.SIGPIPE
             self._stop("broken pipe", 0.0)
@@ -220,11 +233,12 @@ class Supervisor:
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
         child.witness.record = self._records.read(child.name)
+        child.witness.has_ended_badly = status != 0
         if child.on_end and not self.is_stopping:
             child.on_end(child)
             self._guard.forget(child.pid)  # the job continues, and the id may be reused
         elif status != 0:
-            who, how = f"{child.name} (pid {child.pid}) on {os.uname().nodename}", processes.describe_exit(status)
+            who, how = _name(child), processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
             self.fail(Failure(who, how, code, was_killed, child.witness), FAILURE_GRACE_SECONDS)
         else:
@@ -240,12 +254,33 @@ class Supervisor:
             return
         if called & living:
             for child in absent:
-                who = f"{child.name} (pid {child.pid}) on {os.uname().nodename}"
                 how = "ended with code 0 before init(), in which other ranks wait for it"
-                self.fail(Failure(who, how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+                self.fail(Failure(_name(child), how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
         elif not self._will_look:
             self._will_look = True
             self._loop.later(_LOOK_SECONDS, self._look_for_absent)
+
+    def _look_at_init(self, since: float | None = None) -> None:
+        """Names the ranks for which others wait in `init`, once. `since` is the time when this was first seen."""
+        called = self._records.in_init()
+        absent = [child.witness.rank for child in self._living() if child.name not in called]
+        ranks = [rank for rank in absent if rank is not None]
+        if self.is_stopping or not ranks:
+            return
+        since = time.monotonic() if called and since is None else since
+        if since is not None and time.monotonic() >= since + _INIT_SECONDS:
+            which = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+            self._screen.announce(
+                f"waiting in init() for {which}, which {'have' if len(ranks) > 1 else 'has'} not called it yet"
+            )
+            return
+        self._loop.later(_LOOK_SECONDS, lambda: self._look_at_init(since))
+
+    def _early_ends(self, found: list[Failure]) -> list[Failure]:
+        children = self._children.values()
+        return early_ends(
+            found, {c.witness.rank: _name(c) for c in children if c.status == 0 and c.witness.rank is not None}
+        )
 
     def _exit_code(self) -> int:
         if self._code_override is not None:
@@ -342,3 +377,7 @@ class Supervisor:
     def _pause(self) -> None:
         """Stops the job and this process until SIGCONT. The time in between does not count for any time limit."""
         self._loop.postpone(self.pause.run(self._living()))
+
+
+def _name(child: Child) -> str:
+    return f"{child.name} (pid {child.pid}) on {os.uname().nodename}"

@@ -50,5 +50,20 @@ def print_own_notes(core: Any) -> None:
 def unknown_option(word: str, known: Iterable[str]) -> str:
     """Returns the error text for an option that does not exist."""
     flag = word.partition("=")[0]
+    similar = _similar_options(flag.replace("_", "-"), [name for name in known if "_" not in name])
+    meant = " or ".join("--" + name[2:].replace("-", "_") if "_" in flag else name for name in similar)
+    return f"{flag}: no such option; " + (f"did you mean {meant}? " if meant else "") + "see perseusrun --help"
+
+
+def _similar_options(flag: str, known: list[str]) -> list[str]:
+    """Returns up to three options: of the same letters, or that begin like `flag`, or that resemble it."""
+    same = [name for name in known if name.lower() == flag.lower()]
+    if same or not flag.startswith("--"):
+        return same
+    longer = [name for name in known if name.startswith(flag)]
     near = nearest(flag, known)
-    return f"{flag}: no such option; " + (f"did you mean {near}? " if near else "") + "see perseusrun --help"
+    # A beginning that is typed wrongly, as in --timline.
+    alike = {name: difflib.SequenceMatcher(None, flag, name[: len(flag)]).ratio() for name in known if name > "--"}
+    best = max(alike.values(), default=0.0)
+    begun = [name for name, ratio in alike.items() if ratio == best >= 0.8]
+    return (longer or ([near] if near else begun))[:3]

@@ -78,3 +78,9 @@ def test_error_texts_are_those_of_the_sources() -> None:
         pieces = [piece.strip() for piece in trouble.split("…") if len(piece.strip()) > 3]
         assert pieces, trouble
         assert [piece for piece in pieces if piece not in text] == [], trouble
+
+
+def test_extras_are_quoted_for_zsh() -> None:
+    """In zsh, an unquoted `perseus-like[mpich]` is a pattern that matches no file, which is an error."""
+    texts = {relative(page): page.read_text() for page in PAGES} | {"the sources": sources()}
+    assert [name for name, text in texts.items() if re.search(r"pip install [^'\"\n`]*perseus-like\[", text)] == []

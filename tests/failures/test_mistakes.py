@@ -1,6 +1,10 @@
-"""Checks that a caller's own mistake raises a ValueError on that rank only, and that the other ranks continue."""
+"""Checks that a caller's own mistake raises an error on that rank only, which says what to do."""
 
+import subprocess
+import sys
 from typing import Any
+
+import pytest
 
 MISTAKES = {
     "root": ("hvd.broadcast(np.ones(2), 2)", "root"),
@@ -28,3 +32,15 @@ def test_a_mistake_raises_a_value_error_on_one_rank(run: Any) -> None:
         assert "ValueError" in facts[name]["kinds"], (name, facts[name])
         assert "HorovodInternalError" not in facts[name]["kinds"], (name, facts[name])
         assert word in facts[name]["text"], (name, facts[name])
+
+
+@pytest.mark.parametrize(
+    ("framework", "extra"), [("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "tensorflow")]
+)
+def test_a_missing_framework_is_named_with_its_extra(framework: str, extra: str) -> None:
+    program = f"import sys; sys.modules['{framework}'] = None; import perseus_like.{framework}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: perseus_like.{framework} needs ")
+    assert last.endswith(f": pip install 'perseus-like[{extra}]'")

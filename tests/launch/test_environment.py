@@ -101,6 +101,7 @@ def test_threads_are_as_many_as_a_cpu_quota_allows(
 
 def test_variables_of_the_user_take_precedence(perseusrun: Perseusrun, script: Script) -> None:
     mine = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "::1", "MASTER_PORT": "4321", "PYTHONUNBUFFERED": ""}
+    mine["PYTHONFAULTHANDLER"] = ""
     env = environments(perseusrun("-np", "1", sys.executable, script(DUMP), env={**os.environ, **mine}))[0]
     assert {name: env[name] for name in mine} == mine
 

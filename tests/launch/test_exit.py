@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -194,6 +195,13 @@ def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: 
     assert text in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def test_more_ranks_than_cores_are_noted_once(perseusrun: Perseusrun) -> None:
+    one = functools.partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
+    note = "perseusrun: 3 ranks share 1 core of this host (3 ranks per core), so each is slower\n"
+    for options, expected in (([], note), (["--oversubscribe"], "")):
+        assert perseusrun("-np", "3", *options, "true", preexec_fn=one).stderr == expected
 
 
 def test_a_rank_that_lost_a_peer_is_not_the_first_failure(

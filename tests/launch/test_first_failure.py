@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.protocol.failure_record import VARIABLE, RecordFile, write_reason
+from perseus_like.launch.verdict import Failure, Verdict, Witness
+from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
 
 from .conftest import Perseusrun, Script
 
@@ -72,8 +73,82 @@ def test_the_exception_of_the_first_failure_is_last(
         "  second line",
     ]
     # The other ranks have one line each, and no traceback.
-    assert sorted(re.findall(r"perseusrun: after that, rank (\d) .*: .*PeerLostError: ", result.stderr)) == ["0", "2"]
+    after = re.findall(r"perseusrun: after that, (?:each of ranks|rank) ([\d,]+) .*: .*PeerLostError: ", result.stderr)
+    assert sorted(",".join(after)) == [",", "0", "2"]
+    assert result.stderr[result.stderr.index("perseusrun: ") :].startswith("perseusrun: rank 1 ")
     assert re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr) == ["1"]
+
+
+SAME = """
+import numpy as np
+import perseus_like.numpy as hvd
+hvd.init()
+hvd.allreduce(np.ones(3 + hvd.rank()), name="loss")
+"""
+
+
+def test_an_error_of_all_ranks_is_reported_once(
+    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(SAME)
+    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    error = "allreduce 'loss': rank 0 has float64[3], rank 1 has float64[4]; dtype and shape must be the same on all"
+    lines = result.stderr.splitlines()
+    assert lines[-4:] == [
+        f"perseusrun: all 2 ranks failed: {error} ranks",
+        f'  File "{program}", line 5, in <module>',
+        '    hvd.allreduce(np.ones(3 + hvd.rank()), name="loss")',
+        f"  perseus_like.errors.DisagreementError: {error} ranks",
+    ]
+    assert "after that" not in result.stderr
+    assert "first failure" not in result.stderr
+
+
+FEWER_BATCHES = """
+import numpy as np
+import perseus_like.numpy as hvd
+hvd.init()
+for step in range(4 - hvd.rank()):
+    hvd.allreduce(np.ones(3), name=f"loss{step}")
+"""
+
+
+def test_a_rank_that_ends_early_is_named(
+    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(FEWER_BATCHES)
+    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    assert result.returncode == 1
+    first, *details = block(result.stderr)
+    assert re.fullmatch(
+        r"perseusrun: first failure: rank 1 .*on \S+ ended with code 0 while rank 0 needed it in allreduce 'loss3'",
+        first,
+    )
+    assert details == [
+        "  rank 0 needed it here:",
+        f'  File "{program}", line 6, in <module>',
+        '    hvd.allreduce(np.ones(3), name=f"loss{step}")',
+        "  ranks with fewer batches than others call hvd.join() after their last",
+    ]
+
+
+def test_equal_failures_after_the_first_are_one_line() -> None:
+    verdict = Verdict()
+    for rank, code in ((3, 1), (0, 7), (1, 1), (2, 1)):
+        witness = Witness(rank=rank)
+        witness.record = FailureRecord(f"rank {rank}", f"of code {code}", [], is_consequence=code == 1)
+        verdict.add(Failure(f"rank {rank} on h", f"exited with code {code}", code, False, witness))
+    verdict.decide(is_final=True)
+    lines = [line.text for line in verdict.report(4, is_known=False)]
+    assert lines == [
+        "rank 0 on h exited with code 7: of code 7",
+        "after that, each of ranks 1-3 exited with code 1: of code 1",
+        "first failure: rank 0 on h exited with code 7",
+    ]
+    assert [line.text for line in verdict.report(4, is_known=True)] == lines[1:]
 
 
 def test_full_tracebacks(
@@ -150,6 +225,37 @@ def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: 
         "        import no_such_module",
         "    ModuleNotFoundError: No module named 'no_such_module'",
         "  its full log: logs/rank.0/stderr",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        ("import horovod.torch as hvd", "perseusrun --as-horovod"),
+        (
+            "import perseus_like; (lambda: 0)(experimental_run_tf_function=False)",
+            'table "Keras 3" in docs/migrating-from-horovod.md',
+        ),
+    ],
+)
+def test_errors_of_moved_programs_end_with_a_hint(perseusrun: Perseusrun, program: str, hint: str) -> None:
+    lines = perseusrun("-np", "2", sys.executable, "-c", program).stderr.splitlines()
+    assert hint in lines[-1], lines
+
+
+def test_a_crash_shows_the_python_stack(perseusrun: Perseusrun, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    crash = "import os, signal, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    program.write_text(crash + "def crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()\n")
+    result = perseusrun("-np", "1", str(program))
+    assert result.returncode == 128 + signal.SIGSEGV
+    first, *details = block(result.stderr)
+    assert re.fullmatch(r"perseusrun: first failure: rank 0 .* was killed by SIGSEGV", first)
+    assert details == [
+        "  its last lines on stderr:",
+        "    Fatal Python error: Segmentation fault",
+        f'      File "{program}", line 4 in crash',
+        f'      File "{program}", line 5 in <module>',
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -238,9 +240,46 @@ def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun: Perseusrun, tmp_pa
 
 def test_version_and_help(perseusrun: Perseusrun) -> None:
     assert perseusrun("--version").returncode == 0
-    done = perseusrun("--help")
-    assert done.returncode == 0
-    assert "usage: perseusrun -np N [options] command" in done.stdout
+    columns = {**os.environ, "COLUMNS": "80"}
+    short, whole, word = (perseusrun(word, env=columns).stdout for word in ("--help", "--help-all", "help"))
+    for text in (short, whole):
+        assert "usage: perseusrun -np N [options] command" in text
+        assert "perseusrun -np 4 train.py --lr 0.1" in text
+    assert max(map(len, short.splitlines())) <= 80
+    assert len(short.splitlines()) < 50
+    assert "--cache-capacity" not in short
+    assert "--cache-capacity N" in whole
+    assert word == short
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--nproc", "--nproc-per-node"),
+        ("--nprocs_per_node=2", "--nproc_per_node"),
+        ("--timline", "--timeline-filename or --timeline-mark-cycles"),
+        ("--timeline", "--timeline-filename or --timeline-mark-cycles"),
+        ("--fusion-treshold", "--fusion-threshold-mb"),
+        ("-V", "-v"),
+    ],
+)
+def test_an_option_that_does_not_exist_names_similar_ones(typed: str, meant: str) -> None:
+    with pytest.raises(LaunchError) as raised:
+        parse_options([typed, "x"])
+    assert str(raised.value).endswith(f": no such option; did you mean {meant}? see perseusrun --help")
+
+
+def test_defaults_in_the_help_are_those_of_the_core() -> None:
+    from perseus_like import _core
+
+    defaults = {name: default for name, _, default, _ in _core.settings_table()}
+    for setting in (setting for group in GROUPS.values() for setting in group if setting.value is None):
+        assert setting.metavar, setting.flag
+        default = defaults[setting.variable]
+        if setting.kind is int:
+            assert re.search(rf"\(default {int(default) // setting.scale}\b", setting.help), setting.flag
+        elif default:
+            assert f"{default} (default)" in setting.help, setting.flag
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
+from perseus_like.launch.repeats import Repeats
+from perseus_like.launch.verdict import Witness
 from tests.job import LIMIT_SECONDS
 
 from .conftest import Launched, Perseusrun, Script
@@ -215,7 +217,23 @@ def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatc
     seen = on_terminal(["-np", "2", sys.executable, program], answers)
     lines = re.sub(rb"\x1b\[K", b"", seen).split(b"\r\n")
     screen = [re.sub(rb".*\r(?=.)", b"", line) for line in lines]
-    assert screen == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|", b""]
+    *ranks, last, nothing = screen
+    assert ranks == [b"[1]<stdout>:a line of its own", b"[0]<stderr>:100%|"]
+    assert re.fullmatch(rb"perseusrun: 2 ranks ended after \d+\.\d s", last)
+    assert nothing == b""
+
+
+def test_a_long_wait_in_init_is_shown_on_a_terminal(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    program = script("""
+        import perseus_like.numpy as hvd
+        if rank == 0:
+            sys.stdin.readline()
+        hvd.init()
+    """)
+    line = b"perseusrun: waiting in init() for rank 0, which has not called it yet"
+    seen = on_terminal(["-np", "2", sys.executable, program], [(line, b"\n")])
+    assert seen.count(b"waiting in init()") == 1
 
 
 def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,3 +301,68 @@ def test_a_removed_progress_bar_leaves_no_line_after_the_last_one() -> None:
     sink.close_line()
     os.close(sink.descriptor)
     assert sink.text.endswith(b"\n[0]<stdout>:result\n")
+
+
+TRACEBACK = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: bad batch\n'
+
+
+class Stderr:
+    """The stderr of some ranks, and what the launcher says about it."""
+
+    def __init__(self, size: int) -> None:
+        self.sink = Memory()
+        self.said: list[str] = []
+        repeats = Repeats(self.said.append)
+        self.witnesses = [Witness(rank=rank) for rank in range(size)]
+        self.channels = [Channel(w.rank, "stderr", self.sink, Style(), None, w, repeats) for w in self.witnesses]
+
+    def end(self) -> dict[int, bytes]:
+        """Ends all streams. Returns the lines of each rank."""
+        for channel in self.channels:
+            channel.close()
+        os.close(self.sink.descriptor)
+        lines = [line for line in self.sink.text.split(b"\n") if line]
+        return {
+            rank: b"".join(line.partition(b":")[2] + b"\n" for line in lines if line.startswith(b"[%d]" % rank))
+            for rank in range(len(self.channels))
+        }
+
+
+def test_a_traceback_that_another_rank_has_printed_becomes_one_line() -> None:
+    stderr = Stderr(4)
+    first, *others = stderr.channels
+    first.feed(TRACEBACK[:50])  # in the middle of a line
+    others[2].feed(TRACEBACK.replace(b"bad", b"odd"))
+    for rank in (2, 1):  # they come further than the first
+        stderr.channels[rank].feed(TRACEBACK)
+    first.feed(TRACEBACK[50:])
+    for witness in stderr.witnesses:
+        witness.has_ended_badly = True
+    assert stderr.end() == {0: TRACEBACK, 1: b"", 2: b"", 3: TRACEBACK.replace(b"bad", b"odd")}
+    assert stderr.said == ["[1-2]: the same traceback as [0]"]
+
+
+def test_the_traceback_of_a_rank_that_lives_is_printed() -> None:
+    stderr = Stderr(2)
+    stderr.channels[0].feed(TRACEBACK)
+    stderr.channels[1].feed(TRACEBACK + b"continuing\n")
+    assert stderr.sink.text.endswith(b"[1]<stderr>:continuing\n")  # at once
+    assert stderr.end() == {0: TRACEBACK, 1: TRACEBACK + b"continuing\n"}
+    assert stderr.said == []
+
+
+PIECES = st.sampled_from([*TRACEBACK.splitlines(keepends=True), b"a\n", b"b", b"\r"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), PIECES)))
+def test_nothing_of_ranks_that_live_is_lost(pieces: list[tuple[int, bytes]]) -> None:
+    with_fold, without = Stderr(3), Stderr(3)
+    without.channels = [Channel(rank, "stderr", without.sink, Style()) for rank in range(3)]
+    for rank, data in pieces:
+        for stderr in (with_fold, without):
+            stderr.channels[rank].feed(data)
+    lines, expected = with_fold.end(), without.end()
+    assert {rank: text.replace(b"\r", b"") for rank, text in lines.items()} == {
+        rank: text.replace(b"\r", b"") for rank, text in expected.items()
+    }
+    assert with_fold.said == []

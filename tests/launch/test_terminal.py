@@ -72,7 +72,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def run(
     terminal: Terminal, script: Script, folder: Path, size: int, width: int, leave: bool = True, fails: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Returns the terminal's rows at the moment when all bars are at 50 %, and the rows at the end."""
+    """Returns the terminal's rows at the moment when all bars are at 50 %, and those of the ranks at the end."""
     screen = terminal(script(f"leave, fails = {leave}, {fails}\n" + BARS.replace("\n    ", "\n")), size, width)
 
     def shown() -> str:
@@ -82,7 +82,7 @@ def run(
     half = screen()
     (folder / "go on").touch()
     wait_until(lambda: screen()[-1:] == [END], shown)
-    return half, screen()[:-1]
+    return half, [row for row in screen()[:-1] if not re.match(r"perseusrun: \d ranks ended after", row)]
 
 
 def halves(rows: list[str]) -> list[str]:

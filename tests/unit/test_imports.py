@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tensor": ("tables",),
     "documentation": (),
     "compat_probes": (),
+    "frameworks": (),
     "data": (),
     "trace": ("system",),
     "names": ("errors",),

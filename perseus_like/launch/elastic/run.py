@@ -29,7 +29,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
     # OMP_NUM_THREADS is computed for the largest known number of workers on this machine.
     most = settings.max_np or max(settings.start_np, sum(host.slots for host in hosts or []))
     environment = job_environment(os.environ, options, job_name, most)
-    screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), most)
+    screen = Screen(Style.of(options), most)
     for note in options.notes:
         screen.announce(note)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:

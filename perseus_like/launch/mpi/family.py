@@ -51,8 +51,8 @@ def _locate(given: str | None) -> Path:
             if found := shutil.which(name, path=path):
                 return Path(found).absolute()
     raise LaunchError(
-        "no mpirun found in this Python's prefix or in PATH; install one MPI, for example with"
-        " 'pip install perseus-like[mpich]', or give --mpirun PATH"
+        "no mpirun found in this Python's prefix or in PATH; install one MPI, for example with "
+        "pip install 'perseus-like[mpich]', or give --mpirun PATH"
     )
 
 

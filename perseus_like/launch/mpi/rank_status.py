@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...protocol.failure_record import decode
-from ..verdict import Failure, Witness
+from ..verdict import Failure, Witness, early_ends
 
 FailureSink = Callable[[Failure], None]
 
@@ -24,6 +24,7 @@ class RankStatus:
     planned: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
+    succeeded: set[int] = field(default_factory=set)  # the ranks that have ended with code 0
 
     def have_all_begun(self) -> bool:
         """Returns True once every rank has reported its host."""
@@ -45,6 +46,8 @@ class RankStatus:
         """
         if not self.hosts or any(not failure.blames_another() for failure in found):
             return []
+        if early := early_ends(found, {rank: f"rank {rank} on {self.hosts[rank]}" for rank in self.succeeded}):
+            return early
         if absent := [rank for rank in range(self.size) if rank not in self.hosts]:
             return [Failure(_name(ranks, host), _NEVER_BEGAN, 1, True) for host, ranks in self._by_plan(absent)]
         silent: dict[str, list[int]] = {}
@@ -124,7 +127,10 @@ class StatusFilter:
             return  # the line has come another way
         self._status.ended.add(self._rank)
         code = int(report[2] or 0)
-        if code != 0:
+        if code == 0:
+            self._status.succeeded.add(self._rank)
+        else:
+            self._witness.has_ended_badly = True
             who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")
             self._fail(Failure(who, text, code, was_killed, self._witness))
 
@@ -132,3 +138,7 @@ class StatusFilter:
         """Returns the text that was kept, at the end of the stream."""
         kept, self._pending = self._pending, b""
         return kept
+
+    def has_failed(self) -> bool:
+        """See `Witness.has_failed`."""
+        return self._witness.has_failed()

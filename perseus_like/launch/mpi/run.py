@@ -70,7 +70,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     job_name = new_job_name()
     heartbeat = _heartbeat(options, size)
     line = make_line(mpirun, options, size, hosts, job_name, heartbeat.text if heartbeat else "")
-    screen = Screen(Style(options.prefix_output, options.prefix_timestamp, options.output_filename), size)
+    screen = Screen(Style.of(options), size)
     for note in options.notes:
         screen.announce(note)
     if heartbeat and not heartbeat.text:
@@ -95,7 +95,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
 
         @functools.cache
         def filter_of(rank: int) -> StatusFilter:
-            return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr")))
+            return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr"), rank=rank))
 
         out, err = (
             _sorter(mpirun.family, job_name, _Channels(screen, name, filter_of)) for name in ("stdout", "stderr")
