@@ -1,8 +1,9 @@
-"""The names that every adapter offers beside its verbs: the session, ranks and sizes, process sets, build queries."""
+"""The names that every adapter offers beside its verbs: the session, ranks, process sets, build queries, errors."""
 
 import importlib
 from types import ModuleType
 
+from . import errors
 from .basics import (
     ccl_built,
     cross_rank,
@@ -27,6 +28,7 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
+from .errors import *  # noqa: F403
 from .process_set_registration import add_process_set
 from .process_sets import ProcessSet, global_process_set, remove_process_set
 
@@ -64,3 +66,4 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+__all__ += errors.__all__

@@ -5,9 +5,9 @@
 """
 
 from perseus_like import (
-    HorovodInternalError,
     cross_rank,
     cross_size,
+    errors,
     is_initialized,
     local_rank,
     local_size,
@@ -15,13 +15,13 @@ from perseus_like import (
     shutdown,
     size,
 )
+from perseus_like.errors import *
 
 from .caffe_setup import init
 from .solver import DistributedSolver, broadcast_net
 
 __all__ = [
     "DistributedSolver",
-    "HorovodInternalError",
     "broadcast_net",
     "cross_rank",
     "cross_size",
@@ -33,3 +33,9 @@ __all__ = [
     "shutdown",
     "size",
 ]
+__all__ += errors.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -1,6 +1,6 @@
 """perseus_like.keras: Horovod's Keras API, on its TensorFlow and torch backends. `import perseus_like.keras as hvd`."""
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.common_api import *
 
@@ -15,7 +15,6 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "PartialDistributedOptimizer",
     "Sum",
     "SyncBatchNormalization",
@@ -30,3 +29,8 @@ __all__ = [
     "run",
 ]
 __all__ += common_api.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

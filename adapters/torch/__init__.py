@@ -3,7 +3,7 @@
 import torch as _torch
 import torch.distributed as _dist
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.collectives import barrier
 from perseus_like.common_api import *
 from perseus_like.errors import UnavailableError as _UnavailableError
@@ -51,7 +51,6 @@ def as_gloo() -> None:
 __all__ = [
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "SyncBatchNorm",
     "ZeroRedundancyOptimizer",
     "allgather_object",
@@ -72,3 +71,8 @@ __all__ = [
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

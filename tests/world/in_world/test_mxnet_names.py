@@ -14,6 +14,7 @@ import pytest
 
 import perseus_like
 import perseus_like.mxnet as hvd
+from perseus_like import errors
 
 API = json.loads((Path(__file__).parents[2] / "data" / "horovod_mxnet_api.json").read_text())
 DEFAULTS = {
@@ -75,3 +76,5 @@ def test_public_names_are_listed() -> None:
     public = {name for name, value in vars(hvd).items() if not name.startswith("_") and not inspect.ismodule(value)}
     assert public - {"register", "inject"} <= set(hvd.__all__)
     assert all(hasattr(hvd, name) for name in hvd.__all__)
+    assert dir(hvd) == sorted(hvd.__all__)
+    assert set(errors.__all__) <= set(hvd.__all__)
