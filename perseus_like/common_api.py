@@ -3,7 +3,6 @@
 import importlib
 from types import ModuleType
 
-from . import errors
 from .basics import (
     ccl_built,
     cross_rank,
@@ -28,7 +27,18 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
-from .errors import *  # noqa: F403
+from .errors import (
+    DisagreementError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    NotInitializedError,
+    PeerLostError,
+    ShutDownError,
+    TimedOutError,
+    TransportError,
+    UnavailableError,
+    UnsupportedOpError,
+)
 from .process_set_registration import add_process_set
 from .process_sets import ProcessSet, global_process_set, remove_process_set
 
@@ -39,7 +49,17 @@ def adapter(framework: str) -> ModuleType:
 
 
 __all__ = [
+    "DisagreementError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "NotInitializedError",
+    "PeerLostError",
     "ProcessSet",
+    "ShutDownError",
+    "TimedOutError",
+    "TransportError",
+    "UnavailableError",
+    "UnsupportedOpError",
     "add_process_set",
     "ccl_built",
     "cross_rank",
@@ -66,4 +86,3 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
-__all__ += errors.__all__

@@ -126,18 +126,3 @@ def register(core: ModuleType) -> None:
     """Registers the class that the core raises for each kind of error."""
     for kind in ErrorKind:
         core.set_error_class(int(kind), CLASSES[kind.name])
-
-
-# The classes that every adapter offers, because programs catch them.
-__all__ = [
-    "DisagreementError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "NotInitializedError",
-    "PeerLostError",
-    "ShutDownError",
-    "TimedOutError",
-    "TransportError",
-    "UnavailableError",
-    "UnsupportedOpError",
-]

@@ -7,7 +7,6 @@
 from perseus_like import (
     cross_rank,
     cross_size,
-    errors,
     is_initialized,
     local_rank,
     local_size,
@@ -15,13 +14,30 @@ from perseus_like import (
     shutdown,
     size,
 )
-from perseus_like.errors import *
+from perseus_like.errors import (
+    DisagreementError,
+    HorovodInternalError,
+    NotInitializedError,
+    PeerLostError,
+    ShutDownError,
+    TimedOutError,
+    TransportError,
+    UnavailableError,
+)
 
 from .caffe_setup import init
 from .solver import DistributedSolver, broadcast_net
 
 __all__ = [
+    "DisagreementError",
     "DistributedSolver",
+    "HorovodInternalError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ShutDownError",
+    "TimedOutError",
+    "TransportError",
+    "UnavailableError",
     "broadcast_net",
     "cross_rank",
     "cross_size",
@@ -33,7 +49,6 @@ __all__ = [
     "shutdown",
     "size",
 ]
-__all__ += errors.__all__
 
 
 def __dir__() -> list[str]:
