@@ -8,12 +8,11 @@ __path__[:] = _complete_package(__path__)
 
 from . import common_api  # noqa: E402
 from .common_api import *  # noqa: E402
-from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: E402
-from .errors import PeerLostError as _PeerLostError  # noqa: E402
+from .errors import HorovodInternalError, PeerLostError  # noqa: E402
 from .launch.run_function import run  # noqa: E402
 from .protocol.failure_record import report_failures as _report_failures  # noqa: E402
 
-_report_failures(lost_another=_PeerLostError, of_this_library=HorovodInternalError)
+_report_failures(lost_another=PeerLostError, of_this_library=HorovodInternalError)
 
 __version__: str
 
@@ -30,5 +29,10 @@ if not _TYPE_CHECKING:
         return installed_version()
 
 
-__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "__version__", "run"]
+__all__ = ["__version__", "run"]
 __all__ += common_api.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -1,4 +1,4 @@
-"""The names that every adapter offers beside its verbs: the session, ranks and sizes, process sets, build queries."""
+"""The names that every adapter offers beside its verbs: the session, ranks, process sets, build queries, errors."""
 
 import importlib
 from types import ModuleType
@@ -27,6 +27,18 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
+from .errors import (
+    DisagreementError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    NotInitializedError,
+    PeerLostError,
+    ShutDownError,
+    TimedOutError,
+    TransportError,
+    UnavailableError,
+    UnsupportedOpError,
+)
 from .process_set_registration import add_process_set
 from .process_sets import ProcessSet, global_process_set, remove_process_set
 
@@ -37,7 +49,17 @@ def adapter(framework: str) -> ModuleType:
 
 
 __all__ = [
+    "DisagreementError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "NotInitializedError",
+    "PeerLostError",
     "ProcessSet",
+    "ShutDownError",
+    "TimedOutError",
+    "TransportError",
+    "UnavailableError",
+    "UnsupportedOpError",
     "add_process_set",
     "ccl_built",
     "cross_rank",

@@ -25,7 +25,14 @@ class Compressor:
         raise NotImplementedError
 
 
-class NoneCompressor(Compressor):
+class _ShownByName(type):
+    """The class of NoneCompressor. Signatures show a default by its `repr`, which is the name that programs use."""
+
+    def __repr__(cls) -> str:
+        return "Compression.none" if cls is NoneCompressor else super().__repr__()
+
+
+class NoneCompressor(Compressor, metaclass=_ShownByName):
     """Leaves the tensor unchanged."""
 
     @staticmethod

@@ -23,6 +23,10 @@ class Op(IntEnum):
     Max = 4
     Product = 5
 
+    def __repr__(self) -> str:
+        """Returns the name, by which programs and signatures know the operation."""
+        return self.name
+
 
 Average, Sum, Adasum, Min, Max, Product = Op
 

@@ -5,7 +5,6 @@
 """
 
 from perseus_like import (
-    HorovodInternalError,
     cross_rank,
     cross_size,
     is_initialized,
@@ -15,13 +14,30 @@ from perseus_like import (
     shutdown,
     size,
 )
+from perseus_like.errors import (
+    DisagreementError,
+    HorovodInternalError,
+    NotInitializedError,
+    PeerLostError,
+    ShutDownError,
+    TimedOutError,
+    TransportError,
+    UnavailableError,
+)
 
 from .caffe_setup import init
 from .solver import DistributedSolver, broadcast_net
 
 __all__ = [
+    "DisagreementError",
     "DistributedSolver",
     "HorovodInternalError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ShutDownError",
+    "TimedOutError",
+    "TransportError",
+    "UnavailableError",
     "broadcast_net",
     "cross_rank",
     "cross_size",
@@ -33,3 +49,8 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

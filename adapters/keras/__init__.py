@@ -1,6 +1,6 @@
 """perseus_like.keras: Horovod's Keras API, on its TensorFlow and torch backends. `import perseus_like.keras as hvd`."""
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.common_api import *
 from perseus_like.frameworks import keras as _keras  # noqa: F401  # before the others import it
@@ -16,7 +16,6 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "PartialDistributedOptimizer",
     "Sum",
     "SyncBatchNormalization",
@@ -31,3 +30,8 @@ __all__ = [
     "run",
 ]
 __all__ += common_api.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

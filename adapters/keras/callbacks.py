@@ -41,3 +41,8 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -59,3 +59,8 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

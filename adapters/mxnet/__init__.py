@@ -2,7 +2,7 @@
 
 from . import mxnet_setup  # noqa: F401, I001  # first, because the others import MXNet
 
-from perseus_like import HorovodInternalError, common_api
+from perseus_like import common_api
 from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
@@ -25,7 +25,6 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "DistributedTrainer",
-    "HorovodInternalError",
     "PerseusSyncBatchNorm",
     "allgather_object",
     "barrier",
@@ -39,3 +38,8 @@ __all__ = [
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -1,6 +1,6 @@
 """perseus_like.numpy: every collective on NumPy arrays. This is the reference adapter."""
 
-from perseus_like import HorovodInternalError, common_api
+from perseus_like import common_api
 from perseus_like.collectives import barrier, join
 from perseus_like.common_api import *
 from perseus_like.objects import allgather_object, broadcast_object
@@ -14,7 +14,6 @@ from .tensors import empty
 
 __all__ = [
     "Compression",
-    "HorovodInternalError",
     "allgather_object",
     "barrier",
     "broadcast_object",
@@ -25,3 +24,8 @@ __all__ = [
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.common.util import gpu_available
 from perseus_like.common_api import *
 from perseus_like.frameworks import tensorflow as _tensorflow  # noqa: F401  # before the others import it
@@ -56,7 +56,6 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
@@ -103,3 +102,8 @@ def __getattr__(name: str) -> _Any:
 
         return SyncBatchNormalization
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

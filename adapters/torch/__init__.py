@@ -1,6 +1,6 @@
 """perseus_like.torch: Horovod's PyTorch API. `import perseus_like.torch as hvd`."""
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.collectives import barrier
 from perseus_like.common_api import *
 from perseus_like.errors import UnavailableError as _UnavailableError
@@ -49,7 +49,6 @@ def as_gloo() -> None:
 __all__ = [
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "SyncBatchNorm",
     "ZeroRedundancyOptimizer",
     "allgather_object",
@@ -70,3 +69,8 @@ __all__ = [
 __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

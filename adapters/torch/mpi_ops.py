@@ -1,6 +1,6 @@
 """The module `horovod.torch.mpi_ops`."""
 
-from perseus_like import HorovodInternalError, common_api
+from perseus_like import common_api
 from perseus_like.collectives import barrier
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import check_installed_version, gpu_available, num_rank_is_power_2
@@ -35,7 +35,6 @@ __all__ = [
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
     "HorovodGroupedReducescatter",
-    "HorovodInternalError",
     "HorovodReducescatter",
     "barrier",
     "check_installed_version",

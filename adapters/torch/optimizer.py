@@ -6,7 +6,7 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 
@@ -25,6 +25,7 @@ from .compat.training import before_scaler_steps, mark_stepped, without_hooks
 from .feedback import checked_compression
 from .ops import allreduce_async_
 from .passes import PassesPerStep
+from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharded_optimizer import shard as sharded
 
 Named = tuple[str, torch.Tensor]
@@ -242,6 +243,42 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
             )
 
 
+@overload
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[Named] | None = None,
+    compression: Any = NoneCompressor,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    shard: Literal[False] = False,
+) -> _DistributedOptimizer: ...
+@overload
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[Named] | None = None,
+    *,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    shard: Literal[True],
+) -> ZeroRedundancyOptimizer: ...
+@overload
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[Named] | None = None,
+    *,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    shard: bool,
+) -> _DistributedOptimizer | ZeroRedundancyOptimizer: ...
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[Named] | None = None,
@@ -254,7 +291,7 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     shard: bool = False,
-) -> Any:
+) -> _DistributedOptimizer | ZeroRedundancyOptimizer:
     """Returns an optimizer of the same class, with the same state, whose `step` uses the gradients of all ranks.
 
     Gradients are reduced while backward goes on. Those that a rank has not computed count as zeros. The result also has

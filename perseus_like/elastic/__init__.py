@@ -15,3 +15,8 @@ __all__ = [
     "notification_manager",
     "run_fn",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

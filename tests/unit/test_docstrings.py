@@ -1,4 +1,7 @@
-"""Checks the docstrings of all public names: each explains arguments, result and errors, and has an example."""
+"""Checks what editors and help() show of the public names: errors, readable signatures and docstrings.
+
+The docstring of each public name explains arguments, result and errors, and has an example.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from perseus_like import errors
 from perseus_like.documentation import completed
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +27,9 @@ MODULES = (
     *("numpy", "torch", "torch.elastic", "tensorflow", "tensorflow.elastic", "elastic"),
     *("keras", "keras.elastic", "keras.callbacks"),
 )
+# One process imports the frameworks for all of these tests.
+in_one_process = pytest.mark.xdist_group("public names")
+FACES = ("numpy", "torch", "tensorflow", "keras", "tensorflow.keras")
 # These functions and classes have arguments, but raise no errors of their own.
 NEVER_RAISE = {
     *("ObjectState", "VariablesState", "TorchState", "run_fn", "elastic.run", "gpu_available"),
@@ -67,6 +74,7 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec({"elastic": "numpy"}.get(module, module.split(".")[0])) is not None
 
 
+@in_one_process
 @pytest.mark.parametrize("module", MODULES)
 def test_each_public_name_is_documented(module: str) -> None:
     if not is_installed(module):
@@ -75,6 +83,39 @@ def test_each_public_name_is_documented(module: str) -> None:
     place = "elastic." if module.endswith(".elastic") else ""
     found = {name: missing_of(name, getattr(face, name), place) for name in face.__all__}
     assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+@in_one_process
+@pytest.mark.parametrize("module", MODULES)
+def test_an_editor_completes_the_public_names(module: str) -> None:
+    if not is_installed(module):
+        pytest.skip(f"{module} is not installed")
+    face = importlib.import_module(f"perseus_like.{module}")
+    assert dir(face) == sorted(face.__all__)
+
+
+@in_one_process
+@pytest.mark.parametrize("face", FACES)
+def test_a_program_can_catch_each_error_by_the_name_in_docstrings(face: str) -> None:
+    if not is_installed(face):
+        pytest.skip(f"{face} is not installed")
+    hvd = importlib.import_module(f"perseus_like.{face}")
+    classes = {errors.HorovodInternalError, errors.HostsUpdatedInterrupt, *errors.CLASSES.values()} - {ValueError}
+    assert {each.__name__: getattr(hvd, each.__name__, None) for each in classes} == {
+        each.__name__: each for each in classes
+    }
+    assert {each.__name__ for each in classes} <= set(hvd.__all__)
+
+
+@in_one_process
+@pytest.mark.parametrize("face", FACES)
+def test_signatures_show_readable_defaults(face: str) -> None:
+    if not is_installed(face):
+        pytest.skip(f"{face} is not installed")
+    hvd = importlib.import_module(f"perseus_like.{face}")
+    functions = [each for each in (getattr(hvd, name) for name in hvd.__all__) if inspect.isfunction(each)]
+    assert len(functions) > 10
+    assert [text for each in functions if "<" in (text := str(inspect.signature(each)))] == []
 
 
 def definitions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, ast.ImportFrom | None]]:

@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "basics": ("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
     "launch": ("elastic", "errors", "names", "protocol", "system"),
     "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
-    "common_api": ("basics", "process_set_registration", "process_sets"),
+    "common_api": ("basics", "errors", "process_set_registration", "process_sets"),
     "runner": ("common", "elastic", "launch", "names"),
     "__init__": ("common_api", "errors", "launch", "protocol", "source_folder", "system"),
     "__main__": ("launch",),

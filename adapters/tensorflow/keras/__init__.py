@@ -1,6 +1,6 @@
 """perseus_like.tensorflow.keras: Horovod's API for tf.keras, which is Keras 3, or Keras 2 if the user has chosen it."""
 
-from perseus_like import HorovodInternalError, common_api, run
+from perseus_like import common_api, run
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.common_api import *
 from perseus_like.keras.ops import Compression, allgather, broadcast, broadcast_global_variables, reducescatter
@@ -14,7 +14,6 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "PartialDistributedOptimizer",
     "Sum",
     "SyncBatchNormalization",
@@ -29,3 +28,8 @@ __all__ = [
     "run",
 ]
 __all__ += common_api.__all__
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion in editors and shells."""
+    return __all__

@@ -32,12 +32,26 @@ number: int = handle
 assert_type(hvd.broadcast_object(3, root_rank=0), int)
 assert_type(hvd.allgather_object("host"), list[str])
 
-# The distributed optimizer is an optimizer with two more methods.
+# The distributed optimizer is an optimizer with two more methods. A misspelt one is an error.
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3)
 optimizer.zero_grad()
 model(batch).sum().backward()
 optimizer.synchronize()
 with optimizer.skip_synchronize():
     optimizer.step()
+optimizer.param_groups[0]["lr"] = 0.02
+optimizer.synchronise()  # type: ignore[attr-defined]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+
+sharded = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), shard=True)
+assert_type(sharded, hvd.ZeroRedundancyOptimizer)
+assert_type(sharded.clip_grad_norm_(1.0), torch.Tensor)
+
+
+def step(optimizer: torch.optim.Optimizer, shard: bool) -> None:
+    try:
+        hvd.DistributedOptimizer(optimizer, shard=shard).step()
+    except hvd.PeerLostError as error:
+        print(error)
 
 
 @hvd.elastic.run

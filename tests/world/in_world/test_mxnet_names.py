@@ -75,3 +75,5 @@ def test_public_names_are_listed() -> None:
     public = {name for name, value in vars(hvd).items() if not name.startswith("_") and not inspect.ismodule(value)}
     assert public - {"register", "inject"} <= set(hvd.__all__)
     assert all(hasattr(hvd, name) for name in hvd.__all__)
+    assert dir(hvd) == sorted(hvd.__all__)
+    assert {"DisagreementError", "PeerLostError"} <= set(hvd.__all__)
