@@ -6,6 +6,7 @@ import errno
 import re
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 
@@ -15,6 +16,25 @@ class LaunchError(Exception):
     def __init__(self, text: str, exit_code: int = 2) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+_HINTS = {
+    signal.SIGKILL: "the kernel does this if memory runs out",
+    signal.SIGBUS: "the kernel does this if a file in memory has no room: give the container a larger /dev/shm, as in "
+    "docker run --shm-size=1g",
+}
+
+
+def describe_code(code: int) -> str:
+    """Describes the end of a process in words. `code` is its exit code, or −1 times its signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        found = signal.Signals(-code)
+    except ValueError:
+        return f"was killed by signal {-code}"
+    hint = f" ({_HINTS[found]})" if found in _HINTS else ""
+    return f"was killed by {found.name}{hint}"
 
 
 def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:

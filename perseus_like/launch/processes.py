@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .errors import describe_code
+
 NO_INPUT = subprocess.DEVNULL
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -140,12 +142,4 @@ def exit_code(status: int) -> int:
 
 def describe_exit(status: int) -> str:
     """Describes the end of a process in words."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (the kernel does this if memory runs out)" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return describe_code(os.waitstatus_to_exitcode(status))

@@ -70,6 +70,8 @@ class Supervisor:
         self._code_override: int | None = None
         self._will_look = False
         self.pause = Pause()
+        # What forwards a signal to the ranks, for signals that a child would not pass on to them.
+        self.forwarders: dict[signal.Signals, Callable[[], None]] = {}
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
     def __enter__(self) -> Supervisor:
@@ -345,6 +347,8 @@ class Supervisor:
             elif signum in _STOPPING:
                 if signum != signal.SIGINT or self._interrupts.is_new(by_signal=True):
                     self._take_stop(signum)
+            elif forward := self.forwarders.get(signum):
+                forward()
             else:
                 processes.send((child.pid for child in self._living() if child.stop_signal), signum)
 

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import sysconfig
+import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -62,7 +63,7 @@ class RecordFile:
     """The launcher's side: a file for the records of several processes."""
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("perseus-failures", os.MFD_CLOEXEC)
+        self._file = _new_file()
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # the processes share one position
 
     def fileno(self) -> int:
@@ -91,6 +92,15 @@ class RecordFile:
     def close(self) -> None:
         """Discards the records."""
         os.close(self._file)
+
+
+def _new_file() -> int:
+    """Returns the descriptor of a new file without a name, on a disk if a sandbox does not allow `memfd_create`."""
+    try:
+        return os.memfd_create("perseus-failures", os.MFD_CLOEXEC)
+    except OSError:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            return os.dup(file.fileno())
 
 
 def write_record(error: BaseException, lost_another: type[BaseException]) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perseus_like.launch.errors import describe_code
+from perseus_like.launch.processes import describe_exit
 from perseus_like.launch.verdict import Failure, Verdict, Witness
 from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
 
@@ -288,6 +290,27 @@ def test_a_record_is_written_to_the_launchers_file_only(monkeypatch: pytest.Monk
     assert record is not None
     assert record.error == "of this file"
     records.close()
+
+
+def test_records_where_a_sandbox_forbids_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*arguments: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    records = RecordFile()
+    monkeypatch.setenv(VARIABLE, records.variable_for("rank 0"))
+    write_reason("on purpose")
+    record = records.read("rank 0")
+    assert record is not None
+    assert record.error == "on purpose"
+    records.close()
+
+
+@pytest.mark.parametrize(("signum", "hint"), [(signal.SIGBUS, "/dev/shm"), (signal.SIGKILL, "memory runs out")])
+def test_signals_of_the_kernel_are_explained(signum: signal.Signals, hint: str) -> None:
+    assert describe_code(-signum).startswith(f"was killed by {signum.name} (the kernel")
+    assert hint in describe_code(-signum)
+    assert describe_exit(signum) == describe_code(-signum)
 
 
 ENDS = {

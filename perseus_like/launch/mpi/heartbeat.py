@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import socket
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from ...protocol.authentication import AuthenticatedListener, new_secret
 from ..addresses import listen_at
 from ..supervise import Supervisor
 from ..verdict import Failure
-from .rank_main import CONTINUE, PAUSE, SHUTDOWN, set_keepalive
+from .rank_main import CONTINUE, PAUSE, QUIT, SHUTDOWN, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30
 _LONGEST_HELLO = 1024
@@ -40,6 +41,7 @@ class LauncherHeartbeat:
     def __init__(self, timeout_seconds: int, addresses: list[str], size: int) -> None:
         self._timeout_seconds = timeout_seconds
         self._absent = size
+        self._has_quit = False
         self._ranks: list[_RankConnection] = []
         listeners = listen_at(addresses)
         secret = new_secret()
@@ -60,6 +62,7 @@ class LauncherHeartbeat:
         supervisor.watch(self._listener, self._accept)
         supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
         supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
+        supervisor.forwarders[signal.SIGQUIT] = self._quit
 
     def _accept(self) -> None:
         for connection in self._listener.accept():
@@ -72,10 +75,16 @@ class LauncherHeartbeat:
         self._supervisor.watch(rank.connection, lambda: self._read(rank))
 
     def _send_to_all(self, command: bytes) -> None:
-        """Sends a command to every `rank_main`: mpirun does not stop the ranks of other hosts."""
+        """Sends a command to every `rank_main`."""
         for rank in self._ranks:
-            with contextlib.suppress(OSError):
-                rank.connection.send(command, socket.MSG_NOSIGNAL)
+            rank.send(command)
+
+    def _quit(self) -> None:
+        """Sends SIGQUIT to the ranks, since it would end an mpirun. Ranks that are not connected yet get it later."""
+        self._has_quit = True
+        for rank in self._ranks:
+            if rank.name:
+                rank.send(QUIT)
 
     def _read(self, rank: _RankConnection) -> None:
         problem: OSError | None = None
@@ -89,6 +98,8 @@ class LauncherHeartbeat:
         if data and rank.take(data):
             if rank.name and not was_known:
                 self._count_in()
+                if self._has_quit:
+                    rank.send(QUIT)
             for line in rank.reports():
                 self._report(rank.number, line)
             return
@@ -125,6 +136,11 @@ class _RankConnection:
         self.host = ""
         self.has_left = False
         self._received = b""
+
+    def send(self, command: bytes) -> None:
+        """Sends a command, unless the connection has broken."""
+        with contextlib.suppress(OSError):
+            self.connection.send(command, socket.MSG_NOSIGNAL)
 
     def take(self, data: bytes) -> bool:
         """Takes received bytes; returns False if they are not what a `rank_main` sends."""

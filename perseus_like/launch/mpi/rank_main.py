@@ -36,12 +36,12 @@ if TYPE_CHECKING or __package__:
     from ...protocol.messages import agent_variable, elastic_variable
     from ...protocol.mpi_daemons import end_daemons_later
     from ...protocol.rank_variables import set_horovod_variables
-    from ..errors import explain_start_failure
+    from ..errors import describe_code, explain_start_failure
 else:
     _launch = Path(__file__).resolve().parents[1]
     sys.path += [str(_launch), str(_launch.parent / "protocol")]
     from authentication import Handshake
-    from errors import explain_start_failure
+    from errors import describe_code, explain_start_failure
     from failure_record import VARIABLE, RecordFile
     from messages import agent_variable, elastic_variable
     from mpi_daemons import end_daemons_later
@@ -50,7 +50,8 @@ else:
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports
 SHUTDOWN = b"."
-PAUSE, CONTINUE = b"p", b"c"  # commands of perseusrun, when the user stops the job (Ctrl-Z) and continues it
+# Commands of perseusrun, for signals that mpirun does not forward to the ranks: Ctrl-Z, the end of a pause, and SIGQUIT.
+PAUSE, CONTINUE, QUIT = b"p", b"c", b"q"
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
 # A connection to perseusrun that fails is tried again, since other processes may keep its port busy for a while.
@@ -115,7 +116,7 @@ def main(tag: str, encoded: str) -> int:
     if stop_requested.is_set():
         _report(tag, "stopped", "")
     else:
-        heartbeat.report(_report(tag, f"ended {shown}", _describe(code)))
+        heartbeat.report(_report(tag, f"ended {shown}", describe_code(code)))
     if code != 0 and not stop_requested.is_set():
         stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
@@ -139,10 +140,17 @@ def _enter_own_session() -> None:
 def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
     """Waits for the rank's end; returns False if perseusrun was lost before."""
     descriptor = os.pidfd_open(process.pid)
-    has_ended = heartbeat.poll(descriptor, lambda command: _stop_or_continue(process.pid, command))
+    has_ended = heartbeat.poll(descriptor, lambda command: _obey(process, command))
     if has_ended:
         process.wait()
     return has_ended
+
+
+def _obey(process: subprocess.Popen[bytes], command: bytes) -> None:
+    if command == QUIT:
+        process.send_signal(signal.SIGQUIT)
+    else:
+        _stop_or_continue(process.pid, command)
 
 
 def _stop_or_continue(root: int, command: bytes) -> None:
@@ -337,17 +345,6 @@ def _report(tag: str, event: str, text: str) -> bytes:
     with contextlib.suppress(OSError):  # mpirun has ended
         os.write(2, line)
     return line
-
-
-def _describe(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (the kernel does this if memory runs out)" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
 
 
 if __name__ == "__main__":
