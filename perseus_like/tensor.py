@@ -33,9 +33,6 @@ T = TypeVar("T")
 View = tuple[int, int, tuple[int, ...], int]
 
 
-# The dtype of the real and imaginary parts of a complex array.
-_PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
-
 AS_IT_IS = -1  # the wire dtype is the tensor's own
 
 
@@ -105,20 +102,22 @@ class ArrayTensors:
         return tensor if tensor.flags.c_contiguous else tensor.copy(order="C")
 
     def view(self, tensor: np.ndarray[Any, Any]) -> View:
-        number, shape = self._numbers.get(tensor.dtype), tensor.shape
-        if number is None:
-            number, shape = self.number_of(_PARTS.get(tensor.dtype, tensor.dtype)), (*shape, 2)
-        return (tensor.ctypes.data, number, shape, -1)
+        number = self._numbers.get(tensor.dtype)
+        if number is not None:
+            return (tensor.ctypes.data, number, tensor.shape, -1)
+        if self.is_complex(tensor):
+            return (tensor.ctypes.data, self.number_of(tensor.real.dtype), (*tensor.shape, 2), -1)
+        raise self._unsupported(tensor.dtype)
 
     def is_complex(self, tensor: np.ndarray[Any, Any]) -> bool:
-        return getattr(tensor, "dtype", None) in _PARTS
+        return np.iscomplexobj(tensor)
 
     def empty_like(self, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.empty(tensor.shape, tensor.dtype)
 
     def from_buffer(self, buffer: Any, like: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         dtype = self._dtypes[buffer.dtype]
-        if like is not None and like.dtype in _PARTS:
+        if like is not None and self.is_complex(like):
             array = self.from_buffer(buffer).view(like.dtype)
             return array.reshape(array.shape[:-1])
         if len(buffer) == 0:
@@ -133,6 +132,9 @@ class ArrayTensors:
         """Returns the core's number of a NumPy dtype."""
         number = self._numbers.get(np.dtype(dtype))
         if number is None:
-            names = ", ".join(str(dtype) for dtype in self._numbers)
-            raise ValueError(f"arrays of dtype {dtype} cannot be communicated; convert them to one of {names}")
+            raise self._unsupported(dtype)
         return number
+
+    def _unsupported(self, dtype: Any) -> ValueError:
+        names = ", ".join(str(dtype) for dtype in self._numbers)
+        return ValueError(f"arrays of dtype {dtype} cannot be communicated; convert them to one of {names}")
