@@ -1,17 +1,23 @@
 """Writes docs/environment.md from the table of settings that the installed core carries, and from the tables below.
 
-python docs/generate_environment.py            # writes the page
-python docs/generate_environment.py --check    # exit code 1 if the page is not up to date
+It also writes the table of launchers in docs/launching.md.
+
+python docs/generate_environment.py            # writes the pages
+python docs/generate_environment.py --check    # exit code 1 if a page is not up to date
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 from perseus_like import _core
+from perseus_like.launchers import LAUNCHERS
 
 PAGE = Path(__file__).with_name("environment.md")
+LAUNCHING = Path(__file__).with_name("launching.md")
+HEAD_OF_LAUNCHERS = "| launcher | recognised by | how ranks meet |\n|---|---|---|\n"
 HEAD = """\
 # Environment variables
 
@@ -39,6 +45,8 @@ OF_PYTHON = """
 ([Launching](launching.md#other-launchers)). |
 | `PERSEUS_AS_GLOO` | `0` | 1: torch.distributed's backend `gloo` means `perseus` for tensors on the CPU \
 ([torch.distributed](torch-distributed.md#programs-that-say-gloo)). Read at `import torch`. |
+| `PERSEUS_SECRET_FILE` | – | A file with a secret, the same on all hosts, by which ranks without a store or an MPI \
+authenticate each other when they start ([Trust](trust.md#ranks-that-meet-without-a-secret)). |
 | `PERSEUS_TOUCHED_GRADIENTS` | `warn` | What happens when a program writes to gradients between `backward()` and \
 `step()` without `synchronize()`: `warn` (once), `error` (on all ranks) or `ignore` \
 ([Troubleshooting](troubleshooting.md#calls)). |
@@ -66,15 +74,26 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else "–"
 
 
+def with_launchers(page: str) -> str:
+    """Returns the page with the table of launchers renewed."""
+    rows = [
+        f"| {launcher.name} | {', '.join(f'`{name}`' for name in launcher.variables)} | {launcher.meet} |\n"
+        for launcher in LAUNCHERS
+    ]
+    before, _, after = page.partition(HEAD_OF_LAUNCHERS)
+    return before + HEAD_OF_LAUNCHERS + "".join(rows) + re.sub(r"\A(\|.*\n)*", "", after)
+
+
 def main() -> int:
-    page = render()
+    pages = {PAGE: render(), LAUNCHING: with_launchers(LAUNCHING.read_text())}
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(page)
+        for page, text in pages.items():
+            page.write_text(text)
         return 0
-    if PAGE.read_text() == page:
-        return 0
-    print(f"{PAGE} is not what the installed core says; run python docs/generate_environment.py", file=sys.stderr)
-    return 1
+    old = [str(page) for page, text in pages.items() if page.read_text() != text]
+    if old:
+        print(f"not what the installed package says: {old}; run python docs/generate_environment.py", file=sys.stderr)
+    return 1 if old else 0
 
 
 if __name__ == "__main__":

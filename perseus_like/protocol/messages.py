@@ -36,20 +36,21 @@ def encode(kind: str, **content: Any) -> bytes:
 class Reader:
     """Cuts a stream into messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = _LONGEST) -> None:
+        self._longest = longest
         self._pending = b""
 
     def take(self, data: bytes) -> list[Message]:
         """Returns the messages that `data` completes. ValueError for an invalid message."""
         *lines, self._pending = (self._pending + data).split(b"\n")
-        if len(self._pending) > _LONGEST:
-            raise ValueError(f"a message of an elastic job is longer than {_LONGEST} bytes")
+        if len(self._pending) > self._longest:
+            raise ValueError(f"a message is longer than {self._longest} bytes")
         try:
             messages = [json.loads(line) for line in lines]
         except RecursionError:
-            raise ValueError("this is no message of an elastic job: its brackets are nested too deep") from None
+            raise ValueError("this is no message of this job: its brackets are nested too deep") from None
         if not all(isinstance(message, dict) and "kind" in message for message in messages):
-            raise ValueError("this is no message of an elastic job")
+            raise ValueError("this is no message of this job")
         return messages
 
 

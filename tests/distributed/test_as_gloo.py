@@ -183,6 +183,35 @@ def test_it_is_off_by_default(program: Program, forms_text: str, reports_of: Rep
         assert not any("True [" in line for line in lines)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(torch.__version__.startswith("2.1."), reason="torch 2.1 saves in threads only")
+def test_a_process_of_a_rank_under_an_mpirun_makes_a_world_of_its_own(
+    program: Program, reports_of: ReportsOf, tmp_path: Path
+) -> None:
+    """torch's checkpoints are saved by processes of the ranks, which inherit the mpirun's variables."""
+    done = program(
+        "perseusrun",
+        2,
+        """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    state = {f"of rank {dist.get_rank()}": torch.full((3,), dist.get_rank() + 1.0)}
+    dcp.async_save(state, checkpoint_id="saved", async_checkpointer_type=AsyncCheckpointerType.PROCESS).result()
+    loaded = {f"of rank {rank}": torch.zeros(3) for rank in range(2)}
+    dcp.load(loaded, checkpoint_id="saved")
+    report(*(each.tolist() for each in loaded.values()))
+    dist.destroy_process_group()
+""",
+        options=["--mpi", "--as-gloo"],
+    )
+    assert done.code == 0, done.output
+    for rank in (0, 1):
+        assert reports_of(rank) == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
+
+
 TRAINS = """
 import hashlib
 from torch import nn

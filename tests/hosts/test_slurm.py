@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -154,11 +155,39 @@ def test_srun_on_two_hosts(slurm: Run) -> None:
     assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
 
 
-def test_srun_without_a_pmi_is_an_error_that_says_what_to_do(slurm: Run) -> None:
-    done = slurm("srun", "--mpi=none", "-N", "2", "-n", "2", sys.executable, "-c", PROGRAM)
+@pytest.mark.parametrize("has_secret", [False, True])
+def test_srun_without_a_pmi_on_two_hosts(slurm: Run, has_secret: bool, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of these tests")
+    secret = {"PERSEUS_SECRET_FILE": str(tmp_path / "secret")} if has_secret else {}
+    line = ["srun", "--mpi=none", "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", PROGRAM]
+    done = slurm(*line, **secret)
+    assert done.returncode == 0, done.stdout
+    lines = sorted(re.findall(r"rank \d of .*", done.stdout))
+    assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
+    assert done.stdout.count("without a secret") == (0 if has_secret else 1), done.stdout
+
+
+def test_a_rank_that_is_missing_under_srun_is_named(slurm: Run) -> None:
+    program = f"import os; os.environ['SLURM_PROCID'] == '1' or exec({PROGRAM!r})"
+    line = ["srun", "--mpi=none", "--kill-on-bad-exit=0", "-N", "2", "-n", "3", sys.executable, "-c", program]
+    done = slurm(*line, PERSEUS_START_TIMEOUT="20")
     assert done.returncode != 0
-    assert done.stdout.count("srun started 2 tasks (SLURM_STEP_NUM_TASKS=2) without a PMI") == 2, done.stdout
-    assert "srun --mpi=pmi2" in done.stdout
+    assert done.stdout.count("ranks of 3 are missing: 1. Rank 0 listens at 10.77.0.1 port") == 2, done.stdout
+
+
+@pytest.mark.parametrize("shell", ["sbatch", "salloc", "srun"])
+def test_a_program_in_the_shell_of_an_allocation_is_alone(slurm: Run, shell: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"]
+    if shell == "sbatch":
+        script = f"#!/bin/sh\n{shlex.join(program)}\n"
+        (tmp_path / "job.sh").write_text(script)
+        done = slurm("sbatch", "--wait", "--output=out", "-N", "2", "--ntasks-per-node", "2", "job.sh")
+        assert "size 1\n" in (tmp_path / "out").read_text(), done.stdout
+    else:
+        # srun gives the program a terminal.
+        line = ["-N", "2", "--ntasks-per-node", "2"] if shell == "salloc" else ["--mpi=none", "--pty"]
+        done = slurm("script", "-qec", shlex.join([shell, *line, *program]), "/dev/null")
+        assert "size 1" in done.stdout, done.stdout
 
 
 def test_a_rank_that_is_killed_on_the_other_host(slurm: Run) -> None:

@@ -126,6 +126,51 @@ def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_lines_of_the_readme(test_beds: TestBeds, tmp_path: Path) -> None:
+    """A Horovod script runs as it is."""
+    (lines,) = re.findall(r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "train.py").write_text(lines)
+    processes = torchrun(test_beds(2), ["train.py"], tmp_path)
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert sorted(re.findall(r"rank (\d) of 4: loss", "".join(outputs))) == ["0", "1", "2", "3"]
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+total = hvd.allreduce(np.full(1 << 18, float(hvd.rank())), op=hvd.Sum)
+print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()}: {set(total.tolist())}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_without_torch(test_beds: TestBeds, tmp_path: Path) -> None:
+    """Rank 0 listens at the address of MASTER_ADDR only."""
+    test_bed = test_beds(2)
+    common = {"WORLD_SIZE": "4", "MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
+    processes = [
+        subprocess.Popen(
+            test_bed.command(test_bed.hosts[rank // 2], [sys.executable, "-c", WITHOUT_TORCH], tmp_path),
+            env={**os.environ, **common, "RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    for rank, output in enumerate(outputs):
+        assert f"rank {rank} of 4, {rank % 2} of 2: {{6.0}}\n" in output, outputs
+    assert f"ranks meet at {test_bed.address('h1')} port 29501 without a secret" in outputs[0]
+
+
+@pytest.mark.slow
 def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     """The tests of torch.distributed that pass on one host pass on two hosts."""
     files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]

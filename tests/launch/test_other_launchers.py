@@ -10,22 +10,49 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launchers import LAUNCHERS
+from perseus_like.launchers import LAUNCHERS, Launcher
 from tests.job import LIMIT_SECONDS, Start
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
-# Ranks of these launchers were seen with these variables.
+# Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
+# flux-core; Lightning's LSFEnvironment for jsrun; Slurm's plugin mpi/cray_shasta for PALS.
 SEVERAL = {
     "horovod": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"},
-    "flux": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "0"},
+    "flux": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "2"},
     "jsrun": {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "1"},
     "pals": {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_NODEID": "0", "PALS_APID": "1"},
     "torch variables without an address": {"RANK": "0", "WORLD_SIZE": "2"},
+    # MPI_Init would abort, because only the rank itself has the connection.
+    "a process that a rank of an mpirun has started": {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "99"},
     "tensorflow": {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'},
 }
 ONE = {
     "torchrun of one": {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
     "flux of one": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
+    # tests/hosts/test_slurm.py has these shells of a real Slurm.
+    "a shell of salloc": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"},
+    "a shell of sbatch": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+    "a shell of srun --pty": {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    "torchrun of one below srun": {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RUN_ID": "r",
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+    },
+    "torchrun of one below an mpirun": {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RUN_ID": "r",
+        "PMI_RANK": "0",
+        "PMI_SIZE": "2",
+        "PMI_FD": "99",
+    },
     "tensorflow of one": {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
     "a broken TF_CONFIG": {"TF_CONFIG": "{"},
 }
@@ -63,6 +90,116 @@ def test_one_rank_is_alone(launcher: str, tmp_path: Path) -> None:
     assert done.stdout == "size 1\n", done.stderr
 
 
+# The variables of a rank, by the launcher. "port" and "rank" stand for a free port and the rank. Ray Train
+# (ray/train/torch/config.py) and Azure ML (its page "Distributed GPU training guide") set the same as torchrun, and
+# LOCAL_RANK and NODE_RANK. TorchDistributor, Kubeflow's runtime torch-distributed and SageMaker run torchrun itself.
+MEET = {
+    "torchrun": {"RANK": "rank", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "port"},
+    "srun on one host": {
+        "SLURM_PROCID": "rank",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "elsewhere",
+        "SLURM_JOB_ID": "port",
+    },
+    "srun on several hosts": {
+        "SLURM_PROCID": "rank",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost,n[01-03]",
+        "SLURM_JOB_ID": "port",
+    },
+    "srun whose batch script sets the address": {
+        "SLURM_PROCID": "rank",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "n[01-02]",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "port",
+    },
+    "flux on one host": {
+        "FLUX_TASK_RANK": "rank",
+        "FLUX_JOB_SIZE": "2",
+        "FLUX_JOB_NNODES": "1",
+        "FLUX_JOB_ID": "ƒport",
+    },
+    "jsrun with an address": {
+        "JSM_NAMESPACE_RANK": "rank",
+        "JSM_NAMESPACE_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "port",
+    },
+}
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+import perseus_like.numpy as hvd
+
+for session in range(3):
+    hvd.init()
+    total = hvd.allreduce(np.full(3, hvd.rank() + 1.0), op=hvd.Sum)
+    print(f"rank {hvd.rank()} of {hvd.size()}: {total.tolist()}", flush=True)
+    hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("launcher", MEET)
+def test_ranks_without_torch_meet(launcher: str, tmp_path: Path) -> None:
+    """Three sessions one after the other."""
+    port = os.environ["PET_MASTER_PORT"]  # which tests/conftest.py holds for this process
+    with ThreadPoolExecutor(2) as threads:
+        variables = [
+            {name: value.replace("port", port).replace("rank", str(rank)) for name, value in MEET[launcher].items()}
+            for rank in range(2)
+        ]
+        ranks = list(threads.map(lambda each: python(WITHOUT_TORCH, tmp_path, each), variables))
+    for number, rank in enumerate(ranks):
+        assert rank.stdout == f"rank {number} of 2: [3.0, 3.0, 3.0]\n" * 3, rank.stderr
+    assert ranks[0].stderr.count("without a secret") == 1
+    assert ranks[1].stderr == ""
+
+
+@pytest.mark.slow  # two imports of TensorFlow
+def test_ranks_of_tensorflow_without_torch_meet(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    program = """
+import sys
+sys.modules["torch"] = None
+import tensorflow as tf
+import perseus_like.tensorflow as hvd
+
+hvd.init()
+print(hvd.size(), hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum).numpy())
+"""
+    with ThreadPoolExecutor(2) as threads:
+        common = {**MEET["torchrun"], "MASTER_PORT": os.environ["PET_MASTER_PORT"]}
+        variables = [{**common, "RANK": str(rank)} for rank in range(2)]
+        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    assert [rank.stdout for rank in ranks] == ["2 3.0\n"] * 2, ranks
+
+
+def test_a_rank_without_torch_names_the_missing_ones(tmp_path: Path) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
+    done = python(PRINT_SIZE, tmp_path, {**variables, "PERSEUS_START_TIMEOUT": "1"})
+    assert "TimedOutError: timed out: init(): after 1 s (PERSEUS_START_TIMEOUT), ranks of 3 are" in done.stderr, done
+    assert "missing: 1, 2." in done.stderr
+
+
+def test_an_unknown_address_is_an_error_at_once(tmp_path: Path) -> None:
+    variables = {**MEET["srun whose batch script sets the address"], "SLURM_PROCID": "1", "MASTER_PORT": "29500"}
+    done = python(PRINT_SIZE, tmp_path, {**variables, "MASTER_ADDR": "x" * 70, "PERSEUS_START_TIMEOUT": "9999"})
+    assert f"does not know the name '{'x' * 70}', which MASTER_ADDR has" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("wrong", [{"SLURM_PROCID": "2"}, {"SLURM_PROCID": "one"}, {"SLURM_STEP_NUM_TASKS": "two"}])
+def test_variables_that_contradict_one_another_are_an_error(wrong: dict[str, str], tmp_path: Path) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", **wrong}
+    done = python(PRINT_SIZE, tmp_path, variables)
+    assert f"ValueError: init(): {next(iter(wrong))}=" in done.stderr, done.stderr
+
+
 def test_a_rank_of_perseusrun_may_be_alone(run_job: Start) -> None:
     done = run_job(2, PRINT_SIZE.replace("; ", "\n"), joined=True, PERSEUS_ALONE="1")
     assert done.stdout.count("size 1") == 2, done.output
@@ -97,6 +234,60 @@ def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path
         variables = [{**common, "SLURM_PROCID": str(rank), "RANK": str(rank)} for rank in range(2)]
         ranks = list(threads.map(lambda each: python(PRINT_SIZE, tmp_path, each), variables))
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
+
+
+def test_ranks_of_a_launcher_below_one_process_of_an_mpirun_meet_by_the_store(tmp_path: Path) -> None:
+    """DeepSpeed's launcher sets torchrun's variables without TORCHELASTIC_RUN_ID, and inherits those of an mpirun."""
+    pytest.importorskip("torch")
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["PET_MASTER_PORT"]}
+    common |= {"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "99"}
+    with ThreadPoolExecutor(2) as threads:
+        variables = [{**common, "RANK": str(rank)} for rank in range(2)]
+        ranks = list(threads.map(lambda each: python(PRINT_SIZE, tmp_path, each), variables))
+    assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
+
+
+def test_a_process_group_of_ranks_of_srun(tmp_path: Path) -> None:
+    """The program names the store and the rank, as Lightning's SLURMEnvironment does."""
+    pytest.importorskip("torch")
+    program = """
+import os
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PET_MASTER_PORT"]
+import torch
+import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
+    import perseus_like.torch.distributed
+dist.init_process_group("perseus", rank=int(os.environ["SLURM_PROCID"]), world_size=int(os.environ["SLURM_NTASKS"]))
+total = torch.ones(2)
+dist.all_reduce(total)
+print(total.tolist())
+"""
+    common = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
+    with ThreadPoolExecutor(2) as threads:
+        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
+        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    assert [rank.stdout for rank in ranks] == ["[2.0, 2.0]\n"] * 2, ranks
+
+
+@pytest.mark.slow  # another two imports of torch
+def test_a_process_group_of_plain_srun(tmp_path: Path) -> None:
+    """The program names neither a store nor a rank, as under `srun --mpi=pmi2`."""
+    pytest.importorskip("torch")
+    program = """
+import torch
+import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
+    import perseus_like.torch.distributed
+dist.init_process_group("perseus")
+total = torch.ones(2)
+dist.all_reduce(total)
+print(total.tolist())
+"""
+    with ThreadPoolExecutor(2) as threads:
+        common = {**MEET["srun on one host"], "SLURM_JOB_ID": os.environ["PET_MASTER_PORT"]}
+        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
+        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    assert [rank.stdout for rank in ranks] == ["[2.0, 2.0]\n"] * 2, ranks
 
 
 def test_a_rank_without_the_others_says_so(tmp_path: Path) -> None:
@@ -137,8 +328,27 @@ def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
     assert done.code == 0, done.output
 
 
-def test_the_document_has_all_launchers() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
-    for launcher in LAUNCHERS:
-        assert f"`{launcher.rank}`" in page
-        assert not launcher.size or f"`{launcher.size}`" in page
+def test_a_process_that_a_rank_of_srun_starts_gets_an_error(tmp_path: Path) -> None:
+    program = f"""
+import subprocess, sys
+import perseus_like.numpy as hvd
+
+hvd.init()
+child = subprocess.run([sys.executable, "-c", {PRINT_SIZE!r}], capture_output=True, text=True)
+assert f"started by rank {{hvd.rank()}} (pid " in child.stderr, child.stderr
+hvd.barrier()
+"""
+    with ThreadPoolExecutor(2) as threads:
+        common = {**MEET["srun on one host"], "SLURM_JOB_ID": os.environ["PET_MASTER_PORT"]}
+        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
+        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+
+
+@pytest.mark.parametrize("launcher", [each for each in LAUNCHERS if each.is_of_core], ids=lambda each: each.rank)
+def test_the_core_knows_its_launchers(launcher: Launcher, tmp_path: Path) -> None:
+    variables = {launcher.rank: "1", **dict.fromkeys(launcher.also, "1")}
+    if launcher.size:
+        variables[launcher.size] = "2"
+    done = python("from perseus_like.launchers import launched; print(launched())", tmp_path, variables)
+    assert done.stdout == f"(1, {2 if launcher.size else -1})\n", done.stderr

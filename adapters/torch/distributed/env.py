@@ -18,6 +18,7 @@ from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
+from perseus_like import launchers
 from perseus_like.session import session
 from perseus_like.system import temporary_folder
 
@@ -86,7 +87,7 @@ def _free_port() -> int:
 
 
 def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
-    session.start({}, holder="torch.distributed")
+    launchers.start("torch.distributed")
     rank, size = int(session.core.rank()), int(session.core.size())
     query = dict(parse_qsl(urlparse(url).query))
     if int(query.get("rank", rank)) != rank or int(query.get("world_size", size)) != size:
