@@ -355,7 +355,7 @@ class Stderr:
     def __init__(self, size: int) -> None:
         self.sink = Memory()
         self.said: list[str] = []
-        repeats = Repeats(self.said.append)
+        repeats = self.repeats = Repeats(self.said.append)
         self.witnesses = [Witness(rank=rank) for rank in range(size)]
         self.channels = [Channel(w.rank, "stderr", self.sink, Style(), None, w, repeats) for w in self.witnesses]
 
@@ -383,6 +383,19 @@ def test_a_traceback_that_another_rank_has_printed_becomes_one_line() -> None:
         witness.has_ended_badly = True
     assert stderr.end() == {0: TRACEBACK, 1: b"", 2: b"", 3: TRACEBACK.replace(b"bad", b"odd")}
     assert stderr.said == ["[1-2]: the same traceback as [0]"]
+
+
+@pytest.mark.parametrize("more", [b"bye\n", b"\r 50%|\rbye\n"])
+def test_lines_after_a_folded_traceback_are_printed(more: bytes) -> None:
+    stderr = Stderr(2)
+    for channel in stderr.channels:
+        channel.feed(TRACEBACK)
+    stderr.witnesses[1].has_ended_badly = True
+    stderr.repeats.settle(stderr.channels[1])
+    stderr.channels[1].feed(more)
+    assert stderr.said == ["[1]: the same traceback as [0]"]
+    assert b"ValueError" not in stderr.end()[1]
+    assert stderr.sink.text.endswith(b"[1]<stderr>:bye\n")
 
 
 def test_the_traceback_of_a_rank_that_lives_is_printed() -> None:
