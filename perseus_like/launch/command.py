@@ -144,7 +144,7 @@ def _local(options: Options, size: int) -> int:
         print("\n".join(describe_local(options, size)))
         return 0
     cores = usable_cores()
-    if size > cores and not options.oversubscribe:
+    if size >= 2 * cores and not options.oversubscribe:
         few = "1 core" if cores == 1 else f"{cores} cores"
         options.notes.append(
             f"{size} ranks share {few} of this host ({size / cores:.3g} ranks per core), so each is slower"

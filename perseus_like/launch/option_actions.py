@@ -89,7 +89,7 @@ class ShortHelp(argparse.Action):
 
     shown = (
         *("-np", "-H", "--hostfile", "-x", "--as-horovod", "--bind-to", "--no-prefix", "--output-filename"),
-        *("--timeline-filename", "--min-np", "--dry-run", "--check-build", "--version", "--help-all"),
+        *("--timeline-filename", "--min-np", "--dry-run", "--explain", "--check-build", "--version", "--help-all"),
     )
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:

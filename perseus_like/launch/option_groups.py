@@ -6,6 +6,7 @@ import argparse
 import shlex
 
 from .completion import SHELLS, Completion
+from .explain import Explain
 from .option_actions import Bind, Forward, ForwardMca, ForwardPair, MapBy, ShortHelp
 from .program import MODULE_FLAGS
 
@@ -14,6 +15,14 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-h", "--help", action=ShortHelp, nargs=0, default=argparse.SUPPRESS, help="print a short help and exit")
     add("--help-all", action="help", help="print all options and exit")
+    add(
+        "--explain",
+        dest="_",
+        action=Explain,
+        default=argparse.SUPPRESS,
+        metavar="TEXT",
+        help="print what the documents say about an error text, and exit",
+    )
     add("-v", "--version", action="store_true", help="print the version and exit")
     add(
         *("-cb", "--check-build"),
@@ -70,7 +79,7 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--oversubscribe",
         action="store_true",
-        help="allow more than 128 ranks per core of this host, and omit the note about more than one",
+        help="allow more than 128 ranks per core of this host, and omit the note about two or more",
     )
     add("--as-horovod", action="store_true", help="make the program's `import horovod` find perseus_like")
     add("--as-gloo", action="store_true", help="make torch.distributed's backend `gloo` mean perseus for CPU tensors")

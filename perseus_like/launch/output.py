@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r\n
 _LONGEST_LINE = 1 << 20
 NAMES = ("stdout", "stderr")
+BAR_SECONDS = 5.0  # in a file, the time between two states of a progress bar
 _RANK_COLOURS = (b"36", b"33", b"35", b"32", b"34", b"96")
 _BOLD, _BOLD_RED = b"1", b"1;31"
 # In a folder where others can write, someone may have made a link to another file, or a pipe that nobody reads.
@@ -46,6 +47,8 @@ class Sink:
         self._waiting = bytearray()
         self._open: Channel | None = None  # the channel of the unfinished line that is the last on the screen
         self._open_text = b""
+        # In a file, when a bar was written last, and its state if it has changed since then.
+        self._bars: dict[Channel, tuple[float, bytes | None]] = {}
         self.has_lost = False  # since the last line that says so
         self.report_loss: Callable[[], None] | None = None  # called at the first loss
 
@@ -56,6 +59,7 @@ class Sink:
 
     def write_line(self, channel: Channel, text: bytes) -> None:
         """Writes a finished line. Rows of other channels move below it."""
+        self._bars.pop(channel, None)
         if self._rows:
             self._put(self._rows.write_line(channel.owner, channel.prefix() + text))
         elif self._open is channel:
@@ -66,11 +70,37 @@ class Sink:
             self._put(channel.prefix() + text + b"\n")
 
     def update_line(self, channel: Channel, text: bytes) -> None:
-        """Writes a line that will be overwritten (a progress bar) or completed (a prompt). A blank text removes it."""
+        """Writes a line that will be overwritten (a progress bar) or completed (a prompt). A blank text removes it.
+
+        In a file, the states of a bar within BAR_SECONDS are one, which is the last.
+        """
         if self._rows:
             row = channel.prefix() + text
             self._put(self._rows.update(channel.owner, row) if text.strip() else self._rows.remove(channel.owner))
             return
+        if not self.is_terminal:
+            written, _ = self._bars.get(channel, (-BAR_SECONDS, None))
+            if not text.strip() and channel in self._bars and self._open is not channel:
+                self._bars.pop(channel, None)
+                return
+            if text.strip() and time.monotonic() < written + BAR_SECONDS:
+                self._bars[channel] = written, text
+                return
+            self._bars[channel] = time.monotonic(), None
+        self._write_open(channel, text)
+
+    @property
+    def has_late_bars(self) -> bool:
+        """True if `write_late_bars` will write something."""
+        return any(text is not None for _, text in self._bars.values())
+
+    def write_late_bars(self) -> None:
+        """Writes the last states of bars that have waited for BAR_SECONDS."""
+        for channel, (written, text) in list(self._bars.items()):
+            if text is not None and time.monotonic() >= written + BAR_SECONDS:
+                self.update_line(channel, text)
+
+    def _write_open(self, channel: Channel, text: bytes) -> None:
         if self._open is not channel:
             self.close_line()
             self._put(channel.prefix() + text)
@@ -231,6 +261,11 @@ class Channel:
             self._update_line(self._pending.rstrip(b"\r"))
 
     @property
+    def has_bar(self) -> bool:
+        """True while the last line is a progress bar that goes on."""
+        return self._is_bar
+
+    @property
     def number(self) -> int:
         """The rank, or the number of a worker of an elastic job."""
         return self.owner[0]
@@ -367,10 +402,17 @@ class Screen:
         """True while lines are held back that `settle` will write, or fold."""
         return self._repeats is not None and self._repeats.is_holding()
 
+    @property
+    def has_late_bars(self) -> bool:
+        """See `Sink.has_late_bars`."""
+        return any(sink.has_late_bars for sink in self.sinks)
+
     def settle(self) -> None:
-        """See `Repeats.settle`."""
+        """See `Repeats.settle` and `Sink.write_late_bars`."""
         if self._repeats:
             self._repeats.settle()
+        for sink in self.sinks:
+            sink.write_late_bars()
 
     def show_pending(self) -> None:
         """See `Channel.show_pending`."""

@@ -76,6 +76,8 @@ class Repeats:
             block.since = time.monotonic()
             if len(block.lines) > _MOST_LINES or not self._leaders(block):
                 self.release(source)
+                if block.is_folded:
+                    source.write(line)
             return
         for printed in self._printed:
             if printed.source is source and len(printed.lines) < _MOST_LINES:
@@ -90,9 +92,9 @@ class Repeats:
         source.write(line)
 
     def release(self, source: Source) -> None:
-        """Prints what is held back of a source. Of a traceback that was folded, this is only its last line."""
+        """Prints what is held back of a source. A traceback that was folded is not."""
         if block := self._held.pop(source.number, None):
-            for line in block.lines[-1:] if block.is_folded else block.lines:
+            for line in [] if block.is_folded else block.lines:
                 source.write(line)
             self._printed.append(block)
 

@@ -9,7 +9,7 @@ from typing import IO
 
 from .child import Feed
 from .event_loop import EventLoop
-from .output import Screen, Sink
+from .output import BAR_SECONDS, Channel, Screen, Sink
 
 _PROMPT_SECONDS = 0.1
 _MOST_BACKLOG = 1 << 20
@@ -24,6 +24,7 @@ class ChildStreams:
         self._screen = screen
         self._feeds: dict[int, Feed] = {}
         self._streams: dict[int, IO[bytes]] = {}
+        self._stderr_of: dict[int, tuple[int, Channel]] = {}  # by the stdout of the same process
         self._is_listening = True
 
     def add(self, process: subprocess.Popen[bytes], out: Feed, err: Feed) -> None:
@@ -35,12 +36,15 @@ class ChildStreams:
             self._feeds[descriptor] = feed
             self._streams[descriptor] = stream
             self._listen(descriptor)
+        if process.stdout and process.stderr and isinstance(err, Channel):
+            self._stderr_of[process.stdout.fileno()] = process.stderr.fileno(), err
 
     @property
     def longest_wait(self) -> float | None:
         """Returns the seconds after which an incomplete line, such as a prompt, is shown, or a held one; or None."""
-        waits = self._screen.is_holding or any(sink.is_terminal for sink in self._screen.sinks)
-        return _PROMPT_SECONDS if waits else None
+        if self._screen.is_holding or any(sink.is_terminal for sink in self._screen.sinks):
+            return _PROMPT_SECONDS
+        return BAR_SECONDS if self._screen.has_late_bars else None
 
     def update(self) -> None:
         """Makes the loop wait for what can make progress now. Call it before each wait."""
@@ -90,20 +94,33 @@ class ChildStreams:
 
     def _read(self, descriptor: int) -> int:
         """Passes on output of a child. Returns the number of bytes; 0 at the end, or if there is none now."""
-        if descriptor not in self._feeds:
+        data = self._take(descriptor)
+        if data is None:
             return 0
-        try:
-            data = os.read(descriptor, 65536)
-        except BlockingIOError:
-            return 0
-        if data:
-            self._feeds[descriptor].feed(data)
-        else:
-            self._forget(descriptor)
+        other, channel = self._stderr_of.get(descriptor, (-1, None))
+        before = self._take(other) if data and channel else None
+        # A line after the end of a bar belongs below it. The end is already in the pipe.
+        is_bar = bool(before and channel and (channel.has_bar or b"\r" in before))
+        pieces = [(other, before), (descriptor, data)] if is_bar else [(descriptor, data), (other, before)]
+        for source, piece in pieces:
+            if piece:
+                self._feeds[source].feed(piece)
+            elif piece is not None:
+                self._forget(source)
         return len(data)
+
+    def _take(self, descriptor: int) -> bytes | None:
+        """Reads output of a child: nothing at the end, None if there is none now."""
+        if descriptor not in self._feeds:
+            return None
+        try:
+            return os.read(descriptor, 65536)
+        except BlockingIOError:
+            return None
 
     def _forget(self, descriptor: int) -> None:
         self._feeds.pop(descriptor).finish()
+        self._stderr_of.pop(descriptor, None)
         if self._loop.watches(descriptor):
             self._loop.forget(descriptor)
         self._streams.pop(descriptor).close()

@@ -176,12 +176,12 @@ class Supervisor:
             write_reason(self._verdict.first.summary())
             for line in self._verdict.report(self._screen.size, is_known=self._verdict.first is self._announced):
                 self._screen.announce(line.text, line.details, line.is_failure)
-        code = self._exit_code()
-        if self._screen.is_on_terminal and is_over is None and code == 0 and self._stop_reason is None:
+        is_good = self._exit_code() == 0 and self._stop_reason is None and is_over is None
+        if is_good and self._screen.is_on_terminal:
             ranks = "1 rank" if self._screen.size == 1 else f"{self._screen.size} ranks"
             self._screen.announce(f"{ranks} ended after {time.monotonic() - self._start:.1f} s")
         self._flush_screen()
-        return code
+        return self._exit_code()
 
     def fail(self, failure: Failure, grace: float) -> None:
         """Ends the job because of `failure`, `grace` seconds later.

@@ -6,11 +6,13 @@ When one rank fails, the others soon fail, too, because they have lost it. They 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..protocol.failure_record import FailureRecord
 from .binding import ranges
+from .explain import about
 
 # The traceback of a rank that has failed because of another rank contains this text.
 _BLAME = b"PeerLostError"
@@ -18,10 +20,10 @@ TRACEBACK = b"Traceback (most recent call last):"
 _LEFT = re.compile(r"PeerLostError: (.*): rank ([0-9]+) has left the job")
 _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
 
-# What faulthandler prints: the stack of the thread that has crashed, with the innermost call first.
+# The output of faulthandler: the stack of the thread that has crashed, with the innermost call first.
 _CRASH = re.compile(r"^(Fatal Python error: .*\n)(?s:.*)^Current thread .*\n((?:  File .*\n)+)", re.MULTILINE)
 
-# What to do about an error of Python or of a framework, by a pattern of its text.
+# Advice about errors of Python or of a framework, by a pattern of the text.
 _HINTS = {
     r"No module named 'horovod": "start the job with `perseusrun --as-horovod`, or import perseus_like in its place",
     r"'experimental_run_tf_function'|keras\.optimizers\.legacy|no attribute '_compute_gradients'": "Keras 3 does not "
@@ -30,6 +32,7 @@ _HINTS = {
 
 _MOST_KEPT = 16384  # the list of extension modules after the stack may have several thousand bytes
 _MOST_LINES = 5
+_SHORTEST_WORD = 20  # errors of a program may have shorter texts of this library, such as "not a number", by chance
 
 
 class Witness:
@@ -83,6 +86,9 @@ class Witness:
             lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
         elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
+        section = about(self.record.error) if self.record else None
+        if section and len(section.word()) >= _SHORTEST_WORD:
+            lines.append(f"more about it: perseusrun --explain {shlex.quote(section.word())}")
         lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, self.summary())]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
 

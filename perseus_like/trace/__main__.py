@@ -18,9 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.command == "summary" and options.draw is not None:
-            from .picture import check_format
+            from .picture import check
 
-            check_format(options.draw)
+            check(options.draw)
         traces = read(options.files, _report)
         if options.command == "merge":
             events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in merge(traces))

@@ -188,6 +188,8 @@ def _wrong_part(event: Event) -> str:
 def _events(path: Path) -> list[Event]:
     try:
         text = path.read_text()
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist; {_GIVE}") from None
     except UnicodeDecodeError:
         raise TraceError(f"{path} is no timeline of perseus_like: it is no text; {_GIVE}") from None
     if not text.strip(" \n[],"):

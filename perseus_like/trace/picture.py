@@ -16,20 +16,22 @@ FORMATS = (".png", ".svg", ".pdf")
 _LONGEST_NAME = 40
 
 
-def check_format(path: Path) -> None:
-    """Raises TraceError if the suffix of `path` is no format of a picture."""
+def check(path: Path) -> None:
+    """Raises TraceError if the suffix of `path` is no format of a picture, or if matplotlib is not installed."""
     if path.suffix.lower() not in FORMATS:
         raise TraceError(f"--draw {path}: the name of a picture ends with {', '.join(FORMATS)}; give such a name")
-
-
-def draw(summary: Summary, path: Path) -> None:
-    """Writes a PNG, SVG or PDF, depending on the suffix of `path`. TraceError without matplotlib."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         raise TraceError(
             "drawing needs matplotlib, which is not installed: pip install 'perseus-like[trace]'"
         ) from None
+
+
+def draw(summary: Summary, path: Path) -> None:
+    """Writes a PNG, SVG or PDF, depending on the suffix of `path`. Call `check` before."""
+    from matplotlib.figure import Figure
+
     tensors = [tensor for tensor in summary.tensors[:SHOWN] if tensor.waited > 0]
     caused = [(rank, seconds) for rank, seconds in sorted(summary.caused.items()) if seconds > 0]
     panels: list[tuple[float, Callable[[Any], None]]] = [

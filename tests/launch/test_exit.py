@@ -197,7 +197,7 @@ def test_wrong_usage_is_one_line(perseusrun: Perseusrun, args: list[str], text: 
     assert result.stdout == ""
 
 
-def test_more_ranks_than_cores_are_noted_once(perseusrun: Perseusrun) -> None:
+def test_several_ranks_on_a_core_are_noted_once(perseusrun: Perseusrun) -> None:
     one = functools.partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
     note = "perseusrun: 3 ranks share 1 core of this host (3 ranks per core), so each is slower\n"
     for options, expected in (([], note), (["--oversubscribe"], "")):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseus_like.launch import explain
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.options import parse_options
 from perseus_like.launch.settings import GROUPS
@@ -305,3 +306,27 @@ def test_mpiruns_binding() -> None:
     options = parse_options(["-np", "2", "-bind-to", "core", "-map-by", "node", "x"])
     assert options.binding_args == ["--bind-to", "core"]
     assert options.notes == ["-map-by node has no effect: hosts are filled in their order"]
+
+
+def test_explain_finds_the_section_of_an_error(perseusrun: Perseusrun) -> None:
+    error = "broadcast 'w': rank 0 has float32[3], rank 1 has float64[3]; dtype and shape must be the same on all ranks"
+    done = perseusrun("--explain", error)
+    assert done.returncode == 0
+    assert done.stdout.startswith("`…; dtype and shape must be the same on all ranks`")
+    assert "The ranks built different models" in " ".join(done.stdout.split())
+    missing = perseusrun("--explain", "frobnicate")
+    assert missing.returncode == 1
+    assert "no error text has this" in missing.stderr
+
+
+def test_every_section_is_found_by_its_word_and_by_its_error() -> None:
+    for section in explain.sections():
+        if section.heading.startswith("`"):
+            assert section in explain.find(section.word())[:3], section.heading
+            assert explain.about(section.heading.strip("`").replace("…", "something")) == section
+
+
+def test_a_word_is_searched_from_its_beginning() -> None:
+    found = explain.find("stall")
+    assert found
+    assert "_stall_" in (found[0].heading + found[0].body).lower()

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseus_like.launch import output
 from perseus_like.launch.output import Channel, Sink, Style
 from perseus_like.launch.repeats import Repeats
 from perseus_like.launch.verdict import Witness
@@ -144,7 +145,7 @@ def test_rank_0_reads_the_launchers_input(perseusrun: Perseusrun, script: Script
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:'hello\\nyou\\n'", "[1]<stdout>:''"]
 
 
-def test_updates_of_a_progress_bar_share_a_line_in_a_file(perseusrun: Perseusrun, script: Script) -> None:
+def test_a_progress_bar_in_a_file_has_its_first_and_its_last_state(perseusrun: Perseusrun, script: Script) -> None:
     program = script(r"""
         for percent in (10, 50, 100):
             os.write(2, b"\r%3d%%|" % percent)
@@ -153,7 +154,6 @@ def test_updates_of_a_progress_bar_share_a_line_in_a_file(perseusrun: Perseusrun
     result = perseusrun("-np", "1", sys.executable, program)
     assert [part for part in re.split(r"[\r\n]", result.stderr) if part] == [
         "[0]<stderr>: 10%|",
-        "[0]<stderr>: 50%|",
         "[0]<stderr>:100%|",
     ]
 
@@ -236,6 +236,24 @@ def test_a_long_wait_in_init_is_shown_on_a_terminal(script: Script, monkeypatch:
     assert seen.count(b"waiting in init()") == 1
 
 
+def test_a_line_after_the_end_of_a_bar_is_below_it(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher finds the end of the bar and the next line in two pipes, at the same time."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    program = script(r"""
+        for epoch in range(9):
+            os.write(2, b"\r%d: 50%%|" % epoch)
+            os.write(2, b"\r%d: 100%%|\n" % epoch)
+            os.write(1, b"loss of %d\n" % epoch)
+            sys.stdin.readline()
+    """)
+    seen = on_terminal(["-np", "1", sys.executable, program], [(b"loss of %d\r" % epoch, b"\n") for epoch in range(9)])
+    lines = re.sub(rb"\x1b\[[KA]", b"", seen).split(b"\r\n")
+    ended = [re.sub(rb".*\r(?=.)", b"", line) for line in lines]
+    assert [line.partition(b":")[2] for line in ended if line.startswith(b"[0]")] == [
+        text for epoch in range(9) for text in (b"%d: 100%%|" % epoch, b"loss of %d" % epoch)
+    ]
+
+
 def test_prompt_on_a_terminal_is_shown_before_its_line_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     program = script('print("got", input("name? ")) if rank == 0 else None')
@@ -290,6 +308,31 @@ def test_the_size_of_the_pieces_does_not_change_the_output(parts: list[bytes], s
     assert texts[0] == texts[1]
 
 
+def test_a_progress_bar_in_a_file_has_a_state_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    sink = Memory()
+    one, other = (Channel(rank, "stderr", sink, Style()) for rank in range(2))
+    for second in range(12):
+        now[0] = float(second)
+        for channel in (one, other):
+            channel.feed(b"\r%3d%%|" % second)
+            channel.feed(b"\r%3d%%|." % second)
+        sink.write_late_bars()
+    now[0] = 100.0  # the bars do not move any more
+    sink.write_late_bars()
+    for channel in (one, other):
+        channel.finish()
+    os.close(sink.descriptor)
+    states = [part for part in re.split(rb"[\r\n]", sink.text) if part]
+    # The launcher finds the end of a state only at the beginning of the next one.
+    assert states == [
+        b"[%d]<stderr>:%s" % (rank, state)
+        for state in (b"  0%|", b"  4%|.", b"  9%|.", b" 11%|", b" 11%|.")
+        for rank in range(2)
+    ]
+
+
 def test_a_removed_progress_bar_leaves_no_line_after_the_last_one() -> None:
     """A program prints its result after tqdm has removed a bar (leave=False) by blanks and a carriage return."""
     sink = Memory()
@@ -312,7 +355,7 @@ class Stderr:
     def __init__(self, size: int) -> None:
         self.sink = Memory()
         self.said: list[str] = []
-        repeats = Repeats(self.said.append)
+        repeats = self.repeats = Repeats(self.said.append)
         self.witnesses = [Witness(rank=rank) for rank in range(size)]
         self.channels = [Channel(w.rank, "stderr", self.sink, Style(), None, w, repeats) for w in self.witnesses]
 
@@ -340,6 +383,19 @@ def test_a_traceback_that_another_rank_has_printed_becomes_one_line() -> None:
         witness.has_ended_badly = True
     assert stderr.end() == {0: TRACEBACK, 1: b"", 2: b"", 3: TRACEBACK.replace(b"bad", b"odd")}
     assert stderr.said == ["[1-2]: the same traceback as [0]"]
+
+
+@pytest.mark.parametrize("more", [b"bye\n", b"\r 50%|\rbye\n"])
+def test_lines_after_a_folded_traceback_are_printed(more: bytes) -> None:
+    stderr = Stderr(2)
+    for channel in stderr.channels:
+        channel.feed(TRACEBACK)
+    stderr.witnesses[1].has_ended_badly = True
+    stderr.repeats.settle(stderr.channels[1])
+    stderr.channels[1].feed(more)
+    assert stderr.said == ["[1]: the same traceback as [0]"]
+    assert b"ValueError" not in stderr.end()[1]
+    assert stderr.sink.text.endswith(b"[1]<stderr>:bye\n")
 
 
 def test_the_traceback_of_a_rank_that_lives_is_printed() -> None:

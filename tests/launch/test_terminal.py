@@ -50,7 +50,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
 
     def start(program: str, size: int, width: int) -> Screen:
-        line = shlex.join([*LAUNCHER, "-np", str(size), sys.executable, program])
+        line = shlex.join([*LAUNCHER, "-np", str(size), "--oversubscribe", sys.executable, program])
         shell = f"{line}; echo {END}; read line"
         outer = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "TMUX")}
         environment = {**outer, "LANG": "C.UTF-8", "NO_COLOR": "1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,21 @@ def test_the_error_says_why_a_file_is_not_a_timeline(
         assert f"{path} " in output
         assert text in output
         assert "--timeline-filename" in output
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(tmp_path / "trace.json")]) == 1
+    assert (
+        "trace.json does not exist; give a file that --timeline-filename or HOROVOD_TIMELINE" in capsys.readouterr().err
+    )
+
+
+def test_a_missing_matplotlib_is_found_before_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["summary", str(tmp_path / "trace.json"), "--draw", "trace.svg"]) == 1
+    assert capsys.readouterr().err.endswith("which is not installed: pip install 'perseus-like[trace]'\n")
 
 
 def test_an_unknown_format_of_a_picture_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
