@@ -198,6 +198,7 @@ def test_teams_on_process_sets_vote(run_example: Example) -> None:
     ("example", "ranks", "line"),
     [
         ("pytorch/partial_fc.py", 3, "333 of 1000 classes on rank 0"),
+        ("pytorch/tensor_and_data_parallel.py", 4, "2 times 2 ranks"),
     ],
 )
 def test_divided_models_train_as_one_process(run_example: Example, example: str, ranks: int, line: str) -> None:
