@@ -214,6 +214,21 @@ def test_divided_models_train_as_one_process(run_example: Example, example: str,
 
 
 @pytest.mark.slow
+def test_torchs_own_data_parallelism_over_the_backend(run_example: Example) -> None:
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        pytest.skip("FSDP2 is in torch 2.6 or later")
+    losses, kept = [], []
+    for by, ranks in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
+        done = run_example("pytorch/distributed_backend.py", "--by", by, "--epochs", 3, "--target", 0.8, ranks=ranks)
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses.append(losses_of(done.stdout))
+        kept += [int(found) for found in re.findall(r"(\d+) numbers of optimizer state", done.stdout)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-2)
+    assert kept[0] == kept[1] == 2 * kept[2]
+
+
+@pytest.mark.slow
 def test_gan_learns_to_draw_points_near_the_real_ones(run_example: Example) -> None:
     done = run_example("pytorch/gan.py", "--steps", 750)
     assert done.returncode == 0, done.stdout + done.stderr
