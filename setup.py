@@ -1,6 +1,7 @@
 """Build of perseus_like: the C++ core by CMake, and adapters/ installed as perseus_like.<framework>."""
 
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -64,13 +65,18 @@ def extensions() -> list[Extension]:
 
 
 class BuildPy(build_py):
-    """Starts from an empty folder: setuptools would ship files that an earlier build left in build/lib."""
+    """Starts from an empty folder: setuptools would ship files that an earlier build left in build/lib.
+
+    Editors read docstrings from the source, so those that are made at import are written into the wheel's.
+    """
 
     def run(self) -> None:
         if not self.editable_mode:
             for package in ("perseus_like", "perseus", "perseus_like_autoload"):
                 shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
         super().run()
+        if not self.editable_mode:
+            runpy.run_path(str(ROOT / "docs/write_docstrings.py"))["write_docstrings"](Path(self.build_lib))
 
 
 class EditableWheel(editable_wheel):

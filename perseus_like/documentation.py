@@ -2,7 +2,7 @@
 
 `documented` completes the docstring of a function: it adds a line for each parameter that the docstring does not
 describe, and the errors that the collective can raise. `documented_as` adds what another function's docstring says.
-`help()` shows the complete text.
+`help()` shows the complete text. docs/write_docstrings.py writes it into the sources of the wheel, for editors.
 """
 
 from __future__ import annotations
@@ -107,11 +107,7 @@ def documented_as(model: Callable[..., Any]) -> Callable[[F], F]:
 
     def complete(function: F) -> F:
         if function.__doc__ is not None and model.__doc__ is not None:
-            head, own = _sections(function.__doc__)
-            _, others = _sections(model.__doc__)
-            entries = {**_entries(others["Args"]), **_entries(own.get("Args", ""))}
-            arguments = "\n".join(entries[name] for name in _parameters(function))
-            function.__doc__ = _joined(head, {**others, **own, "Args": arguments})
+            function.__doc__ = completed_as(function.__doc__, model.__doc__, _parameters(function))
         return function
 
     return complete
@@ -135,6 +131,14 @@ def completed(docstring: str, function: str, parameters: Sequence[str], failed: 
     )
     sections.setdefault("Raises", _errors(verb, failed or _failed(is_async)))
     return _joined(head, sections)
+
+
+def completed_as(docstring: str, model: str, parameters: Sequence[str]) -> str:
+    """Returns the docstring with the parameters and sections that it lacks, from the docstring `model`."""
+    head, own = _sections(docstring)
+    _, others = _sections(model)
+    entries = {**_entries(others["Args"]), **_entries(own.get("Args", ""))}
+    return _joined(head, {**others, **own, "Args": "\n".join(entries[name] for name in parameters)})
 
 
 def _sections(docstring: str) -> tuple[str, dict[str, str]]:

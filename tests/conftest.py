@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
 CACHE = ROOT / ".venv-mpi"
 FOLDERS = ["csrc", "cmake", "adapters", "perseus_like"]
-FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"]
+FILES = ["setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "docs/write_docstrings.py"]
 
 with contextlib.suppress(ImportError):  # torch's wheels for CUDA bring triton
     # TensorFlow and triton both contain LLVM. If TensorFlow 2.21 is loaded first, loading triton ends the process.

@@ -3,18 +3,23 @@
     python docs/site/stage.py build/docs
 
 A README.md becomes the index.md of its folder. Files that a document links to are copied too. A link to something that
-does not exist fails here or in `mkdocs build --strict`. The page of the launcher's options is written from `--help`.
+does not exist fails here or in `mkdocs build --strict`. The page of the launcher's options is written from its parser.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from perseus_like.launch.options import make_parser
+
 ROOT = Path(__file__).parents[2].resolve()
+# A reader who searches the words of an error wants to know what to do.
+FRONT_MATTER = {"docs/troubleshooting.md": "---\nsearch:\n  boost: 10\n---\n\n"}
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -51,21 +56,28 @@ def stage(page: Path, to: Path) -> None:
 
     copy = to / staged_name(page.relative_to(ROOT).as_posix())
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(LINK.sub(replaced, page.read_text()))
+    copy.write_text(FRONT_MATTER.get(page.relative_to(ROOT).as_posix(), "") + LINK.sub(replaced, page.read_text()))
 
 
 def write_launcher_page(to: Path) -> None:
-    """Writes the page of the options of `perseusrun`."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "perseus_like.launch", "--help-all"],
-        cwd=to,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "100"},
-    )
-    head = "# Options of perseusrun\n\n[Launching](../launching.md) explains how jobs start. `perseusrun --help`:\n\n"
-    (to / "docs/api/launcher.md").write_text(f"{head}```text\n{shown.stdout}```\n")
+    """Writes the page of the options of `perseusrun`, with a table for each group of options."""
+    parser = make_parser()
+    page = "# Options of perseusrun\n\n[Launching](../launching.md) explains how jobs start.\n"
+    for group in parser._action_groups:
+        shown = [action for action in group._group_actions if action.help not in (None, argparse.SUPPRESS)]
+        if shown and group.title:
+            page += f"\n## {group.title[0].upper()}{group.title[1:]}\n\n| option | meaning |\n|---|---|\n"
+            page += "".join(row_of(parser, action) for action in shown)
+    (to / "docs/api/launcher.md").write_text(page)
+
+
+def row_of(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Returns the line of a table for an option: its names, its value and its help text."""
+    formatter = parser._get_formatter()
+    meaning = " ".join(formatter._expand_help(action).split()).replace("|", "\\|").replace("<", "&lt;")
+    value = "" if action.nargs == 0 else f" {formatter._format_args(action, action.dest.upper())}"
+    names = ", ".join(f"`{name}{value}`" for name in action.option_strings or [action.dest])
+    return f"| {names} | {meaning} |\n"
 
 
 def main(to: Path) -> None:

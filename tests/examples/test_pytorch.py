@@ -194,12 +194,53 @@ def test_teams_on_process_sets_vote(run_example: Example) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "ranks", "line"),
+    [
+        ("pytorch/partial_fc.py", 3, "333 of 1000 classes on rank 0"),
+        ("pytorch/tensor_and_data_parallel.py", 4, "2 times 2 ranks"),
+    ],
+)
+def test_divided_models_train_as_one_process(run_example: Example, example: str, ranks: int, line: str) -> None:
+    losses = []
+    for number in (1, ranks):
+        # The batch of 36 images is divisible by all of these numbers of ranks.
+        done = run_example(example, "--epochs", 3, "--batch-size", 36, "--target", 0, ranks=number)
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses.append(losses_of(done.stdout))
+    assert line in done.stdout
+    assert losses[0][-1] < losses[0][0]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_torchs_own_data_parallelism_over_the_backend(run_example: Example) -> None:
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        pytest.skip("FSDP2 is in torch 2.6 or later")
+    losses, kept = [], []
+    for by, ranks in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
+        done = run_example("pytorch/distributed_backend.py", "--by", by, "--epochs", 3, "--target", 0.8, ranks=ranks)
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses.append(losses_of(done.stdout))
+        kept += [int(found) for found in re.findall(r"(\d+) numbers of optimizer state", done.stdout)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-2)
+    assert kept[0] == kept[1] == 2 * kept[2]
+
+
+@pytest.mark.slow
 def test_gan_learns_to_draw_points_near_the_real_ones(run_example: Example) -> None:
     done = run_example("pytorch/gan.py", "--steps", 750)
     assert done.returncode == 0, done.stdout + done.stderr
     shares = [int(share) for share in re.findall(r"(\d+)% of the points", done.stdout)]
     assert len(shares) == 3
     assert shares[0] < shares[-1]
+
+
+def losses_of(output: str) -> list[float]:
+    found = [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", output, re.MULTILINE)]
+    assert len(found) == 3, output
+    return found
 
 
 def accuracies(output: str) -> list[float]:

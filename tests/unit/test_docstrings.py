@@ -118,6 +118,35 @@ def test_signatures_show_readable_defaults(face: str) -> None:
     assert [text for each in functions if "<" in (text := str(inspect.signature(each)))] == []
 
 
+@in_one_process
+@pytest.mark.parametrize("face", FACES)
+def test_the_source_has_the_docstrings_for_editors(face: str) -> None:
+    if not is_installed(face):
+        pytest.skip(f"{face} is not installed")
+    if Path(errors.__file__).is_symlink():
+        pytest.skip("an editable install has the sources of the repository, without the docstrings of the wheel")
+    hvd = importlib.import_module(f"perseus_like.{face}")
+    found = [getattr(hvd, name) for name in hvd.__all__]
+    ours = [
+        each
+        for each in found
+        if inspect.isfunction(each) or (inspect.isclass(each) and "perseus_like" in each.__module__)
+    ]
+    assert len(ours) > 20
+    assert [each.__name__ for each in ours if docstring_in_source(each) != inspect.getdoc(each)] == []
+
+
+def docstring_in_source(value: Any) -> str | None:
+    """Returns what an editor shows, which reads the source and imports nothing."""
+    text = Path(inspect.getsourcefile(value) or "").read_text()
+    written = {
+        node.name: ast.get_docstring(node)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    return written.get(value.__name__)
+
+
 def definitions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, ast.ImportFrom | None]]:
     """Yields the functions and classes that a module imports from its own package or defines."""
     for node in ast.parse(path.read_text()).body:
