@@ -47,7 +47,8 @@ def parallel(model: nn.Sequential, by: str) -> nn.Module:
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)  # one gather for each layer
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def main() -> int:

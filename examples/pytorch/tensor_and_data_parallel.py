@@ -75,9 +75,9 @@ class DividedBlock(nn.Module):
         self.bias = whole[1].bias
 
     def forward(self, tensor: Tensor) -> Tensor:
-        entered: Tensor = ToPair.apply(tensor, self.pair)  # type: ignore[no-untyped-call]
+        entered: Tensor = ToPair.apply(tensor, self.pair)
         hidden = functional.gelu(functional.linear(entered, self.rows, self.rows_bias))
-        added: Tensor = FromPair.apply(functional.linear(hidden, self.columns), self.pair)  # type: ignore[no-untyped-call]
+        added: Tensor = FromPair.apply(functional.linear(hidden, self.columns), self.pair)
         return tensor + added + self.bias
 
 
