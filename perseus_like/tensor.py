@@ -118,8 +118,8 @@ class ArrayTensors:
     def from_buffer(self, buffer: Any, like: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         dtype = self._dtypes[buffer.dtype]
         if like is not None and self.is_complex(like):
-            array = self.from_buffer(buffer).view(like.dtype)
-            return array.reshape(array.shape[:-1])
+            pairs: np.ndarray[Any, Any] = self.from_buffer(buffer).view(like.dtype)
+            return pairs[..., 0]
         if len(buffer) == 0:
             return np.empty(buffer.shape, dtype)
         result: np.ndarray[Any, Any] = np.frombuffer(buffer, dtype).reshape(buffer.shape)

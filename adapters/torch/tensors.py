@@ -54,7 +54,7 @@ class TorchTensors:
     def view(self, tensor: torch.Tensor) -> View:
         number, shape = _NUMBERS.get(tensor.dtype), tensor.shape
         if number is None:
-            number, shape = _number_of(tensor.dtype), (*shape, 2)
+            number, shape = _number_of(tensor.dtype), torch.Size((*shape, 2))
         device, address = tensor.get_device(), address_of(tensor)
         if device >= 0:
             require_cuda(tensor)

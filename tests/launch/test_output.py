@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.launch import output
 from perseus_like.launch.output import Channel, Sink, Style
 from perseus_like.launch.repeats import Repeats
 from perseus_like.launch.verdict import Witness
@@ -310,7 +309,7 @@ def test_the_size_of_the_pieces_does_not_change_the_output(parts: list[bytes], s
 
 def test_a_progress_bar_in_a_file_has_a_state_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("perseus_like.launch.output.time.monotonic", lambda: now[0])
     sink = Memory()
     one, other = (Channel(rank, "stderr", sink, Style()) for rank in range(2))
     for second in range(12):

@@ -158,7 +158,7 @@ def test_hosts_that_change_before_the_training_begins_are_noticed(monkeypatch: p
     for stamp in (2, 3):
         notification_manager.handle_hosts_updated(stamp, HostUpdateResult.added)
     state = ObjectState(lambda value: value, lambda: 0)
-    resets = []
+    resets: list[object] = []
 
     def train(state: ObjectState) -> int:
         state.check_host_updates()

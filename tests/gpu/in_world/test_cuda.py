@@ -126,7 +126,7 @@ def test_training_equals_one_process(amp: bool) -> None:
     def train(distributed: bool) -> list[torch.Tensor]:
         torch.manual_seed(3)
         model = torch.nn.Sequential(torch.nn.Linear(20, 600), torch.nn.ReLU(), torch.nn.Linear(600, 10)).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         if distributed:
             optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         scaler = torch.amp.GradScaler("cuda", enabled=amp)

@@ -121,7 +121,7 @@ def test_gradients_accumulated_over_two_passes(op: int) -> None:
     def gradient_of(distributed: bool) -> torch.Tensor:
         torch.manual_seed(1)
         model = nn.Linear(6, 3).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         if distributed:
             named = model.named_parameters()
             optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, op=op, backward_passes_per_step=2)

@@ -79,7 +79,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "has gaps between its elements",
     ),
     "compression": (
-        lambda p: hvd.DistributedOptimizer(torch.optim.SGD(p, lr=1), compression=hvd.Compression.fp16, shard=True),
+        lambda p: hvd.DistributedOptimizer(  # type: ignore[call-overload]
+            torch.optim.SGD(p, lr=1), compression=hvd.Compression.fp16, shard=True
+        ),
         "does not support compression",
     ),
     "device": (
