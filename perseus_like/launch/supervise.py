@@ -167,6 +167,8 @@ class Supervisor:
             self._look_at_init()
         while not is_over() if is_over else self._living():
             self._iterate()
+        if self._stop_reason == "failure" and self._living():
+            self._terminate()  # an elastic job may be over before it was called; agents that it ends have not failed
         self._end_leftovers(everything=self._stop_reason is not None)
         self._streams.drain()
         if self._stop_reason != "signal":
