@@ -22,6 +22,12 @@ Finish = Callable[[Any], Any]
 _ONLY_REAL = frozenset({Max, Min, Product})
 
 
+def check_op(verb: str, op: Op, tensors: Sequence[T], is_complex: Callable[[T], bool]) -> None:
+    """Raises UnsupportedOpError for an operation that complex tensors do not have."""
+    if op in _ONLY_REAL and any(map(is_complex, tensors)):
+        raise UnsupportedOpError(f"{verb} does not support {op.name} of complex tensors; use Average or Sum")
+
+
 def _core_verb(op: Op) -> Callable[..., Any]:
     verb: Callable[..., Any] = session.core.adasum if op is Adasum else session.core.allreduce
     return verb
@@ -90,7 +96,7 @@ class Collectives(Generic[T]):
         start: Start = Start.engine,
     ) -> CollectiveHandle[T]:
         """Submits an allreduce. With `Start.call` and a name it is complete on return."""
-        self._check_op("allreduce", op, [tensor])
+        check_op("allreduce", op, [tensor], self._tensors.is_complex)
         source, target, finish = self._prepare(tensor, in_place)
         inputs = [self._tensors.view(source)]
         outputs = None if target is source else [self._tensors.view(target)]
@@ -122,7 +128,7 @@ class Collectives(Generic[T]):
         tensors = self._tensors
         if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, start=start)
-        self._check_op("allreduce", op, [tensor])
+        check_op("allreduce", op, [tensor], self._tensors.is_complex)
         scaled = prescale != 1.0 or postscale != 1.0
         options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
@@ -148,7 +154,7 @@ class Collectives(Generic[T]):
         missing one, a tab and a description of what this rank has follow its name.
         """
         verb = "grouped_allreduce"
-        self._check_op(verb, op, tensors)
+        check_op(verb, op, tensors, self._tensors.is_complex)
         prepared = [self._prepare(tensor, in_place) for tensor in tensors]
         inputs = self._group_views(verb, [source for source, _, _ in prepared])
         pairs = zip(prepared, inputs, strict=True)
@@ -238,10 +244,6 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
     ) -> CollectiveHandle[list[T]]:
         return self._reduce_scatter("grouped_reducescatter", tensors, op, name, prescale, postscale, process_set)
-
-    def _check_op(self, verb: str, op: Op, tensors: Sequence[T]) -> None:
-        if op in _ONLY_REAL and any(map(self._tensors.is_complex, tensors)):
-            raise UnsupportedOpError(f"{verb} does not support {op.name} of complex tensors; use Average or Sum")
 
     def _prepare(self, tensor: T, in_place: bool) -> tuple[T, T, Finish | None]:
         """Returns the tensor to read, the tensor to write, and a function that makes the result if it is another."""

@@ -20,7 +20,11 @@ def usable_cores() -> int:
 def _cgroup_quota() -> float | None:
     """Returns the smallest CPU quota of this process's cgroups and those above them, in cores; None without a quota."""
     quotas = []
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # a sandbox without this file
+        return None
+    for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue

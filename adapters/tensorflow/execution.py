@@ -10,17 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.tables import ReduceOp
-
 from . import eager, xla
 from .compat import graphs
 from .errors import invalid_argument
 from .gradients import backward
 from .native import asynchronous
 from .requests import DTYPES, Request
-
-# Their result for complex numbers is not that of the real and imaginary parts.
-_ONLY_REAL = frozenset({ReduceOp.max, ReduceOp.min, ReduceOp.product})
 
 
 def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[Any]:
@@ -30,7 +25,7 @@ def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[An
     """
     if tf.executing_eagerly():
         return _run_eagerly(request, tensors, splits)
-    if any(map(_is_complex, tensors)):
+    if any(map(is_complex, tensors)):
         return _run_by_parts(request, tensors, splits)
     _check_dtypes(request, tensors)
     if xla.is_compiling():
@@ -64,13 +59,13 @@ def _run_eagerly(request: Request, tensors: Sequence[Any], splits: Any) -> list[
     try:
         return eager.execute(request.verb, _inputs(tensors, splits), request.eager_attributes)
     except Exception:
-        if any(map(_is_complex, tensors)):
+        if any(map(is_complex, tensors)):
             return _run_by_parts(request, tensors, splits)
         _check_dtypes(request, tensors)  # its text is better than that of TensorFlow's own error
         raise
 
 
-def _is_complex(tensor: Any) -> bool:
+def is_complex(tensor: Any) -> bool:
     return bool(tensor.dtype.base_dtype.is_complex)
 
 
@@ -80,14 +75,11 @@ def _parts(tensor: Any) -> Any:
 
 def _run_by_parts(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:
     """Runs a request with the real and imaginary parts of complex tensors, as a last dimension of 2."""
-    if request.reduce.op in _ONLY_REAL:
-        op = ReduceOp(request.reduce.op).name
-        raise invalid_argument(f"{request.verb} does not support {op} of complex tensors; use Average or Sum")
-    are_complex = [_is_complex(tensor) for tensor in tensors]
-    parts = [_parts(tensor) if is_complex else tensor for tensor, is_complex in zip(tensors, are_complex, strict=True)]
+    are_complex = [is_complex(tensor) for tensor in tensors]
+    parts = [_parts(each) if has_parts else each for each, has_parts in zip(tensors, are_complex, strict=True)]
     results = list(run(request, parts, splits))
-    for number, is_complex in enumerate(are_complex):
-        if is_complex:
+    for number, has_parts in enumerate(are_complex):
+        if has_parts:
             results[number] = tf.complex(results[number][..., 0], results[number][..., 1])
     return results
 

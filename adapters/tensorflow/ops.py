@@ -21,7 +21,7 @@ from . import autograd as autograd  # registers gradients
 from . import xla
 from .arguments import EagerTensor, as_tensor, member_id, root_within, splits_of, with_rows
 from .compression import Compression
-from .execution import in_order, last_in_order, run
+from .execution import in_order, is_complex, last_in_order, run
 from .native import operations
 from .numbers import number
 from .requests import DTYPES, request_of
@@ -127,6 +127,7 @@ def reduce_dense(
 
     `member_names` has a line for each tensor: its name in error texts, and after a tab what this rank has in its place.
     """
+    collectives.check_op("allreduce", op, tensors, is_complex)
     small = Compressed(compression, tensors) if is_called(compression) else None
     if small is not None:
         tensors = small.tensors

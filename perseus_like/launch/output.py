@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import LaunchError
+from .log_file import LogFile
 from .repeats import Repeats
 from .rows import Owner, Rows
 
@@ -29,8 +29,6 @@ NAMES = ("stdout", "stderr")
 BAR_SECONDS = 5.0  # in a file, the time between two states of a progress bar
 _RANK_COLOURS = (b"36", b"33", b"35", b"32", b"34", b"96")
 _BOLD, _BOLD_RED = b"1", b"1;31"
-# In a folder where others can write, someone may have made a link to another file, or a pipe that nobody reads.
-_OWN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -168,44 +166,6 @@ class Filter(Protocol):
         """Returns True once it is known that the process ends with a failure."""
 
 
-class Copy:
-    """A file with a copy of one stream of a rank. It ends if the disk becomes full."""
-
-    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
-        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `report`."""
-        self._path, self._report = path, report
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | _OWN_FILE)
-            try:
-                self._file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN_FILE, 0o666, dir_fd=folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            is_link = error.errno in {errno.ELOOP, errno.ENOTDIR} and (path.is_symlink() or path.parent.is_symlink())
-            why = "it or its folder is a symbolic link, which is not followed; remove it" if is_link else error.strerror
-            raise LaunchError(f"--output-filename: cannot write {str(path)!r}: {why}") from error
-
-    def write(self, data: bytes) -> None:
-        """Appends `data`, unless an earlier write has failed."""
-        view = memoryview(data)
-        try:
-            while view and self._file >= 0:
-                view = view[os.write(self._file, view) :]
-        except OSError as error:
-            self.close()
-            self._report(
-                f"--output-filename: cannot write more to {str(self._path)!r}: {error.strerror}; the job continues "
-                "without this file"
-            )
-
-    def close(self) -> None:
-        """May be called again."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
-
-
 class Channel:
     """The stdout or stderr of one rank, which is split into lines."""
 
@@ -215,7 +175,7 @@ class Channel:
         name: str,
         sink: Sink,
         style: Style,
-        copy: Copy | None = None,
+        copy: LogFile | None = None,
         stream_filter: Filter | None = None,
         repeats: Repeats | None = None,
     ) -> None:
@@ -307,7 +267,7 @@ class Channel:
         """Finishes the stream and closes its file."""
         self.finish()
         if self._repeats:
-            self._repeats.settle(self)
+            self._repeats.decide(self)
         if self._copy is not None:
             self._copy.close()
 
@@ -351,7 +311,7 @@ class Screen:
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
         path = None if rank is None else self.log_of(rank, name)
-        copy = Copy(Path(path), self.announce) if path else None
+        copy = LogFile(Path(path), self.announce) if path else None
         sink = self._sinks[NAMES.index(name)]
         channel = Channel(rank, name, sink, self._style, copy, stream_filter, self._repeats)
         self.channels.append(channel)
@@ -399,7 +359,7 @@ class Screen:
 
     @property
     def is_holding(self) -> bool:
-        """True while lines are held back that `settle` will write, or fold."""
+        """True while lines are held back that `write_delayed` will write, or fold."""
         return self._repeats is not None and self._repeats.is_holding()
 
     @property
@@ -407,10 +367,10 @@ class Screen:
         """See `Sink.has_late_bars`."""
         return any(sink.has_late_bars for sink in self.sinks)
 
-    def settle(self) -> None:
-        """See `Repeats.settle` and `Sink.write_late_bars`."""
+    def write_delayed(self) -> None:
+        """See `Repeats.decide` and `Sink.write_late_bars`."""
         if self._repeats:
-            self._repeats.settle()
+            self._repeats.decide()
         for sink in self.sinks:
             sink.write_late_bars()
 

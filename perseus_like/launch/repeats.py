@@ -98,7 +98,7 @@ class Repeats:
                 source.write(line)
             self._printed.append(block)
 
-    def settle(self, source: Source | None = None) -> None:
+    def decide(self, source: Source | None = None) -> None:
         """Decides about lines that were held back long enough, and about all those of `source`."""
         now = time.monotonic()
         for block in [block for block in self._held.values() if not block.is_folded]:

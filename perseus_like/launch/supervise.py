@@ -210,7 +210,7 @@ class Supervisor:
         limits = [limit for limit in (longest, self._streams.longest_wait) if limit is not None]
         if not self._loop.wait(min(limits, default=None)):
             self._screen.show_pending()
-        self._screen.settle()
+        self._screen.write_delayed()
         if self._screen.is_broken and self._stop_reason is None:
             self._code_override = 128 + signal.SIGPIPE
             self._stop("broken pipe", 0.0)

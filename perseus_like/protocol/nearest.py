@@ -56,7 +56,7 @@ def unknown_option(word: str, known: Iterable[str]) -> str:
 
 
 def _similar_options(flag: str, known: list[str]) -> list[str]:
-    """Returns up to three options: of the same letters, or that begin like `flag`, or that resemble it."""
+    """Returns up to three options that differ in upper case only, that begin with `flag`, or that are similar to it."""
     same = [name for name in known if name.lower() == flag.lower()]
     if same or not flag.startswith("--"):
         return same

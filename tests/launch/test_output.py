@@ -390,7 +390,7 @@ def test_lines_after_a_folded_traceback_are_printed(more: bytes) -> None:
     for channel in stderr.channels:
         channel.feed(TRACEBACK)
     stderr.witnesses[1].has_ended_badly = True
-    stderr.repeats.settle(stderr.channels[1])
+    stderr.repeats.decide(stderr.channels[1])
     stderr.channels[1].feed(more)
     assert stderr.said == ["[1]: the same traceback as [0]"]
     assert b"ValueError" not in stderr.end()[1]

@@ -21,8 +21,8 @@ from perseus_like.errors import PeerLostError, TimedOutError, UnavailableError
 from perseus_like.protocol.authentication import AuthenticatedListener, authenticate
 from perseus_like.protocol.messages import encode
 from perseus_like.tcp_rendezvous import SECRET_FILE, Place, TcpRendezvous
+from tests.job import LIMIT_SECONDS
 
-LIMIT_SECONDS = 60.0
 Rank = Callable[..., TcpRendezvous]
 Begin = Callable[..., "Future[list[bytes]]"]
 
@@ -43,7 +43,7 @@ def place() -> Place:
 def rank(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     """Returns a function that makes the rendezvous of a rank: `rank(0, 2)` is rank 0 of 2."""
     monkeypatch.setattr(TcpRendezvous, "has_warned", False)
-    monkeypatch.setattr(tcp_rendezvous, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(tcp_rendezvous, "_GRACE_SECONDS", 3.0)
     made = []
 
     def make(number: int, size: int, seconds: float = LIMIT_SECONDS, secret_file: str = "") -> TcpRendezvous:
@@ -77,7 +77,7 @@ def test_all_ranks_get_all_bytes(rank: Rank) -> None:
 
 
 def test_the_error_names_the_missing_ranks(begin: Begin) -> None:
-    for future in [begin(number, 4, 1.0) for number in (0, 1)]:
+    for future in [begin(number, 4, 3.0) for number in (0, 1)]:
         with pytest.raises(TimedOutError, match=r"ranks of 4 are missing: 2, 3\. Rank 0 listens at 127\.0\.0\.1 port"):
             future.result()
 
@@ -144,7 +144,7 @@ def test_a_secret_that_cannot_be_read_is_an_error(rank: Rank, content: str | Non
         rank(1, 2, secret_file=str(tmp_path / "secret"))
 
 
-def test_a_rank_that_fails_tells_the_others(rank: Rank) -> None:
+def test_a_rank_that_fails_reports_it_to_the_others(rank: Rank) -> None:
     def run(number: int) -> list[bytes]:
         rendezvous = rank(number, 3)
         rendezvous(b"")

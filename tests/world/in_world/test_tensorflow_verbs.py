@@ -90,7 +90,7 @@ def test_complex_numbers(mode: Any, rank: int, size: int) -> None:
     np.testing.assert_allclose(tape.gradient(losses[0], variable), alone.gradient(losses[1], mean))
     hvd.broadcast_variables([variable], 0)
     np.testing.assert_array_equal(variable, parts[0])
-    with pytest.raises(ValueError, match="max of complex"):
+    with pytest.raises(ValueError, match="Max of complex"):
         hvd.allreduce(variable, op=hvd.Max)
 
 
