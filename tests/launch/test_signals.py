@@ -101,7 +101,7 @@ def test_user_signals_are_forwarded_and_the_job_continues(
 
 
 def test_quit_reaches_the_ranks_of_an_mpirun(launched: Launched, lines_of: LinesOf) -> None:
-    """An mpirun forwards some signals only. The ranks may not be connected to the launcher yet when the signal comes."""
+    """An mpirun forwards some signals only. The ranks may not be connected to the launcher when the signal comes."""
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     program = (

@@ -50,7 +50,7 @@ else:
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports
 SHUTDOWN = b"."
-# Commands of perseusrun, for signals that mpirun does not forward to the ranks: Ctrl-Z, the end of a pause, and SIGQUIT.
+# Commands of perseusrun, for signals that mpirun does not forward to the ranks: Ctrl-Z, the end of a pause, SIGQUIT.
 PAUSE, CONTINUE, QUIT = b"p", b"c", b"q"
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
