@@ -1,22 +1,40 @@
 #include "engine/point_to_point.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/point_to_point_head.h"
 
 namespace perseus {
 
 namespace {
 
-constexpr std::size_t kInline = 4096;         // the announcement contains up to this many bytes
-constexpr std::size_t kPlacedPart = 4 << 20;  // longer data are laid out in parts of this size; each wakes both ranks
-constexpr std::size_t kPart = 256 << 10;      // parts that are sent as messages
-using Head = PointToPointHead;
-using Kind = PointToPointKind;
+constexpr std::size_t kInline = 4096;     // the announcement contains up to this many bytes
+constexpr std::size_t kPart = 256 << 10;  // the rest is sent in parts of this size
+enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };
+
+struct Head {
+  char mark;
+  Kind kind;
+  std::uint8_t dtype = 0;
+  std::uint8_t placed = 0;  // 1: the data lie at `place`; a peer may send any value
+  std::uint32_t unused = 0;
+  std::int64_t tag = 0;
+  std::int64_t count = 0;
+  std::uint64_t id = 0;
+  std::uint64_t place = 0;
+  std::array<char, 24> own_dtype{};  // shortened to this, and without a zero at the end if it is as long
+};
+
+std::string bytes_of(const Head& head, const void* data, std::size_t count) {
+  std::string bytes(sizeof head + count, '\0');
+  std::memcpy(bytes.data(), &head, sizeof head);
+  if (count > 0) std::memcpy(bytes.data() + sizeof head, data, count);
+  return bytes;
+}
 
 std::string shape_text(DType dtype, std::int64_t count, const std::string& own_dtype) {
   const auto text = std::to_string(count) + " " + std::string(name_of(dtype));
@@ -54,12 +72,9 @@ bool PointToPoint::attend() {
   }
   for (std::size_t to = 0; to < outgoing_.size(); ++to) {
     auto& queue = outgoing_[to];
-    // One part at a time: meanwhile the receiver returns the memory of the parts before it.
-    bool is_sent = true;
-    while (is_sent && !queue.empty() && !channel_.keeps_for(static_cast<int>(to))) {
+    while (!queue.empty() && !channel_.keeps_for(static_cast<int>(to))) {
       busy = true;
-      is_sent = send_next(static_cast<int>(to), queue.front());
-      if (is_sent) queue.pop_front();
+      if (send_next(static_cast<int>(to), queue.front())) queue.pop_front();
     }
   }
   return busy;
@@ -70,25 +85,23 @@ bool PointToPoint::send_next(int to, Outgoing& message) {
   auto& operation = *message.operation;
   const auto* data = static_cast<const char*>(operation.data);
   Head head{.mark = kMark, .kind = Kind::part, .id = message.id};
-  const auto placed = std::min(kPlacedPart, operation.bytes() - message.sent);
-  auto now = std::min(kPart, placed);
-  std::optional<std::uint64_t> place;
+  std::size_t now = 0;
   if (!message.announced) {
+    if (operation.bytes() > kInline) message.place = channel_.lay_out(to, data, operation.bytes());
     head.kind = Kind::announcement;
     head.dtype = static_cast<std::uint8_t>(operation.dtype);
+    head.placed = message.place.has_value() ? 1 : 0;
     head.tag = operation.tag;
     head.count = operation.count;
     operation.own_dtype.copy(head.own_dtype.data(), head.own_dtype.size());
+    head.place = message.place.value_or(0);
     now = operation.bytes() > kInline ? 0 : operation.bytes();
     message.announced = true;
-  } else if (placed > kInline && (place = channel_.lay_out(to, data + message.sent, placed))) {
-    now = placed;
-    head.placed = 1;
-    head.place = *place;
-    head.count = static_cast<std::int64_t>(now);
+  } else {
+    now = std::min(kPart, operation.bytes() - message.sent);
   }
-  channel_.send(to, bytes_of(head, data + message.sent, place ? 0 : now));
-  message.sent += now;
+  channel_.send(to, bytes_of(head, data + message.sent, now));
+  message.sent = message.place ? operation.bytes() : message.sent + now;
   if (message.sent < operation.bytes()) return false;
   operation.completion.finish({});
   return true;
@@ -120,47 +133,32 @@ void PointToPoint::match(const std::shared_ptr<Incoming>& message, std::shared_p
   }
   message->operation = std::move(operation);
   message->operation->completion.number = message->from;
-  message->came = 0;
-  for (const auto& part : std::exchange(message->parts, {})) {
-    if (part.place) {
-      take_from_place(*message, *part.place, part.bytes);
-    } else {
-      add(*message, part.kept.data(), part.bytes);
-    }
+  if (message->place) {
+    take_from_place(*message, *message->place);
+  } else if (!message->kept.empty()) {
+    const auto kept = std::exchange(message->kept, {});
+    message->came = 0;
+    add(*message, kept.data(), kept.size());
   }
   finish_if_complete(message);
 }
 
 void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
-  if (bytes > message.bytes() - message.came) throw Error(ErrorKind::transport, "a message is longer than announced");
-  if (bytes == 0) return;
+  if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
   if (!message.operation) {
-    message.parts.push_back({std::string(data, bytes), {}, bytes});
-  } else {
+    message.kept.append(data, bytes);
+  } else if (bytes > 0) {
     std::memcpy(static_cast<char*>(message.operation->data) + message.came, data, bytes);
   }
   message.came += bytes;
 }
 
-void PointToPoint::add_placed(Incoming& message, std::uint64_t place, std::size_t bytes) {
-  if (message.operation) return take_from_place(message, place, bytes);
-  if (bytes > message.bytes() - message.came) throw Error(ErrorKind::transport, "a message is longer than announced");
-  message.parts.push_back({{}, place, bytes});
-  message.came += bytes;
-}
-
-void PointToPoint::take_from_place(Incoming& message, std::uint64_t place, std::size_t bytes) {
-  const auto* data = channel_.find(message.from, place, bytes);
+void PointToPoint::take_from_place(Incoming& message, std::uint64_t place) {
+  const auto* data = channel_.find(message.from, place, message.bytes());
   if (data == nullptr)
     throw Error(ErrorKind::transport, "the data of a message are in memory that this rank cannot map");
-  add(message, static_cast<const char*>(data), bytes);
+  add(message, static_cast<const char*>(data), message.bytes());
   return_place(message.from, place);
-}
-
-void PointToPoint::return_places(const Incoming& message) {
-  for (const auto& part : message.parts) {
-    if (part.place) return_place(message.from, *part.place);
-  }
 }
 
 // Tells the sender that its memory is free again.
@@ -188,7 +186,7 @@ void PointToPoint::refuse(const Incoming& message, PointToPointOp& operation) {
           shape_text(message.dtype, message.count, message.own_dtype) + ", " + rank_text(channel_.rank()) +
           " has room for " + shape_text(operation.dtype, operation.count, operation.own_dtype) +
           "; both must be the same. All further messages between these ranks fail: make a new group to go on"};
-  return_places(message);
+  if (message.place) return_place(peer, *message.place);
   operation.completion.finish(reason);
   if (over_.ok() && peer != channel_.rank()) {
     const Head head{.mark = kMark, .kind = Kind::refusal};
@@ -217,7 +215,7 @@ void PointToPoint::end_messages(int peer, Status reason) {
   }
   std::erase_if(arrived_, [&](const auto& message) {
     if (message->from != peer) return false;
-    return_places(*message);
+    if (message->place) return_place(peer, *message->place);
     return true;
   });
   fail_hopeless();
@@ -253,9 +251,13 @@ void PointToPoint::hear_announcement(int from, std::string_view bytes) {
   message->count = head.count;
   message->own_dtype.assign(head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0'));
   message->id = head.id;
-  if (!ended_[static_cast<std::size_t>(from)].ok()) return;  // the sender has not heard of it yet
+  if (head.placed != 0) message->place = head.place;
+  if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
+    if (message->place) return_place(from, *message->place);
+    return;
+  }
   add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
-  if (message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
+  if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
 
   const auto fits = [&](const auto& operation) {
     return (operation->peer == PointToPointOp::kAnybody || operation->peer == from) && operation->tag == message->tag;
@@ -288,23 +290,16 @@ bool PointToPoint::expects() const {
 }
 
 void PointToPoint::hear_part(int from, std::string_view bytes) {
+  if (!ended_[static_cast<std::size_t>(from)].ok()) return;
+  auto& coming = coming_[static_cast<std::size_t>(from)];
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
-  if (!ended_[static_cast<std::size_t>(from)].ok()) {
-    if (head.placed != 0) return_place(from, head.place);
-    return;
-  }
-  auto& coming = coming_[static_cast<std::size_t>(from)];
   // The parts of one message arrive in order, one message at a time.
   if (coming.empty() || coming.front()->id != head.id) {
     throw Error(ErrorKind::transport, "a part came of a message that was not announced");
   }
   const auto message = coming.front();
-  if (head.placed != 0) {
-    add_placed(*message, head.place, static_cast<std::size_t>(head.count));
-  } else {
-    add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
-  }
+  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
   if (message->came < message->bytes()) return;
   coming.pop_front();
   look_where_needed();

@@ -34,10 +34,10 @@ struct PointToPointOp {
   std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
 };
 
-// A send never waits for its receive: small data are a part of the announcement. Larger data follow in parts, each in
-// memory that the receiver can map until it has copied the part, or in a message if there is no such memory. Ranks that
-// first send and then receive therefore cannot block each other. Messages of one sender with one tag are received in
-// the order in which they were sent, by receives in the order in which they were posted.
+// A send never waits for its receive: small data are a part of the announcement. Larger data stay in memory that the
+// receiver can map until it has copied them, or are sent in parts if there is no such memory. Ranks that first send and
+// then receive therefore cannot block each other. Messages of one sender with one tag are received in the order in
+// which they were sent, by receives in the order in which they were posted.
 //
 // A message that does not fit its receive fails the receive, and ends the messages between the two ranks: all further
 // sends and receives of both fail with the same text. The sender has continued by then, so it logs the error, too. If
@@ -84,15 +84,10 @@ class PointToPoint {
 
   struct Outgoing {
     std::shared_ptr<PointToPointOp> operation;
+    std::optional<std::uint64_t> place;  // address of the data for the receiver
     std::uint64_t id = 0;
     std::size_t sent = 0;
     bool announced = false;
-  };
-  // A part of a message's data that arrived before the receive was posted.
-  struct Part {
-    std::string kept;                    // the data, unless they lie at `place`
-    std::optional<std::uint64_t> place;  // in memory of the sender
-    std::size_t bytes = 0;
   };
   // A message that is arriving or has arrived. Its data are written to their destination as soon as that is known.
   struct Incoming {
@@ -102,7 +97,8 @@ class PointToPoint {
     std::int64_t count = 0;
     std::string own_dtype;
     std::uint64_t id = 0;
-    std::vector<Part> parts;                    // what arrived before the receive was posted
+    std::optional<std::uint64_t> place;
+    std::string kept;                           // data that arrived before the receive was posted
     std::size_t came = 0;                       // bytes
     std::shared_ptr<PointToPointOp> operation;  // the receive, once posted
 
@@ -113,9 +109,7 @@ class PointToPoint {
   void expect(std::shared_ptr<PointToPointOp> operation);
   void match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation);
   void add(Incoming& message, const char* data, std::size_t bytes);
-  void add_placed(Incoming& message, std::uint64_t place, std::size_t bytes);
-  void take_from_place(Incoming& message, std::uint64_t place, std::size_t bytes);
-  void return_places(const Incoming& message);
+  void take_from_place(Incoming& message, std::uint64_t place);
   void finish_if_complete(const std::shared_ptr<Incoming>& message);
   void hear_announcement(int from, std::string_view bytes);
   void hear_part(int from, std::string_view bytes);
