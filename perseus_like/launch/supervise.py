@@ -65,7 +65,7 @@ class Supervisor:
         self._code_override: int | None = None
         self._will_look = False
         self.pause = Pause()
-        # What forwards a signal to the ranks, for signals that a child would not pass on to them.
+        # Functions that forward a signal to the ranks, for signals that a child would not pass on to them.
         self.forwarders: dict[signal.Signals, Callable[[], None]] = {}
         self.stopped_by: signal.Signals | None = None  # the user's signal that ends the job
 
